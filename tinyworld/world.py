@@ -59,7 +59,7 @@ class Scene:
 
     def changed(self, **factors: str) -> Scene:
         """The same scene with some factors changed: the source of a renderer counterfactual."""
-        return replace(self, **factors)
+        return replace(self, **factors)  # type: ignore[arg-type]
 
 
 FACTOR_VALUES: dict[str, tuple[str | int, ...]] = {

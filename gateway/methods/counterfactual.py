@@ -1,0 +1,102 @@
+"""What every method takes and yields: the source image, the edit, the counterfactual. No I/O, no database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.diffusion import RenderReply, RenderRequest
+from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
+from shared.schemas.language import GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
+
+Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
+FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
+Arm = Literal["edit", "null"]
+
+
+class Services(Protocol):
+    """The model services as a method sees them: plain HTTP clients, or the same recorded."""
+
+    def caption(self, request: CaptionRequest) -> CaptionReply: ...
+    def generate(self, request: GenerateRequest) -> GenerateReply: ...
+    def score(self, request: ScoreRequest) -> ScoreReply: ...
+    def render(self, request: RenderRequest) -> RenderReply: ...
+    def embed(self, request: EmbedRequest) -> EmbedReply: ...
+    def structure(self, request: StructureRequest) -> StructureReply: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceImage:
+    """An image of the user's test set. `ground_truth` is a class label or None; `id` is stable for seeds."""
+
+    id: str
+    image: ImagePayload
+    ground_truth: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDescription:
+    """The user's sentence on what their model does, and the label set if it is known."""
+
+    text: str
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One phrase replaced by another. Values are canonical names ("after dark" → night)."""
+
+    factor: Factor
+    from_phrase: str
+    to_phrase: str
+    from_value: str
+    to_value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """The proposed change of one counterfactual: one or more changes and the caption that applies them."""
+
+    changes: tuple[Change, ...]
+    caption: str
+    new_caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`accepted` with no check, or rejected with the name of the check that refused it and why, in words."""
+
+    accepted: bool
+    check: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counterfactual:
+    """A rendered (or, when a text check refused it, never rendered) edit, or the null arm of some of them.
+
+    `ordinal` counts edits and null arms of one source image from 0 in a fixed order; `null_ordinal` is the ordinal of
+    the null arm that an edit is compared with (same editor, seed, control, guidance and parameters, caption
+    unchanged). `scores` holds every score of every check by name; `lineage` the prompts, replies and parameters.
+    """
+
+    ordinal: int
+    arm: Arm
+    seed: int
+    edit: Edit | None
+    null_ordinal: int | None
+    image: ImagePayload | None
+    verdict: Verdict
+    scores: Mapping[str, float] = field(default_factory=dict)
+    lineage: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Method(Protocol):
+    """A method: one paper, one file, one function."""
+
+    def __call__(
+        self, image: SourceImage, task: TaskDescription, services: Services, parameters: Any, seed: int
+    ) -> Iterator[Counterfactual]: ...

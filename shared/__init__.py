@@ -1,0 +1,1 @@
+"""What every service uses: wire schemas, batching, storage, profiles. It knows no service."""

@@ -1,0 +1,60 @@
+"""Base of all contracts (unknown fields refused, values frozen) and the image on the wire."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, SerializationInfo, ValidationInfo, model_serializer, model_validator
+
+MAX_IMAGES_PER_MESSAGE = 16
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+
+
+class Contract(BaseModel):
+    """A message that crosses a process boundary."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ImageKeeper(Protocol):
+    """Where images go while a message is recorded: bytes in, digest out, and back."""
+
+    def keep(self, png: bytes) -> str:
+        """Store the PNG bytes once and return their digest."""
+        ...
+
+    def load(self, digest: str) -> bytes:
+        """Return the PNG bytes of a digest that `keep` returned."""
+        ...
+
+
+class ImagePayload(Contract):
+    """One image as lossless PNG (RGB, or L for masks); base64 in JSON.
+
+    With an `ImageKeeper` as serialization/validation context (`context={"images": keeper}`), the JSON
+    holds the digest instead of the bytes: that is how calls are recorded.
+    """
+
+    png: bytes
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_wire(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, dict) and set(value) == {"digest"}:
+            if not info.context or "images" not in info.context:
+                raise ValueError("an image digest is only understood where images are recorded; send the PNG itself")
+            return {"png": info.context["images"].load(value["digest"])}
+        if isinstance(value, dict) and isinstance(value.get("png"), str):
+            try:
+                return {**value, "png": base64.b64decode(value["png"], validate=True)}
+            except binascii.Error as error:
+                raise ValueError(f"png is not valid base64: {error}") from error
+        return value
+
+    @model_serializer(mode="plain")
+    def _to_wire(self, info: SerializationInfo) -> dict[str, Any]:
+        if info.context and "images" in info.context:
+            return {"digest": info.context["images"].keep(self.png)}
+        return {"png": base64.b64encode(self.png).decode() if info.mode == "json" else self.png}

@@ -1,0 +1,51 @@
+"""llm_service: messages and a JSON schema in, a value that satisfies the schema out; and log-likelihoods."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from shared.schemas.base import Contract
+
+Text = Annotated[str, Field(max_length=20_000)]
+
+
+class Message(Contract):
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Text
+
+
+class GenerateRequest(Contract):
+    """`POST /v1/generate`. Every string and list of `json_schema` must be bounded (maxLength, maxItems)."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=20)]
+    json_schema: dict[str, Any]
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.7
+    max_tokens: Annotated[int, Field(ge=1, le=4096)] = 256
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class GenerateReply(Contract):
+    """`value` satisfies the schema of the request; `text` is what the model wrote; `attempts` is 1 or 2."""
+
+    value: Any
+    text: str
+    attempts: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class ScoreRequest(Contract):
+    """`POST /v1/score`: log-likelihood of texts under the language model."""
+
+    texts: Annotated[list[Text], Field(min_length=1, max_length=64)]
+
+
+class ScoreReply(Contract):
+    """Per text: sum of natural-log token probabilities and number of tokens scored (perplexity = exp(-sum / n))."""
+
+    log_likelihoods: list[float]
+    tokens: list[int]
