@@ -1,0 +1,54 @@
+# `make` prints the targets. Everything runs in .venv, which is made on first use and again when the pins change.
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+BIN := $(VENV)/bin
+PACKAGES := gateway caption_service llm_service diffusion_service evaluator_service shared embedded tinyworld
+
+.DEFAULT_GOAL := help
+
+help: ## print this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(VENV)/.installed ## make .venv with everything that the embedded system needs
+
+install-dev: $(VENV)/.installed-dev ## the same, and what tests and checks need
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q $(PIP_ARGS) -c constraints.txt -e ".[embedded]"
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	@touch $(VENV)/.installed $@
+
+demo: install ## one whole job on this machine: tiny models, two models under test, a report
+	$(BIN)/python -m embedded.demo
+
+up: install ## the whole system in one process on http://127.0.0.1:8000
+	$(BIN)/python -m embedded
+
+format: install-dev ## write the code as ruff wants it
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: install-dev ## style, and which room may import which
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports
+
+typecheck: install-dev ## mypy, strict
+	$(BIN)/mypy $(PACKAGES) benchmarks
+
+test: install-dev ## the tests for every day (minutes)
+	$(BIN)/pytest -m "not slow"
+
+test-all: install-dev ## everything that this machine can run
+	$(BIN)/pytest
+
+benchmark: install-dev ## first figures: each service alone, and a job against the sum of its stages
+	$(BIN)/python -m benchmarks.services && $(BIN)/python -m benchmarks.job
+
+migrate: install ## bring the database of CONTRAFACT_DATABASE_URL up to date
+	$(BIN)/python -m gateway.migrations
+
+.PHONY: help install install-dev demo up format lint typecheck test test-all benchmark migrate
