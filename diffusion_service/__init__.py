@@ -1,0 +1,1 @@
+"""diffusion_service: source images and prompts in, rendered counterfactuals out."""
