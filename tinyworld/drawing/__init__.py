@@ -1,0 +1,1 @@
+"""How the things of the small world look: objects, companions, places, weather and styles."""
