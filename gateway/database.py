@@ -1,0 +1,102 @@
+"""Engine, sessions and the database's own clock, the same on SQLite (embedded) and Postgres (deployed)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Engine, create_engine, event, update
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
+
+from gateway.tables import Event, Job, UtcDateTime
+
+Sessions = sessionmaker[Session]
+
+SQLITE_BUSY_MILLISECONDS = 30_000
+
+
+def open_engine(url: str) -> Engine:
+    """An engine for a `sqlite:///…` or `postgresql+psycopg://…` URL; connects only when it is used.
+
+    SQLite runs with write-ahead log, foreign keys, and transactions that take the write lock at once (otherwise two
+    that read first and write later end in "database is locked", whatever the timeout).
+    """
+    if make_url(url).get_backend_name() == "sqlite":
+        engine = create_engine(url, pool_size=16, max_overflow=48)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_immediate)
+        return engine
+    return create_engine(url, pool_size=16, max_overflow=48, pool_pre_ping=True)
+
+
+def open_sessions(engine: Engine) -> Sessions:
+    """`with sessions.begin() as session:` is one transaction; rows stay readable after the commit."""
+    return sessionmaker(engine, expire_on_commit=False)
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the schema to the newest revision (`alembic upgrade head`)."""
+    with engine.begin() as connection:
+        command.upgrade(migration_config(connection), "head")
+
+
+def migration_config(connection: Connection) -> Config:
+    """Alembic's configuration for our revisions, run inside the connection's transaction."""
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config
+
+
+class database_now(GenericFunction[Any]):
+    """SQL: the database's clock, plus a number of seconds: `database_now()`, `database_now(60)`, `database_now(-5)`."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__(float(seconds))
+
+
+@compiles(database_now, "postgresql")
+def _now_postgresql(element: database_now, compiler: SQLCompiler, **kwargs: Any) -> str:
+    return f"(statement_timestamp() + make_interval(secs => {compiler.process(element.clauses, **kwargs)}))"
+
+
+@compiles(database_now, "sqlite")
+def _now_sqlite(element: database_now, compiler: SQLCompiler, **kwargs: Any) -> str:
+    seconds = compiler.process(element.clauses, **kwargs)
+    return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', {seconds} || ' seconds') || '000')"  # as SQLAlchemy stores times
+
+
+def add_event(session: Session, job_id: str, kind: str, payload: dict[str, Any]) -> None:
+    """Append an event to a job. Locks the job's row until the commit: call it last in the transaction."""
+    session.flush()
+    sequence = session.scalars(
+        update(Job)
+        .where(Job.id == job_id)
+        .values(events=Job.events + 1)
+        .returning(Job.events)
+        .execution_options(synchronize_session=False)
+    ).one()
+    session.add(Event(job_id=job_id, sequence=sequence, kind=kind, payload=payload))
+    session.flush()
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # SQLAlchemy's "begin" event below opens transactions, not the driver
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute(f"PRAGMA busy_timeout={SQLITE_BUSY_MILLISECONDS}")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

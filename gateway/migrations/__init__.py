@@ -1,0 +1,1 @@
+"""Schema revisions, applied by `gateway.database.migrate` or `make migrate`."""

@@ -1,0 +1,60 @@
+"""What the gateway and its worker read from the environment (`CONTRAFACT_…`), once, at the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Settings of gateway and worker. Every field is one variable, for example `CONTRAFACT_DATABASE_URL`."""
+
+    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", frozen=True)
+
+    database_url: str = "sqlite:///contrafact.db"
+    """`sqlite:///path` or `postgresql+psycopg://user:password@host/name`."""
+    broker_url: str = "memory://"
+    """Celery's broker: `redis://host:6379/0`; `memory://` only where worker and gateway share a process."""
+    profile: str = "tiny"
+    """Which weights the services load; decides defaults of jobs."""
+
+    object_store: str = "directory:objects"
+    """`directory:PATH`, or `s3:BUCKET` at the endpoint below."""
+    s3_endpoint: str = ""
+    s3_access_key: str = ""
+    s3_secret_key: SecretStr = SecretStr("")
+    s3_secure: bool = False
+
+    caption_url: str = "http://127.0.0.1:8101"
+    llm_url: str = "http://127.0.0.1:8102"
+    diffusion_url: str = "http://127.0.0.1:8103"
+    evaluator_url: str = "http://127.0.0.1:8104"
+    service_deadline_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """Deadline of one call of a model service; a service drops a request whose deadline has passed."""
+    service_wait_seconds: Annotated[float, Field(ge=0)] = 120.0
+    """How long a step waits for a busy or starting service before it gives its image back."""
+
+    authentication: bool = False
+    """Ask for API keys. Off means that everybody is the one local owner: only for loopback."""
+    max_request_bytes: int = 2 * 1024**3
+    max_image_bytes: int = 64 * 1024**2
+    max_image_pixels: int = 40_000_000
+    max_images_per_job: int = 100_000
+
+    lease_seconds: Annotated[float, Field(gt=0)] = 60.0
+    lease_renewal_seconds: Annotated[float, Field(gt=0)] = 15.0
+    sweep_seconds: Annotated[float, Field(gt=0)] = 10.0
+    max_attempts: Annotated[int, Field(ge=1)] = 3
+    """Failures of one image, each caused by the image itself, before it counts as failed."""
+    max_lost_leases: Annotated[int, Field(ge=1)] = 20
+    """Workers that died over one image before it counts as failed."""
+    images_in_flight: Annotated[int, Field(ge=1)] = 8
+    """Source images that one worker process works on at a time, so that the model services can batch."""
+    images_per_message: Annotated[int, Field(ge=1)] = 16
+    """After so many images a step hands over to a new message, so that no step runs for hours."""
+
+    work_directory: Path = Path(".")
+    """Embedded mode's directory: database, objects and lock."""

@@ -1,0 +1,328 @@
+"""The rows of Contrafact: the one truth about jobs, images, counterfactuals, predictions and recorded calls.
+
+Rules that hold everywhere: times are UTC; ids of source images, counterfactuals and predictions derive from what they
+name (see `shared.seeds.derive_id`), so writing one twice is impossible; images are rows here and bytes in the object
+store under their digest; deleting a job removes everything that hangs on it except recorded calls and images, which
+belong to the owner.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+JobState = Literal["running", "done", "failed", "cancelled"]
+SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
+UNFINISHED: tuple[SourceImageState, ...] = ("pending", "leased")
+LOCAL_OWNER = "local"
+
+_UNFINISHED_SQL = text("state IN ('pending', 'leased')")
+_Json = JSON().with_variant(JSONB(), "postgresql")
+_Id = String(64)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A point in time: aware UTC in Python on every database; a naive datetime is refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone; use datetime.now(UTC)")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def utc_now() -> datetime:
+    """Now, by this machine's clock: for "when was it made", never for leases (they run on the database's clock)."""
+    return datetime.now(UTC)
+
+
+class Table(DeclarativeBase):
+    """Common metadata: constraint names that migrations can rely on, and column types of annotations."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012
+        datetime: UtcDateTime,
+        dict[str, Any]: _Json,
+        dict[str, float]: _Json,
+        list[str]: _Json,
+        list[dict[str, Any]]: _Json,
+        JobState: String(16),
+        SourceImageState: String(16),
+    }
+
+
+class Owner(Table):
+    """Someone whose work is kept apart from everybody else's. Embedded mode has one: `LOCAL_OWNER`."""
+
+    __tablename__ = "owners"
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class ApiKey(Table):
+    """A key of an owner; only its SHA-256 (hex) is kept."""
+
+    __tablename__ = "api_keys"
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str] = mapped_column(String(200), default="")
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    revoked_at: Mapped[datetime | None]
+
+
+class Image(Table):
+    """An image that the object store holds under `shared.storage`'s key of its digest (canonical pixels)."""
+
+    __tablename__ = "images"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    mode: Mapped[str] = mapped_column(String(4), default="RGB")
+    width: Mapped[int]
+    height: Mapped[int]
+    bytes: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class OwnedImage(Table):
+    """Who may see an image: uploaders of it, and owners of the job that rendered it."""
+
+    __tablename__ = "owned_images"
+
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), primary_key=True)
+    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), primary_key=True, index=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Upload(Table):
+    """The original file (SHA-256 of its bytes) that became an image: makes `PUT /images/{digest}` idempotent."""
+
+    __tablename__ = "uploads"
+
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), primary_key=True)
+    original_digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Job(Table):
+    """One request. `methods` is a list of {"name", "parameters"}; `spec` is the request's spec as it was accepted.
+
+    `events` counts the job's event rows: taking the next number locks the job's row, so that numbers become visible
+    in their order. Pages go by (created_at, id), newest first.
+    """
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        UniqueConstraint("owner_id", "idempotency_key"),
+        Index("ix_jobs_owner_id_created_at_id", "owner_id", "created_at", "id"),
+        Index(
+            "ix_jobs_running", "id", sqlite_where=text("state = 'running'"), postgresql_where=text("state = 'running'")
+        ),
+        CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
+    state: Mapped[JobState] = mapped_column(default="running")
+    failure: Mapped[str] = mapped_column(Text, default="")
+    task: Mapped[str] = mapped_column(Text)
+    classes: Mapped[list[str]] = mapped_column(default=list)
+    methods: Mapped[list[dict[str, Any]]]
+    models: Mapped[list[str]] = mapped_column(default=list)
+    profile: Mapped[str] = mapped_column(String(200))
+    seed: Mapped[int] = mapped_column(BigInteger, default=0)
+    spec: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    idempotency_key: Mapped[str | None] = mapped_column(String(200))
+    request_hash: Mapped[str] = mapped_column(String(64), default="")
+    events: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    finished_at: Mapped[datetime | None]
+
+    source_images: Mapped[list[SourceImage]] = relationship(
+        back_populates="job", cascade="all, delete-orphan", passive_deletes=True, order_by="SourceImage.position"
+    )
+    report: Mapped[Report | None] = relationship(
+        back_populates="job", cascade="all, delete-orphan", passive_deletes=True
+    )
+
+
+class SourceImage(Table):
+    """An image of the user's test set in a job, and the state row of the work on it (see `gateway.claims`)."""
+
+    __tablename__ = "source_images"
+    __table_args__ = (
+        UniqueConstraint("job_id", "position"),
+        Index(
+            "ix_source_images_unfinished",
+            "job_id",
+            "state",
+            sqlite_where=_UNFINISHED_SQL,
+            postgresql_where=_UNFINISHED_SQL,
+        ),
+        Index("ix_source_images_job_id_digest", "job_id", "digest"),
+        CheckConstraint("state IN ('pending', 'leased', 'done', 'failed', 'cancelled')", name="state"),
+        CheckConstraint("(state = 'leased') = (lease_token IS NOT NULL)", name="lease"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    position: Mapped[int]
+    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), index=True)
+    file_name: Mapped[str] = mapped_column(Text, default="")
+    ground_truth: Mapped[str | None] = mapped_column(Text)
+    state: Mapped[SourceImageState] = mapped_column(default="pending")
+    failure: Mapped[str] = mapped_column(Text, default="")
+    lease_token: Mapped[str | None] = mapped_column(String(64))
+    lease_expires_at: Mapped[datetime | None]
+    not_before: Mapped[datetime | None]
+    attempts: Mapped[int] = mapped_column(default=0)
+    lost_leases: Mapped[int] = mapped_column(default=0)
+    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+    job: Mapped[Job] = relationship(back_populates="source_images")
+
+
+class Counterfactual(Table):
+    """One edit or null arm of a source image by one method (see `gateway.methods.counterfactual`).
+
+    `factor`, `from_value`, `to_value` repeat the change when there is exactly one, for filters; `changes` holds all.
+    Null arms have neither. `image_digest` is None where a text check refused the edit before it was rendered.
+    Pages go by (position, method, ordinal), which is unique in a job.
+    """
+
+    __tablename__ = "counterfactuals"
+    __table_args__ = (
+        UniqueConstraint("job_id", "position", "method", "ordinal"),
+        Index("ix_counterfactuals_cell", "job_id", "method", "factor", "to_value"),
+        CheckConstraint("arm IN ('edit', 'null')", name="arm"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    source_image_id: Mapped[str] = mapped_column(ForeignKey("source_images.id", ondelete="CASCADE"), index=True)
+    position: Mapped[int]
+    method: Mapped[str] = mapped_column(String(50))
+    ordinal: Mapped[int]
+    arm: Mapped[str] = mapped_column(String(8))
+    null_ordinal: Mapped[int | None]
+    seed: Mapped[int] = mapped_column(BigInteger)
+    changes: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    factor: Mapped[str | None] = mapped_column(String(20))
+    from_value: Mapped[str | None] = mapped_column(Text)
+    to_value: Mapped[str | None] = mapped_column(Text)
+    caption: Mapped[str] = mapped_column(Text, default="")
+    new_caption: Mapped[str] = mapped_column(Text, default="")
+    image_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
+    control_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"))
+    accepted: Mapped[bool]
+    check: Mapped[str] = mapped_column(String(50), default="")
+    reason: Mapped[str] = mapped_column(Text, default="")
+    scores: Mapped[dict[str, float]] = mapped_column(default=dict)
+    lineage: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    source_image: Mapped[SourceImage] = relationship()
+    predictions: Mapped[list[Prediction]] = relationship(viewonly=True)
+
+
+class Prediction(Table):
+    """What one model under test says of an original (`counterfactual_id` is None) or of a counterfactual's image.
+
+    `rank` is the ground truth's place (1 is first), None without ground truth or when the model does not know the
+    class; acc@k is `rank <= k`. `ground_truth_probability` is the true softmax value even outside `top`, which
+    holds the five most probable as {"class", "probability"}. `flipped` compares the predicted class with that of
+    the original; it is None on originals.
+    """
+
+    __tablename__ = "predictions"
+    __table_args__ = (Index("ix_predictions_job_id_model", "job_id", "model"),)
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    source_image_id: Mapped[str] = mapped_column(ForeignKey("source_images.id", ondelete="CASCADE"), index=True)
+    counterfactual_id: Mapped[str | None] = mapped_column(
+        ForeignKey("counterfactuals.id", ondelete="CASCADE"), index=True
+    )
+    model: Mapped[str] = mapped_column(String(200))
+    predicted: Mapped[str] = mapped_column(Text)
+    probability: Mapped[float]
+    ground_truth_probability: Mapped[float | None]
+    rank: Mapped[int | None]
+    flipped: Mapped[bool | None]
+    top: Mapped[list[dict[str, Any]]]
+
+
+class RecordedCall(Table):
+    """A reply of a model service, kept under its key: images in `reply` are digests; `seconds` is what it cost."""
+
+    __tablename__ = "recorded_calls"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), index=True)
+    endpoint: Mapped[str] = mapped_column(String(50))
+    revision: Mapped[str] = mapped_column(String(200))
+    reply: Mapped[dict[str, Any]]
+    seconds: Mapped[float]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Event(Table):
+    """Something that a follower of a job wants to hear. `sequence` counts from 1 within the job, in commit order."""
+
+    __tablename__ = "events"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(50))
+    payload: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Report(Table):
+    """The report of a finished job: its page in the object store, and the metrics that it shows."""
+
+    __tablename__ = "reports"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    object_key: Mapped[str] = mapped_column(String(300))
+    metrics: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+    job: Mapped[Job] = relationship(back_populates="report")
