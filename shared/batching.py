@@ -1,0 +1,270 @@
+"""The micro-batcher: one thread owns a model and runs it on whatever compatible items are waiting.
+
+    submit ──► line (bounded; full → Overloaded) ──► batch of equal keys ──► run(key, items) in the owner's thread
+                 expired, cancelled: dropped before they cost            out of memory → halved and tried again
+
+The oldest waiting item always goes into the next batch, with as many younger ones of the same key as fit, so no key
+starves. The batcher knows nothing of models, images or HTTP; `run` is plain blocking code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded, Problem
+
+Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """How long the line may be and how batches form.
+
+    An idle model waits at most `max_wait` seconds (from the oldest item's arrival) for a batch to fill up to
+    `max_batch`. `deterministic`: every batch has exactly `max_batch` items, short ones padded by repeating the last
+    item, so that a result never depends on its neighbours; memory errors then are not halved away, because another
+    batch shape gives other bits.
+    """
+
+    max_batch: int = 8
+    max_wait: float = 0.005
+    capacity: int = 256
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_batch < 1 or self.capacity < 1 or self.max_wait < 0:
+            raise ValueError(f"max_batch and capacity must be at least 1 and max_wait at least 0: {self}")
+
+
+class BatchMetrics:
+    """Prometheus metrics of the batchers of one service, in the service's own registry."""
+
+    def __init__(self, service: str, registry: CollectorRegistry) -> None:
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
+            labelled = Histogram(f"contrafact_{name}", text, ["service"], registry=registry, buckets=buckets)
+            return labelled.labels(service)
+
+        self.batch_size = histogram("batch_size", "Items that ran together", SIZES)
+        self.wait_seconds = histogram("batch_wait_seconds", "Time in the line, per item", SECONDS)
+        self.run_seconds = histogram("batch_run_seconds", "Time in the model, per batch", SECONDS)
+        self.waiting = Gauge("contrafact_waiting", "Items in the line", ["service"], registry=registry).labels(service)
+        self._outcomes = Counter(
+            "contrafact_batch_items", "Items by outcome", ["service", "outcome"], registry=registry
+        )
+        self._service = service
+
+    def count(self, outcome: str, amount: int = 1) -> None:
+        """Count items: done, failed, expired, cancelled, refused, halved (ran again in a smaller batch)."""
+        self._outcomes.labels(self._service, outcome).inc(amount)
+
+
+@dataclass(eq=False, slots=True)
+class _Entry(Generic[Key, Item, Result]):
+    key: Key
+    item: Item
+    deadline: float
+    future: asyncio.Future[Result]
+    loop: asyncio.AbstractEventLoop
+    arrived: float = field(default_factory=time.monotonic)
+    abandoned: bool = False
+
+    def resolve(self, outcome: Result | Exception) -> None:
+        try:
+            self.loop.call_soon_threadsafe(self._set, outcome)
+        except RuntimeError:
+            self.abandoned = True  # the caller's event loop is closed: nobody waits for this any more
+
+    def _set(self, outcome: Result | Exception) -> None:
+        if self.future.done():
+            return
+        if isinstance(outcome, Exception):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+
+class MicroBatcher(Generic[Key, Item, Result]):
+    """Runs `run(key, items) -> results` in one thread of its own, on batches of waiting items with equal keys.
+
+    `run` must return as many results as it was given items, in their order; a result that is an exception is raised
+    to its own caller only. `run` may raise `OutOfMemory` to have the batch halved. `compute_lock`, when given, is held
+    while `run` runs: a process that embeds several services passes one lock to all, so one model computes at a time.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]],
+        policy: BatchPolicy,
+        metrics: BatchMetrics,
+        compute_lock: threading.Lock | None = None,
+    ) -> None:
+        self._run = run
+        self._policy = policy
+        self._metrics = metrics
+        self._compute_lock = compute_lock or threading.Lock()
+        self._line: list[_Entry[Key, Item, Result]] = []
+        self._changed = threading.Condition()
+        self._draining = False
+        self._seconds_per_item = 0.0
+        self._thread = threading.Thread(target=self._own, name="model-owner", daemon=True)
+        self._thread.start()
+
+    async def submit(self, item: Item, *, key: Key, deadline: float) -> Result:
+        """The result of one item; see `submit_all`."""
+        return (await self.submit_all([item], key=key, deadline=deadline))[0]
+
+    async def submit_all(self, items: Sequence[Item], *, key: Key, deadline: float) -> list[Result]:
+        """The results of `items`, in order. All of them enter the line, or none.
+
+        `deadline` is on the clock of `time.monotonic()`. When it passes, or the awaiting task is cancelled, items
+        that have not run yet never will. Raises Overloaded, DeadlineExceeded, NotReady (draining), and whatever
+        `run` raised for the batch of one of the items.
+        """
+        loop = asyncio.get_running_loop()
+        entries = [_Entry[Key, Item, Result](key, item, deadline, loop.create_future(), loop) for item in items]
+        self._enter(entries)
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                return list(await asyncio.gather(*(entry.future for entry in entries)))
+        except TimeoutError as error:
+            raise DeadlineExceeded("the deadline passed before the model ran; allow more time or send less") from error
+        finally:
+            self._leave(entries)
+
+    def drain(self, timeout: float = 30.0) -> None:
+        """Refuse new items, finish those in the line, and stop the thread; after `timeout` seconds give up waiting."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+        self._thread.join(timeout)
+
+    def _enter(self, entries: list[_Entry[Key, Item, Result]]) -> None:
+        with self._changed:
+            if self._draining:
+                raise NotReady("the service is stopping; send the request to another replica", retry_after=1)
+            waiting = len(self._line)
+            if waiting + len(entries) > self._policy.capacity:
+                self._metrics.count("refused", len(entries))
+                seconds = min(60.0, max(1.0, waiting * self._seconds_per_item))
+                raise Overloaded(
+                    f"{waiting} items wait in a line of {self._policy.capacity}; try again in {seconds:.0f} s",
+                    retry_after=seconds,
+                )
+            self._line += entries
+            self._metrics.waiting.set(len(self._line))
+            self._changed.notify_all()
+
+    def _leave(self, entries: list[_Entry[Key, Item, Result]]) -> None:
+        """Take entries that nobody waits for any more out of the line; a no-op for those that ran."""
+        with self._changed:
+            for entry in entries:
+                entry.abandoned = True
+                entry.future.cancel()
+            self._forget_dead()
+            self._changed.notify_all()
+
+    def _forget_dead(self) -> None:
+        now = time.monotonic()
+        for entry in self._line:
+            if entry.abandoned:
+                self._metrics.count("expired" if entry.deadline <= now else "cancelled")
+            elif entry.deadline <= now:
+                self._metrics.count("expired")
+                entry.resolve(DeadlineExceeded("the deadline passed in the line; allow more time or send less"))
+        self._line = [entry for entry in self._line if not entry.abandoned and entry.deadline > now]
+        self._metrics.waiting.set(len(self._line))
+
+    def _own(self) -> None:
+        while self._wait_for_batch():
+            with self._compute_lock:
+                batch = self._take()
+                if batch:
+                    self._run_batch(batch)
+
+    def _wait_for_batch(self) -> bool:
+        """Wait until a batch is full or its oldest item has waited long enough; False when drained."""
+        with self._changed:
+            while True:
+                self._forget_dead()
+                if not self._line:
+                    if self._draining:
+                        return False
+                    self._changed.wait()
+                    continue
+                head = self._line[0]
+                remaining = head.arrived + self._policy.max_wait - time.monotonic()
+                siblings = sum(entry.key == head.key for entry in self._line)
+                if remaining <= 0 or siblings >= self._policy.max_batch or self._draining:
+                    return True
+                self._changed.wait(remaining)
+
+    def _take(self) -> list[_Entry[Key, Item, Result]]:
+        with self._changed:
+            self._forget_dead()
+            if not self._line:
+                return []
+            key = self._line[0].key
+            batch = [entry for entry in self._line if entry.key == key][: self._policy.max_batch]
+            taken = {id(entry) for entry in batch}
+            self._line = [entry for entry in self._line if id(entry) not in taken]
+            self._metrics.waiting.set(len(self._line))
+        now = time.monotonic()
+        for entry in batch:
+            self._metrics.wait_seconds.observe(now - entry.arrived)
+        return batch
+
+    def _run_batch(self, batch: list[_Entry[Key, Item, Result]]) -> None:
+        try:
+            self._answer(batch, self._compute(batch), "done")
+            return
+        except OutOfMemory as error:
+            if len(batch) == 1 or self._policy.deterministic:
+                self._answer(batch, [error] * len(batch), "failed")
+                return
+        except Exception as error:  # whatever the model raised belongs to these requests, not to the owner's thread
+            self._answer(batch, [error] * len(batch), "failed")
+            return
+        # Outside the except block: the error's traceback would keep the failed batch's tensors alive.
+        self._metrics.count("halved", len(batch))
+        half = (len(batch) + 1) // 2
+        self._run_batch(batch[:half])
+        self._run_batch(batch[half:])
+
+    def _compute(self, batch: list[_Entry[Key, Item, Result]]) -> Sequence[Result | Exception]:
+        items = [entry.item for entry in batch]
+        if self._policy.deterministic:
+            items += [items[-1]] * (self._policy.max_batch - len(items))
+        self._metrics.batch_size.observe(len(batch))
+        with self._timed(len(batch)):
+            results = self._run(batch[0].key, items)
+        if len(results) != len(items):
+            raise Problem(f"the model returned {len(results)} results for {len(items)} items")
+        return results[: len(batch)]
+
+    @contextmanager
+    def _timed(self, size: int) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        seconds = time.monotonic() - started
+        self._metrics.run_seconds.observe(seconds)
+        self._seconds_per_item += 0.3 * (seconds / size - self._seconds_per_item)
+
+    def _answer(
+        self, batch: list[_Entry[Key, Item, Result]], outcomes: Sequence[Result | Exception], outcome: str
+    ) -> None:
+        self._metrics.count(outcome, len(batch))
+        for entry, value in zip(batch, outcomes, strict=True):
+            entry.resolve(value)

@@ -1,0 +1,221 @@
+"""Errors as RFC 9457 problem details, the same on every service.
+
+    Problem                    500  internal
+    ├── InvalidInput           422  invalid-input        well-formed, but not what the contract allows
+    │   └── Malformed          400  malformed            cannot be read at all (broken JSON, broken image)
+    ├── Unauthorized           401  unauthorized
+    ├── Forbidden              403  forbidden
+    ├── NotFound               404  not-found
+    ├── Conflict               409  conflict
+    ├── TooLarge               413  too-large
+    ├── Overloaded             429  overloaded           the line is full; Retry-After says when to come back
+    ├── DependencyFailed       502  dependency-failed    a service or store behind this one failed
+    │   └── GenerationFailed   502  generation-failed    the language model gave no valid value, twice
+    ├── NotReady               503  not-ready            weights are still loading, or the service is stopping
+    ├── OutOfMemory            503  out-of-memory        one item alone does not fit the device
+    └── DeadlineExceeded       504  deadline-exceeded
+
+Raise them anywhere; `install` turns them, FastAPI's validation errors, unknown paths and unexpected errors into
+`application/problem+json`. `from_reply` turns such a reply back into the same class on the caller's side.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import JsonValue
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+PREFIX = "urn:contrafact:problem:"
+MEDIA_TYPE = "application/problem+json"
+MAX_LISTED_ERRORS = 20
+
+logger = logging.getLogger("contrafact.problems")
+
+
+class Problem(Exception):
+    """An error that a caller may see.
+
+    `detail` is a sentence that says what is wrong and what to change. `members` are RFC 9457 extension members.
+    `retry_after` (seconds) becomes the Retry-After header.
+    """
+
+    status = 500
+    name = "internal"
+    title = "Internal error"
+
+    def __init__(
+        self, detail: str, *, members: Mapping[str, JsonValue] | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.members = dict(members or {})
+        self.retry_after = retry_after
+
+    def body(self, instance: str | None = None) -> dict[str, JsonValue]:
+        """The members of the problem document."""
+        document: dict[str, JsonValue] = {
+            **self.members,
+            "type": PREFIX + self.name,
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+        }
+        return document if instance is None else {**document, "instance": instance}
+
+    def response(self, instance: str | None = None) -> Response:
+        """The HTTP response that carries this problem."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(max(1, round(self.retry_after)))}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return Response(json.dumps(self.body(instance)), self.status, headers, MEDIA_TYPE)
+
+
+class InvalidInput(Problem):
+    """The request is readable, but its content is not allowed."""
+
+    status, name, title = 422, "invalid-input", "Invalid input"
+
+
+class Malformed(InvalidInput):
+    """The request, or a file in it, cannot be read."""
+
+    status, name, title = 400, "malformed", "Malformed input"
+
+
+class Unauthorized(Problem):
+    """No API key, or an unknown one."""
+
+    status, name, title = 401, "unauthorized", "Unauthorized"
+
+
+class Forbidden(Problem):
+    """The API key is known, but not allowed to do this."""
+
+    status, name, title = 403, "forbidden", "Forbidden"
+
+
+class NotFound(Problem):
+    """The thing does not exist, or belongs to somebody else."""
+
+    status, name, title = 404, "not-found", "Not found"
+
+
+class Conflict(Problem):
+    """The request contradicts the present state."""
+
+    status, name, title = 409, "conflict", "Conflict"
+
+
+class TooLarge(Problem):
+    """More bytes, pixels or files than the limits allow."""
+
+    status, name, title = 413, "too-large", "Too large"
+
+
+class Overloaded(Problem):
+    """The line is full; come back after `retry_after` seconds."""
+
+    status, name, title = 429, "overloaded", "Overloaded"
+
+
+class DependencyFailed(Problem):
+    """A service or store behind this one failed or answered nonsense."""
+
+    status, name, title = 502, "dependency-failed", "A dependency failed"
+
+
+class GenerationFailed(DependencyFailed):
+    """The language model gave no value that satisfies the schema, in two attempts."""
+
+    name, title = "generation-failed", "Generation failed"
+
+
+class NotReady(Problem):
+    """Weights are still loading (or failed to load), or the service is stopping."""
+
+    status, name, title = 503, "not-ready", "Not ready"
+
+
+class OutOfMemory(Problem):
+    """The device has too little memory, even for one item at a time."""
+
+    status, name, title = 503, "out-of-memory", "Out of memory"
+
+
+class DeadlineExceeded(Problem):
+    """The caller's deadline passed before the work was done."""
+
+    status, name, title = 504, "deadline-exceeded", "Deadline exceeded"
+
+
+def _tree(cls: type[Problem]) -> Iterator[type[Problem]]:
+    yield cls
+    for child in cls.__subclasses__():
+        yield from _tree(child)
+
+
+def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Problem:
+    """The problem that a service answered, in its own class; `DependencyFailed` when it is no problem document."""
+    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+    try:
+        document = json.loads(body)
+        name = document["type"].removeprefix(PREFIX)
+        detail = str(document["detail"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return DependencyFailed(f"a service answered {status} without a problem document: {body[:200]!r}")
+    members = {key: value for key, value in document.items() if key not in Problem("").body("")}
+    for cls in _tree(Problem):
+        if cls.name == name:
+            return cls(detail, members=members, retry_after=seconds)
+    return DependencyFailed(f"a service answered {status}: {detail}", members=members)
+
+
+def validation_sentence(errors: list[ErrorDetails]) -> str:
+    """The first errors of a pydantic validation as one readable line, without echoing the (perhaps huge) input."""
+    lines = [f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg']}" for error in errors[:MAX_LISTED_ERRORS]]
+    more = len(errors) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of `app` with a problem document."""
+
+    async def on_problem(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return error.response(request.url.path)
+
+    async def on_validation(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        errors: list[ErrorDetails] = list(error.errors())
+        unreadable = any(item["type"] == "json_invalid" for item in errors)
+        problem = (Malformed if unreadable else InvalidInput)(validation_sentence(errors))
+        return problem.response(request.url.path)
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        document = {
+            "type": "about:blank",
+            "title": HTTPStatus(error.status_code).phrase,
+            "status": error.status_code,
+            "detail": f"{request.method} {request.url.path}: {error.detail}",
+            "instance": request.url.path,
+        }
+        return Response(json.dumps(document), error.status_code, dict(error.headers or {}), MEDIA_TYPE)
+
+    async def on_anything(request: Request, error: Exception) -> Response:
+        logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
+        problem = Problem(f"an unexpected {type(error).__name__} occurred; the service's log has the traceback")
+        return problem.response(request.url.path)
+
+    app.add_exception_handler(Problem, on_problem)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, on_anything)
