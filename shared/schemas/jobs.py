@@ -1,0 +1,351 @@
+"""The public contract: what users send to the gateway, and what they read of their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+
+from shared.schemas.base import Contract
+
+MAX_TASK_CHARACTERS = 500
+MAX_LABEL_CHARACTERS = 200
+
+Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARACTERS)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in 64 lower-case hexadecimal digits")]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+JobState = Literal["running", "done", "failed", "cancelled"]
+
+
+def _method_by_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class MethodChoice(Contract):
+    """A method with the parameters that differ from its defaults; `"dillema"` is short for `{"name": "dillema"}`."""
+
+    name: Name
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class JobSpec(Contract):
+    """The `spec` part of `POST /jobs`: everything about a job but its images. Only `task` is required."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"task": "classify the vehicle"},
+                {
+                    "task": "classify the vehicle",
+                    "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 4}}],
+                    "models": ["tiny-night-blind"],
+                    "label_map": {"automobile": "car"},
+                    "seed": 7,
+                },
+            ]
+        }
+    )
+
+    task: Annotated[
+        str,
+        Field(min_length=3, max_length=MAX_TASK_CHARACTERS, description="the task description: what your model does"),
+    ]
+    methods: Annotated[
+        list[Annotated[MethodChoice, BeforeValidator(_method_by_name)]] | None,
+        Field(min_length=1, max_length=10, description="default: the profile's"),
+    ] = None
+    models: Annotated[
+        list[Name] | None,
+        Field(max_length=20, description="models under test; default: the profile's; an empty list only generates"),
+    ] = None
+    classes: Annotated[
+        list[Label] | None,
+        Field(min_length=1, max_length=10_000, description="the label set; default: that of the models under test"),
+    ] = None
+    label_map: Annotated[
+        dict[Label, Label], Field(max_length=10_000, description="from labels of the images to classes of the model")
+    ] = Field(default_factory=dict)
+    ground_truth: Annotated[
+        Literal["auto", "none"],
+        Field(
+            description="auto: from the manifest, else from class folders of an archive, else absent; none: ignore both"
+        ),
+    ] = "auto"
+    seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
+
+    @model_validator(mode="after")
+    def _no_repetitions(self) -> JobSpec:
+        for field, names in (
+            ("methods", [method.name for method in self.methods or []]),
+            ("models", self.models or []),
+            ("classes", self.classes or []),
+        ):
+            repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+            if repeated:
+                raise ValueError(f"{field} names {', '.join(repeated)} more than once; name each once")
+        return self
+
+
+class ManifestImage(Contract):
+    """An image that the caller has uploaded (`PUT /images/{digest}`), at one position of a job."""
+
+    digest: Digest
+    label: Label | None = None
+    name: Annotated[str, Field(max_length=1_000, description="shown in results; never used as a path")] = ""
+
+
+class JobRequest(JobSpec):
+    """`POST /jobs` as JSON: the spec, and a manifest of uploaded images in their order."""
+
+    images: Annotated[list[ManifestImage], Field(min_length=1)]
+
+
+class ImageCounts(Contract):
+    """Source images by state."""
+
+    waiting: int = 0
+    in_progress: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class FunnelView(Contract):
+    """How far the edits of one method came: proposed ≥ rendered ≥ accepted, and which check refused the others."""
+
+    method: str
+    proposed: int
+    rendered: int
+    accepted: int
+    rejected: dict[str, int]
+    null_arms: int
+
+
+class ImageFailure(Contract):
+    """A source image that could not be used or worked on, and why."""
+
+    position: int
+    name: str
+    reason: str
+
+
+class Progress(Contract):
+    """Where a job stands. `fraction` (0 to 1) counts images that need no more work."""
+
+    images: ImageCounts
+    fraction: float
+    funnel: list[FunnelView]
+
+
+class JobView(Contract):
+    """A job as `GET /jobs` lists it."""
+
+    id: str
+    state: JobState
+    failure: Annotated[str, Field(description="why the job failed; empty otherwise")]
+    task: str
+    methods: list[MethodChoice]
+    models: list[str]
+    classes: list[str]
+    profile: str
+    seed: int
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class JobDetail(JobView):
+    """A job with its progress. `labelled` counts the source images that have a ground truth."""
+
+    images: int
+    labelled: int
+    progress: Progress
+    failures: Annotated[list[ImageFailure], Field(description="the first 20 failed images")]
+    report: Annotated[str | None, Field(description="path of the HTML report, once there is one")]
+
+
+class JobsPage(Contract):
+    """`GET /jobs`, newest first. `next` is the cursor of the following page, or null."""
+
+    jobs: list[JobView]
+    next: str | None
+
+
+class ChangeView(Contract):
+    """One phrase replaced by another; values are canonical names ("after dark" → night)."""
+
+    factor: str
+    from_phrase: str
+    to_phrase: str
+    from_value: str
+    to_value: str
+
+
+class VerdictView(Contract):
+    """`accepted`, or rejected with the check that refused it and its reason in words."""
+
+    accepted: bool
+    check: str
+    reason: str
+
+
+class ClassProbability(Contract):
+    """A class and its probability (0 to 1)."""
+
+    name: str
+    probability: float
+
+
+class PredictionView(Contract):
+    """What a model under test says of one image; `ground_truth_probability` is true even outside the top five."""
+
+    predicted: str
+    probability: float
+    ground_truth_probability: float | None
+    rank: Annotated[int | None, Field(description="place of the ground truth; 1 is first")]
+    top: list[ClassProbability]
+
+
+class ModelOpinion(Contract):
+    """One model under test on original, null arm and counterfactual. `flipped`: it changed its mind about the class."""
+
+    model: str
+    original: PredictionView | None
+    null_arm: PredictionView | None
+    counterfactual: PredictionView | None
+    flipped: bool | None
+
+
+class SourceImageView(Contract):
+    """The source image of a counterfactual. `image` is a digest for `GET /images/{digest}`."""
+
+    id: str
+    position: int
+    name: str
+    ground_truth: str | None
+    image: str
+
+
+class CounterfactualView(Contract):
+    """A counterfactual: what was changed, the images by digest, the verdict with its scores, and what models said."""
+
+    id: str
+    source: SourceImageView
+    method: str
+    ordinal: int
+    seed: int
+    changes: list[ChangeView]
+    caption: str
+    new_caption: str
+    image: Annotated[str | None, Field(description="null where a text check refused the edit before rendering")]
+    null_image: Annotated[
+        str | None, Field(description="the null arm's image: same editor and seed, caption unchanged")
+    ]
+    control_image: str | None
+    verdict: VerdictView
+    scores: dict[str, float]
+    predictions: list[ModelOpinion]
+
+
+class CounterfactualDetail(CounterfactualView):
+    """A counterfactual with its lineage: the prompts, replies and parameters that made it."""
+
+    lineage: dict[str, JsonValue]
+
+
+class ResultsPage(Contract):
+    """`GET /jobs/{id}/results`: the metrics (null until the job is done) and a page of counterfactuals.
+
+    Counterfactuals come in the order of (source position, method, ordinal); `next` is the cursor of the following page.
+    """
+
+    job: str
+    state: JobState
+    metrics: Annotated[dict[str, JsonValue] | None, Field(description="see docs/metrics.md")]
+    counterfactuals: list[CounterfactualView]
+    failures: Annotated[list[ImageFailure], Field(description="the first 20 failed images")]
+    next: str | None
+
+
+class EventView(Contract):
+    """The data of one server-sent event; its id is `sequence`, its event type `kind`."""
+
+    sequence: int
+    kind: str
+    payload: Mapping[str, JsonValue]
+    at: datetime
+
+
+class ImageView(Contract):
+    """An uploaded image. `digest` names its canonical pixels, `upload` the uploaded bytes; `GET` understands both."""
+
+    digest: str
+    upload: str
+    width: int
+    height: int
+    bytes: Annotated[int, Field(description="size of the lossless PNG that is kept")]
+
+
+class MethodInfo(Contract):
+    """A method as `GET /methods` lists it; `parameters` is the JSON schema of its parameters with their defaults."""
+
+    name: str
+    summary: str
+    paper: str
+    default: Annotated[bool, Field(description="whether a job that names no method runs it")]
+    parameters: dict[str, JsonValue]
+
+
+class MethodsReply(Contract):
+    """`GET /methods`."""
+
+    methods: list[MethodInfo]
+
+
+class ModelView(Contract):
+    """A model under test as `GET /models` lists it."""
+
+    name: str
+    task: str
+    classes: list[str]
+    weights: str
+    revision: str
+    licence: str
+    description: str
+    default: Annotated[bool, Field(description="whether a job that names no model tests it")]
+
+
+class ModelsListing(Contract):
+    """`GET /models`."""
+
+    models: list[ModelView]
+
+
+class ProfileView(Contract):
+    """A profile: which weights each service loads."""
+
+    name: str
+    description: str
+    active: Annotated[bool, Field(description="whether this installation runs it")]
+    methods: list[str]
+    models: list[str]
+    weights: dict[str, str]
+
+
+class ProfilesReply(Contract):
+    """`GET /profiles`."""
+
+    profiles: list[ProfileView]
+
+
+class ProblemDocument(Contract):
+    """An error (RFC 9457). `detail` says what is wrong and what to change."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str | None = None
