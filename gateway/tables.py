@@ -185,7 +185,10 @@ class Job(Table):
 
 
 class SourceImage(Table):
-    """An image of the user's test set in a job, and the state row of the work on it (see `gateway.claims`)."""
+    """An image of the user's test set in a job, and the state row of the work on it (see `gateway.claims`).
+
+    `digest` is None only where the file could not be read as an image: such a row is `failed` from the start.
+    """
 
     __tablename__ = "source_images"
     __table_args__ = (
@@ -205,7 +208,7 @@ class SourceImage(Table):
     id: Mapped[str] = mapped_column(_Id, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     position: Mapped[int]
-    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), index=True)
+    digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     file_name: Mapped[str] = mapped_column(Text, default="")
     ground_truth: Mapped[str | None] = mapped_column(Text)
     state: Mapped[SourceImageState] = mapped_column(default="pending")

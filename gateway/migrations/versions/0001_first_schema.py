@@ -141,7 +141,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("job_id", sa.String(length=64), nullable=False),
         sa.Column("position", sa.Integer(), nullable=False),
-        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=True),
         sa.Column("file_name", sa.Text(), nullable=False),
         sa.Column("ground_truth", sa.Text(), nullable=True),
         sa.Column("state", sa.String(length=16), nullable=False),
