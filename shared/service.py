@@ -1,0 +1,283 @@
+"""What every model service is made of: health, readiness, metrics, info, deadlines, one loaded model, its batchers.
+
+A service's `app.py` gives a name, a `load` function and its endpoints:
+
+    service = ModelService("caption_service", CODE_REVISION, settings, load, compute_lock)
+
+    @service.post("/v1/captions", CaptionRequest, CaptionReply)
+    async def captions(request: CaptionRequest, deadline: float) -> CaptionReply:
+        return CaptionReply(captions=await service.model.caption(request, deadline))
+
+    return service.app
+
+`load` runs in a background thread after start, builds and warms the model, and asks for the batchers it needs; until
+it returns, `/readyz` and every endpoint answer 503. This module knows nothing of torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+from fastapi import FastAPI, Request
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from starlette.responses import Response
+
+from shared import __version__, problems
+from shared import logging as json_logging
+from shared.asgi import AccessLog, BoundedRequests
+from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
+from shared.problems import DeadlineExceeded, InvalidInput, Malformed, NotReady
+from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
+from shared.schemas.service import ServiceInfo, WeightsInfo
+from shared.seeds import derive_digest
+
+DEADLINE_HEADER = "X-Deadline-Seconds"
+DEFAULT_DEADLINE_SECONDS = 300.0
+MAX_DEADLINE_SECONDS = 3600.0
+
+logger = logging.getLogger("contrafact.service")
+Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Asked = TypeVar("Asked", bound=Contract)
+Answered = TypeVar("Answered", bound=Contract)
+
+
+class ServiceSettings(BaseSettings):
+    """Environment of every model service (`CONTRAFACT_PROFILE`, `CONTRAFACT_DEVICE`, ...).
+
+    `profile` is a shipped profile's name or the path of a TOML file. `max_batch` 0 means the profile's. `threads` 0
+    leaves the number of CPU threads to torch.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore")
+
+    profile: str = "tiny"
+    device: str = "auto"
+    deterministic: bool = False
+    max_batch: int = 0
+    max_wait_seconds: float = 0.005
+    capacity: int = 256
+    threads: int = 0
+    drain_seconds: float = 30.0
+
+
+class LoadedModel(Protocol):
+    """What `load` returns: whatever the endpoints use, plus what `/v1/info` says of it."""
+
+    @property
+    def device(self) -> str:
+        """Where it runs, such as `cpu` or `cuda:0`."""
+        ...
+
+    @property
+    def weights(self) -> Sequence[WeightsInfo]:
+        """All weights that a reply may depend on."""
+        ...
+
+
+Model = TypeVar("Model", bound=LoadedModel)
+
+
+class MakeBatcher(Protocol):
+    """Makes a `MicroBatcher` under the service's policy, metrics and compute lock."""
+
+    def __call__(
+        self, run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]], max_batch: int
+    ) -> MicroBatcher[Key, Item, Result]:
+        """`max_batch` is the profile's; the environment's `CONTRAFACT_MAX_BATCH` overrides it."""
+        ...
+
+
+class ModelService(Generic[Model]):
+    """A FastAPI app around one loaded model; see the module's docstring."""
+
+    def __init__(
+        self,
+        name: str,
+        code_revision: str,
+        settings: ServiceSettings,
+        load: Callable[[MakeBatcher], Model],
+        compute_lock: threading.Lock | None = None,
+    ) -> None:
+        json_logging.configure()
+        self.name = name
+        self.registry = CollectorRegistry()
+        self._code_revision = code_revision
+        self._settings = settings
+        self._load_model = load
+        self._compute_lock = compute_lock
+        self._metrics = BatchMetrics(name, self.registry)
+        self._batchers: list[MicroBatcher[Any, Any, Any]] = []
+        self._model: Model | None = None
+        self._failure: str | None = None
+        self._request_schemas: dict[str, Any] = {}
+        self.app = self._build_app()
+
+    @property
+    def model(self) -> Model:
+        """The loaded model; raises NotReady until there is one."""
+        if self._model is None:
+            if self._failure:
+                raise NotReady(f"the weights failed to load: {self._failure}", members={"failed": True})
+            raise NotReady("the weights are still loading; ask /readyz", retry_after=2)
+        return self._model
+
+    def info(self) -> ServiceInfo:
+        """The reply of `/v1/info`."""
+        weights = list(self.model.weights)
+        shape = self._settings.max_batch if self._settings.deterministic else -1
+        parts: list[str | int] = [self.name, self._code_revision, self.model.device.partition(":")[0], shape]
+        for item in weights:
+            parts += [item.role, item.id, item.revision, item.dtype]
+        return ServiceInfo(
+            service=self.name,
+            profile=self._settings.profile,
+            device=self.model.device,
+            deterministic=self._settings.deterministic,
+            revision=derive_digest(*parts).hex()[:32],
+            weights=weights,
+            version=__version__,
+        )
+
+    def post(
+        self, path: str, asked: type[Asked], answered: type[Answered]
+    ) -> Callable[[Callable[[Asked, float], Awaitable[Answered]]], Callable[[Asked, float], Awaitable[Answered]]]:
+        """Decorate `async (request, deadline) -> reply` as a POST endpoint.
+
+        Body and reply are (de)serialised off the event loop. `deadline` is on the clock of `time.monotonic()`; when it
+        passes, or the client leaves, the coroutine is cancelled.
+        """
+
+        def register(
+            answer: Callable[[Asked, float], Awaitable[Answered]],
+        ) -> Callable[[Asked, float], Awaitable[Answered]]:
+            async def endpoint(request: Request) -> Response:
+                _ = self.model
+                deadline = read_deadline(request)
+                message = await asyncio.to_thread(parse, asked, await request.body())
+                try:
+                    async with asyncio.timeout(deadline - time.monotonic()):
+                        reply = await answer(message, deadline)
+                except TimeoutError as error:
+                    raise DeadlineExceeded(f"no reply before the deadline; raise {DEADLINE_HEADER}") from error
+                return Response(await asyncio.to_thread(reply.model_dump_json), media_type="application/json")
+
+            self.app.add_api_route(
+                path,
+                endpoint,
+                methods=["POST"],
+                name=answer.__name__,
+                description=asked.__doc__,
+                responses={200: {"model": answered}},
+                openapi_extra=self._describe(asked),
+            )
+            return answer
+
+        return register
+
+    def batcher(
+        self, run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]], max_batch: int
+    ) -> MicroBatcher[Key, Item, Result]:
+        """See `MakeBatcher`."""
+        settings = self._settings
+        policy = BatchPolicy(
+            settings.max_batch or max_batch, settings.max_wait_seconds, settings.capacity, settings.deterministic
+        )
+        made = MicroBatcher(run, policy, self._metrics, self._compute_lock)
+        self._batchers.append(made)
+        return made
+
+    def _load(self) -> None:
+        try:
+            self._model = self._load_model(self.batcher)
+        except Exception as error:  # reported by /readyz, so that whoever waits for it learns why
+            self._failure = f"{type(error).__name__}: {error}"
+            logger.exception("%s failed to load", self.name)
+        else:
+            logger.info("%s is ready", self.name, extra={"device": self._model.device})
+
+    def _drain(self) -> None:
+        for batcher in self._batchers:
+            batcher.drain(self._settings.drain_seconds)
+
+    def _build_app(self) -> FastAPI:
+        @asynccontextmanager
+        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            threading.Thread(target=self._load, name=f"load-{self.name}", daemon=True).start()
+            yield
+            await asyncio.to_thread(self._drain)
+
+        app = FastAPI(title=self.name, version=__version__, lifespan=lifespan)
+        problems.install(app)
+        app.add_middleware(BoundedRequests, max_bytes=MAX_MESSAGE_BYTES)
+        app.add_middleware(AccessLog, service=self.name)
+        app.add_api_route("/healthz", _healthz, description="The process is alive.")
+        app.add_api_route("/readyz", self._readyz, description="The weights are loaded and warmed.")
+        app.add_api_route("/metrics", self._prometheus, description="Prometheus metrics.", include_in_schema=False)
+        app.add_api_route("/v1/info", self._info, response_model=ServiceInfo, description="Weights and revision.")
+        plain_openapi = app.openapi
+
+        def openapi() -> dict[str, Any]:
+            document = plain_openapi()
+            document.setdefault("components", {}).setdefault("schemas", {}).update(self._request_schemas)
+            return document
+
+        app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+        return app
+
+    def _describe(self, asked: type[Contract]) -> dict[str, Any]:
+        """The request's part of the OpenAPI document, which FastAPI cannot see because parsing is ours."""
+        schema = asked.model_json_schema(ref_template="#/components/schemas/{model}")
+        self._request_schemas |= schema.pop("$defs", {})
+        self._request_schemas[asked.__name__] = schema
+        reference = {"$ref": f"#/components/schemas/{asked.__name__}"}
+        seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_DEADLINE_SECONDS}
+        return {
+            "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
+            "parameters": [{"name": DEADLINE_HEADER, "in": "header", "required": False, "schema": seconds}],
+        }
+
+    async def _readyz(self) -> dict[str, str]:
+        _ = self.model
+        return {"status": "ready"}
+
+    async def _prometheus(self) -> Response:
+        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def _info(self) -> ServiceInfo:
+        return self.info()
+
+
+async def _healthz() -> dict[str, str]:
+    return {"status": "alive"}
+
+
+def read_deadline(request: Request) -> float:
+    """The moment, on the clock of `time.monotonic()`, after which the caller no longer wants the reply."""
+    text = request.headers.get(DEADLINE_HEADER)
+    try:
+        seconds = DEFAULT_DEADLINE_SECONDS if text is None else float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MAX_DEADLINE_SECONDS:
+        raise InvalidInput(f"{DEADLINE_HEADER} must be seconds above 0 and up to {MAX_DEADLINE_SECONDS:.0f}: {text!r}")
+    return time.monotonic() + seconds
+
+
+def parse(asked: type[Asked], body: bytes) -> Asked:
+    """A request from its JSON body; raises Malformed or InvalidInput."""
+    try:
+        return asked.model_validate_json(body)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        unreadable = any(item["type"] == "json_invalid" for item in errors)
+        raise (Malformed if unreadable else InvalidInput)(problems.validation_sentence(errors)) from error
