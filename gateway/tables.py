@@ -34,7 +34,7 @@ SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
 UNFINISHED: tuple[SourceImageState, ...] = ("pending", "leased")
 LOCAL_OWNER = "local"
 
-_UNFINISHED_SQL = text("state IN ('pending', 'leased')")
+_UNFINISHED_SQL = "state IN ('pending', 'leased')"
 _Json = JSON().with_variant(JSONB(), "postgresql")
 _Id = String(64)
 
@@ -84,6 +84,20 @@ class Table(DeclarativeBase):
         JobState: String(16),
         SourceImageState: String(16),
     }
+
+
+class Leased:
+    """Columns of a row that workers take turns at: see `gateway.claims` for the only code that writes them.
+
+    `attempts` counts failures that the row itself caused, `lost_leases` workers that died over it.
+    """
+
+    failure: Mapped[str] = mapped_column(Text, default="")
+    lease_token: Mapped[str | None] = mapped_column(String(64), index=True)
+    lease_expires_at: Mapped[datetime | None]
+    not_before: Mapped[datetime | None]
+    attempts: Mapped[int] = mapped_column(default=0)
+    lost_leases: Mapped[int] = mapped_column(default=0)
 
 
 class Owner(Table):
@@ -142,9 +156,10 @@ class Upload(Table):
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
-class Job(Table):
+class Job(Leased, Table):
     """One request. `methods` is a list of {"name", "parameters"}; `spec` is the request's spec as it was accepted.
 
+    A job is leased for its analysis, once all its source images are finished; `done` means that its report exists.
     `events` counts the job's event rows: taking the next number locks the job's row, so that numbers become visible
     in their order. Pages go by (created_at, id), newest first.
     """
@@ -162,7 +177,6 @@ class Job(Table):
     id: Mapped[str] = mapped_column(_Id, primary_key=True)
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
     state: Mapped[JobState] = mapped_column(default="running")
-    failure: Mapped[str] = mapped_column(Text, default="")
     task: Mapped[str] = mapped_column(Text)
     classes: Mapped[list[str]] = mapped_column(default=list)
     methods: Mapped[list[dict[str, Any]]]
@@ -184,7 +198,7 @@ class Job(Table):
     )
 
 
-class SourceImage(Table):
+class SourceImage(Leased, Table):
     """An image of the user's test set in a job, and the state row of the work on it (see `gateway.claims`).
 
     `digest` is None only where the file could not be read as an image: such a row is `failed` from the start.
@@ -196,9 +210,16 @@ class SourceImage(Table):
         Index(
             "ix_source_images_unfinished",
             "job_id",
-            "state",
-            sqlite_where=_UNFINISHED_SQL,
-            postgresql_where=_UNFINISHED_SQL,
+            "position",
+            sqlite_where=text(_UNFINISHED_SQL),
+            postgresql_where=text(_UNFINISHED_SQL),
+        ),
+        Index(
+            "ix_source_images_leased",
+            "job_id",
+            "lease_expires_at",
+            sqlite_where=text("state = 'leased'"),
+            postgresql_where=text("state = 'leased'"),
         ),
         Index("ix_source_images_job_id_digest", "job_id", "digest"),
         CheckConstraint("state IN ('pending', 'leased', 'done', 'failed', 'cancelled')", name="state"),
@@ -212,12 +233,6 @@ class SourceImage(Table):
     file_name: Mapped[str] = mapped_column(Text, default="")
     ground_truth: Mapped[str | None] = mapped_column(Text)
     state: Mapped[SourceImageState] = mapped_column(default="pending")
-    failure: Mapped[str] = mapped_column(Text, default="")
-    lease_token: Mapped[str | None] = mapped_column(String(64))
-    lease_expires_at: Mapped[datetime | None]
-    not_before: Mapped[datetime | None]
-    attempts: Mapped[int] = mapped_column(default=0)
-    lost_leases: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
 
     job: Mapped[Job] = relationship(back_populates="source_images")

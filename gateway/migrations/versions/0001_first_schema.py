@@ -50,7 +50,6 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("owner_id", sa.String(length=64), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
-        sa.Column("failure", sa.Text(), nullable=False),
         sa.Column("task", sa.Text(), nullable=False),
         sa.Column("classes", sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), nullable=False),
         sa.Column("methods", sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), nullable=False),
@@ -63,12 +62,19 @@ def upgrade() -> None:
         sa.Column("events", sa.Integer(), nullable=False),
         sa.Column("created_at", tables.UtcDateTime(), nullable=False),
         sa.Column("finished_at", tables.UtcDateTime(), nullable=True),
+        sa.Column("failure", sa.Text(), nullable=False),
+        sa.Column("lease_token", sa.String(length=64), nullable=True),
+        sa.Column("lease_expires_at", tables.UtcDateTime(), nullable=True),
+        sa.Column("not_before", tables.UtcDateTime(), nullable=True),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("lost_leases", sa.Integer(), nullable=False),
         sa.CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name=op.f("ck_jobs_state")),
         sa.ForeignKeyConstraint(["owner_id"], ["owners.id"], name=op.f("fk_jobs_owner_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
         sa.UniqueConstraint("owner_id", "idempotency_key", name=op.f("uq_jobs_owner_id_idempotency_key")),
     )
     with op.batch_alter_table("jobs", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_jobs_lease_token"), ["lease_token"], unique=False)
         batch_op.create_index("ix_jobs_owner_id_created_at_id", ["owner_id", "created_at", "id"], unique=False)
         batch_op.create_index(
             "ix_jobs_running",
@@ -145,13 +151,13 @@ def upgrade() -> None:
         sa.Column("file_name", sa.Text(), nullable=False),
         sa.Column("ground_truth", sa.Text(), nullable=True),
         sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("updated_at", tables.UtcDateTime(), nullable=False),
         sa.Column("failure", sa.Text(), nullable=False),
         sa.Column("lease_token", sa.String(length=64), nullable=True),
         sa.Column("lease_expires_at", tables.UtcDateTime(), nullable=True),
         sa.Column("not_before", tables.UtcDateTime(), nullable=True),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("lost_leases", sa.Integer(), nullable=False),
-        sa.Column("updated_at", tables.UtcDateTime(), nullable=False),
         sa.CheckConstraint("(state = 'leased') = (lease_token IS NOT NULL)", name=op.f("ck_source_images_lease")),
         sa.CheckConstraint(
             "state IN ('pending', 'leased', 'done', 'failed', 'cancelled')", name=op.f("ck_source_images_state")
@@ -164,9 +170,17 @@ def upgrade() -> None:
     with op.batch_alter_table("source_images", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_source_images_digest"), ["digest"], unique=False)
         batch_op.create_index("ix_source_images_job_id_digest", ["job_id", "digest"], unique=False)
+        batch_op.create_index(batch_op.f("ix_source_images_lease_token"), ["lease_token"], unique=False)
+        batch_op.create_index(
+            "ix_source_images_leased",
+            ["job_id", "lease_expires_at"],
+            unique=False,
+            sqlite_where=sa.text("state = 'leased'"),
+            postgresql_where=sa.text("state = 'leased'"),
+        )
         batch_op.create_index(
             "ix_source_images_unfinished",
-            ["job_id", "state"],
+            ["job_id", "position"],
             unique=False,
             sqlite_where=sa.text("state IN ('pending', 'leased')"),
             postgresql_where=sa.text("state IN ('pending', 'leased')"),
@@ -266,6 +280,12 @@ def downgrade() -> None:
             sqlite_where=sa.text("state IN ('pending', 'leased')"),
             postgresql_where=sa.text("state IN ('pending', 'leased')"),
         )
+        batch_op.drop_index(
+            "ix_source_images_leased",
+            sqlite_where=sa.text("state = 'leased'"),
+            postgresql_where=sa.text("state = 'leased'"),
+        )
+        batch_op.drop_index(batch_op.f("ix_source_images_lease_token"))
         batch_op.drop_index("ix_source_images_job_id_digest")
         batch_op.drop_index(batch_op.f("ix_source_images_digest"))
 
@@ -286,6 +306,7 @@ def downgrade() -> None:
             "ix_jobs_running", sqlite_where=sa.text("state = 'running'"), postgresql_where=sa.text("state = 'running'")
         )
         batch_op.drop_index("ix_jobs_owner_id_created_at_id")
+        batch_op.drop_index(batch_op.f("ix_jobs_lease_token"))
 
     op.drop_table("jobs")
     with op.batch_alter_table("api_keys", schema=None) as batch_op:
