@@ -16,6 +16,7 @@ Pixels = NDArray[np.uint8]
 cv2.setNumThreads(1)
 
 LOOSE_EXTENT = 0.09  # structure: a connected edge that spans less than this share of the image's short side is loose
+SPECK_EXTENT = 0.05  # structure: the same for edges of what must stay
 SMOOTHING = 5  # structure: window of the median filter, in pixels of a 128-pixel short side
 OBJECT_MARGIN = 0.025  # object: edges up to this share of the short side outside the mask belong to the object
 
@@ -31,12 +32,15 @@ def structure(image: Pixels, keep: Pixels | None = None) -> Pixels:
 
     The image is smoothed by a median filter, which removes strokes thinner than half its window and leaves outlines
     where they are; then connected edges of small extent are dropped. With a `keep` mask, the edges of what must
-    stay are added in full, so that small detail of the object is not lost with the texture.
+    stay are added from the unsmoothed image, so that wheels and windows are not lost with the texture; only specks
+    (flakes, dots) stay away.
     """
     short = min(image.shape[:2])
     window = max(3, round(SMOOTHING * short / 128) | 1)
     edges = _drop_loose(canny(_median(image, window)), LOOSE_EXTENT * short)
-    return edges if keep is None else np.maximum(edges, object_region(canny(image), keep))
+    if keep is None:
+        return edges
+    return np.maximum(edges, object_region(_drop_loose(canny(image), SPECK_EXTENT * short), keep))
 
 
 def object_region(edges: Pixels, keep: Pixels) -> Pixels:

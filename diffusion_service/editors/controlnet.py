@@ -1,0 +1,227 @@
+"""Text-to-image diffusion under control of the source's edges (DILLEMA's fifth step; ControlNet, arXiv 2302.05543).
+
+Every image has its own seed, prompt, negative prompt and control, so any renderings of equal `BatchKey` can share a
+batch. Controls, masks and encoded prompts are computed once per source and prompt and kept for the siblings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from diffusion_service import conditioning
+from diffusion_service.geometry import Fit, fit, to_model, to_source
+from diffusion_service.prompts import Conditioning
+from diffusion_service.segmentation import Segmenter
+from diffusion_service.stable_diffusion import StableDiffusion
+from shared.problems import InvalidInput, OutOfMemory
+from shared.schemas.diffusion import ControlRegion, Rendering
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source image (height × width × 3); equal where its pixels are equal."""
+
+    pixels: Pixels = field(compare=False, repr=False)
+    digest: str
+
+    @classmethod
+    def of(cls, pixels: Pixels) -> Source:
+        """The source of these pixels."""
+        return cls(pixels, hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """What renderings must agree on to be computed together: size in pixels, steps, guidance, control scale."""
+
+    width: int
+    height: int
+    steps: int
+    guidance: float
+    control_scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class RenderItem:
+    """One image to render."""
+
+    source: Source
+    rendering: Rendering
+    negative_prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The control image at the model's size and at the source's, and the mask of what must stay (source's size)."""
+
+    edges: Pixels
+    shown: Pixels
+    keep: Pixels | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The image and control at the source's size, the mask, the prompt as it was read, and the cost."""
+
+    image: Pixels
+    control: Pixels
+    keep: Pixels | None
+    prompt: str
+    evaluations: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    prompt: str
+    wanted: Conditioning
+    unwanted: Conditioning
+    control: Control
+    seed: int
+
+
+class ControlNetEditor:
+    """The editor `controlnet`: owns the networks; `render` must be called from one thread only."""
+
+    def __init__(self, weights: StableDiffusion, segmenter: Segmenter | None) -> None:
+        """Without a segmenter only the control region `full` can be rendered."""
+        self._weights = weights
+        self._segmenter = segmenter
+        self._control = lru_cache(maxsize=64)(self._compute_control)
+
+    @property
+    def regions(self) -> tuple[ControlRegion, ...]:
+        """The control regions that can be rendered."""
+        return ("full",) if self._segmenter is None else ("full", "structure", "object")
+
+    def fit(self, source: Source) -> Fit:
+        """How the source's size is computed."""
+        height, width = source.pixels.shape[:2]
+        return fit(width, height, self._weights.resolution, self._weights.multiple)
+
+    def render(self, key: BatchKey, items: Sequence[RenderItem]) -> list[Rendered | InvalidInput]:
+        """One image, or why it cannot be rendered, per item. Raises OutOfMemory when the batch does not fit."""
+        try:
+            prepared = [self._prepare(item) for item in items]
+            ready = [one for one in prepared if isinstance(one, _Prepared)]
+            if not ready:
+                return [one for one in prepared if isinstance(one, InvalidInput)]
+            # A refused item's place is filled, so that the shape of the batch (and so its bits) stays.
+            images, evaluations = self._denoise(
+                key, [one if isinstance(one, _Prepared) else ready[0] for one in prepared]
+            )
+        except torch.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            raise OutOfMemory(f"the device has too little memory for {len(items)} images at once") from error
+        return [
+            one
+            if isinstance(one, InvalidInput)
+            else Rendered(
+                image=to_source(image, self.fit(item.source)),
+                control=one.control.shown,
+                keep=one.control.keep,
+                prompt=one.prompt,
+                evaluations=evaluations,
+            )
+            for item, one, image in zip(items, prepared, images, strict=True)
+        ]
+
+    def _prepare(self, item: RenderItem) -> _Prepared | InvalidInput:
+        try:
+            prompt = self._weights.prompts.fitted(item.rendering.prompt)
+            unwanted = self._weights.prompts.encode(self._weights.prompts.fitted(item.negative_prompt))
+            control = self._control(item.source, item.rendering.region)
+        except InvalidInput as problem:
+            return problem
+        return _Prepared(prompt, self._weights.prompts.encode(prompt), unwanted, control, item.rendering.seed)
+
+    def _compute_control(self, source: Source, region: ControlRegion) -> Control:
+        geometry = self.fit(source)
+        image = to_model(source.pixels, geometry)
+        keep = None if self._segmenter is None else self._segmenter.keep_mask(image)
+        edges = _edges(image, region, keep)
+        return Control(edges, to_source(edges, geometry), None if keep is None else to_source(keep, geometry))
+
+    @torch.inference_mode()
+    def _denoise(self, key: BatchKey, batch: Sequence[_Prepared]) -> tuple[list[Pixels], int]:
+        """Images (height × width × 3, at the model's size) and network evaluations per image."""
+        weights = self._weights
+        guided = key.guidance > 1
+        states, added = self._conditioning(key, batch, guided)
+        edges = np.stack([one.control.edges for one in batch])
+        control = torch.from_numpy(edges).to(weights.device, weights.dtype).div(255)[:, None].expand(-1, 3, -1, -1)
+        control = torch.cat([control, control]) if guided else control
+        scheduler = weights.fresh_scheduler(key.steps)
+        latents = torch.cat([weights.noise(one.seed, key.width, key.height) for one in batch])
+        latents = latents * scheduler.init_noise_sigma
+        for time in scheduler.timesteps:
+            inputs = scheduler.scale_model_input(torch.cat([latents, latents]) if guided else latents, time)
+            predicted = self._predict(inputs.to(weights.dtype), time, states, control, key.control_scale, added)
+            if guided:
+                unconditional, conditional = predicted.float().chunk(2)
+                predicted = unconditional + key.guidance * (conditional - unconditional)
+            latents = scheduler.step(predicted.float(), time, latents, return_dict=False)[0]
+        images = weights.decode(latents).mul(255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+        return list(images), len(scheduler.timesteps) * (2 if guided else 1)
+
+    def _predict(
+        self,
+        inputs: Tensor,
+        time: Tensor,
+        states: Tensor,
+        control: Tensor,
+        scale: float,
+        added: dict[str, Tensor] | None,
+    ) -> Tensor:
+        """One forward of ControlNet and UNet on a batch of latents."""
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+        down, middle = self._weights.controlnet(
+            inputs, time, encoder_hidden_states=states, controlnet_cond=control, conditioning_scale=scale,
+            added_cond_kwargs=added, return_dict=False,
+        )  # fmt: skip
+        predicted: Tensor = self._weights.unet(
+            inputs, time, encoder_hidden_states=states, down_block_additional_residuals=down,
+            mid_block_additional_residual=middle, added_cond_kwargs=added, return_dict=False,
+        )[0]  # fmt: skip
+        return predicted
+
+    def _conditioning(
+        self, key: BatchKey, batch: Sequence[_Prepared], guided: bool
+    ) -> tuple[Tensor, dict[str, Tensor] | None]:
+        """Encoded prompts, the unwanted ones first when guided, and what XL wants besides."""
+        prompts = [one.unwanted for one in batch] if guided else []
+        prompts += [one.wanted for one in batch]
+        states = torch.stack([prompt.states for prompt in prompts]).to(self._weights.dtype)
+        pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
+        if not pooled:
+            return states, None
+        # XL: original size, crop offset, target size.
+        sizes = torch.tensor([key.height, key.width, 0, 0, key.height, key.width], device=states.device)
+        return states, {
+            "text_embeds": torch.stack(pooled).to(states),
+            "time_ids": sizes.to(states).expand(len(prompts), -1),
+        }
+
+
+def _edges(image: Pixels, region: ControlRegion, keep: Pixels | None) -> Pixels:
+    """The control image of a region, at the size of `image`."""
+    if region == "full":
+        return conditioning.canny(image)
+    if keep is None:
+        raise InvalidInput(
+            f"control region {region!r} needs a segmenter, and this profile has none; use region 'full', or name one"
+        )
+    if region == "structure":
+        return conditioning.structure(image, keep)
+    if not keep.any():
+        raise InvalidInput("the segmenter found nothing in this image that must stay; use region 'full' or 'structure'")
+    return conditioning.object_region(conditioning.canny(image), keep)

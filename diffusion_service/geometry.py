@@ -1,0 +1,61 @@
+"""From a source image of any size to the sizes a diffusion model computes at, and back to exactly the source's size.
+
+The image is scaled so that its short side is the model's native resolution (less for very elongated images, whose
+area is capped), then padded at the right and at the bottom with its own last pixels to multiples of what the networks
+divide by. The way back cuts the padding off and scales to the source's size: nothing drifts, masks of the source
+stay valid for the new image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+
+MAX_AREA = 2.0  # in squares of the native resolution: an image wider than 2 : 1 is computed at a smaller short side
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Sizes in pixels, each (width, height): of the source, scaled, and padded (what the model computes at)."""
+
+    source: tuple[int, int]
+    scaled: tuple[int, int]
+    padded: tuple[int, int]
+
+
+def fit(width: int, height: int, resolution: int, multiple: int) -> Fit:
+    """How a source of `width` × `height` is computed by a model of native `resolution`, in multiples of `multiple`."""
+    scale = min(resolution / min(width, height), sqrt(MAX_AREA / (width * height)) * resolution)
+    scaled = (max(1, round(width * scale)), max(1, round(height * scale)))
+    padded = (ceil(scaled[0] / multiple) * multiple, ceil(scaled[1] / multiple) * multiple)
+    return Fit(source=(width, height), scaled=scaled, padded=padded)
+
+
+def to_model(pixels: Pixels, geometry: Fit) -> Pixels:
+    """The source (or, without interpolation, its mask) at the size that the model computes at."""
+    right = geometry.padded[0] - geometry.scaled[0]
+    bottom = geometry.padded[1] - geometry.scaled[1]
+    scaled = _resize(pixels, geometry.scaled)
+    return np.asarray(cv2.copyMakeBorder(scaled, 0, bottom, 0, right, cv2.BORDER_REPLICATE), dtype=np.uint8)
+
+
+def to_source(pixels: Pixels, geometry: Fit) -> Pixels:
+    """What the model computed (image, mask or edges), at exactly the source's size."""
+    return _resize(pixels[: geometry.scaled[1], : geometry.scaled[0]], geometry.source)
+
+
+def _resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    height, width = pixels.shape[:2]
+    if (width, height) == size:
+        return np.ascontiguousarray(pixels)
+    if pixels.ndim == 2:  # masks and edges stay black and white
+        interpolation = cv2.INTER_NEAREST
+    else:
+        interpolation = cv2.INTER_AREA if size[0] * size[1] < width * height else cv2.INTER_CUBIC
+    return np.asarray(cv2.resize(np.ascontiguousarray(pixels), size, interpolation=interpolation), dtype=np.uint8)

@@ -1,0 +1,84 @@
+"""Prompts to what the UNet attends to, in the layouts of Stable Diffusion 1.x/2.x (one encoder) and XL (two).
+
+CLIP's text encoders read a fixed number of tokens (77 with the large weights). A longer prompt is cut at the end of
+the last sentence that fits, never in the middle of one that could have been left out, and the reply says what was
+read. Prompts are encoded one at a time, so that an embedding never depends on its neighbours, and kept for reuse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+
+from shared.problems import InvalidInput
+
+Encoder: TypeAlias = CLIPTextModel | CLIPTextModelWithProjection
+
+
+@dataclass(frozen=True, slots=True)
+class Conditioning:
+    """One encoded prompt: hidden states of tokens × width, and (XL only) the pooled vector."""
+
+    states: Tensor
+    pooled: Tensor | None
+
+
+class PromptEncoder:
+    """The tokenizers and text encoders of one set of weights; one pair for 1.x and 2.x, two pairs for XL."""
+
+    def __init__(self, pairs: Sequence[tuple[CLIPTokenizer, Encoder]], *, zero_empty: bool = False) -> None:
+        """With `zero_empty` the empty prompt is encoded as zeros (`force_zeros_for_empty_prompt` of XL's weights)."""
+        self._pairs = tuple(pairs)
+        self._zero_empty = zero_empty
+        self._limits = [
+            min(int(tokenizer.model_max_length), int(encoder.config.max_position_embeddings))
+            for tokenizer, encoder in pairs
+        ]
+        self.encode = lru_cache(maxsize=512)(self._encode)
+
+    def fitted(self, prompt: str) -> str:
+        """The prompt, or as many of its first sentences (failing that, words) as the text encoders can read."""
+        if self._fits(prompt):
+            return prompt
+        for pattern in (r"(?<=[.!?;])\s+", r"\s+"):
+            parts = re.split(pattern, prompt.strip())
+            while len(parts) > 1:
+                parts.pop()
+                if self._fits(shorter := " ".join(parts)):
+                    return shorter
+        raise InvalidInput("the prompt is one single word longer than the text encoder reads; write it in words")
+
+    def _fits(self, prompt: str) -> bool:
+        return all(
+            len(tokenizer(prompt).input_ids) <= limit
+            for (tokenizer, _), limit in zip(self._pairs, self._limits, strict=True)
+        )
+
+    @torch.inference_mode()
+    def _encode(self, prompt: str) -> Conditioning:
+        encoded = [self._encode_with(index, prompt) for index in range(len(self._pairs))]
+        if len(encoded) == 1:
+            return encoded[0]
+        pooled = encoded[-1].pooled
+        assert pooled is not None
+        states = torch.cat([part.states for part in encoded], dim=-1)
+        if self._zero_empty and not prompt:
+            return Conditioning(torch.zeros_like(states), torch.zeros_like(pooled))
+        return Conditioning(states, pooled)
+
+    def _encode_with(self, index: int, prompt: str) -> Conditioning:
+        tokenizer, encoder = self._pairs[index]
+        tokens = tokenizer(prompt, padding="max_length", max_length=self._limits[index], return_tensors="pt")
+        output = encoder(tokens.input_ids.to(encoder.device), output_hidden_states=len(self._pairs) > 1)
+        if len(self._pairs) == 1:
+            return Conditioning(output.last_hidden_state[0], None)
+        # XL conditions on the last layer but one, and on the second encoder's projected end-of-text token.
+        pooled = output.text_embeds[0] if isinstance(encoder, CLIPTextModelWithProjection) else None
+        return Conditioning(output.hidden_states[-2][0], pooled)

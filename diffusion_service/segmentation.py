@@ -1,0 +1,45 @@
+"""Which part of the source must stay: a semantic segmenter's object classes as one mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
+
+Pixels = NDArray[np.uint8]
+
+
+class Segmenter:
+    """A semantic segmentation model and the labels that count as what must stay."""
+
+    def __init__(
+        self, weights: str | Path, keep_labels: Sequence[str], *, device: str, dtype: torch.dtype, revision: str | None
+    ) -> None:
+        """Load weights in Hub layout (safetensors). `keep_labels` are names from the model's own label list."""
+        self._model = (
+            AutoModelForSemanticSegmentation.from_pretrained(
+                weights, revision=revision, dtype=dtype, use_safetensors=True
+            )
+            .to(device)
+            .eval()
+        )
+        self._processor = AutoImageProcessor.from_pretrained(weights, revision=revision, backend="pil")
+        labels = {str(name): int(index) for index, name in self._model.config.id2label.items()}
+        if unknown := [name for name in keep_labels if name not in labels]:
+            raise ValueError(f"the segmenter has no labels {unknown}; choose keep_labels from {sorted(labels)}")
+        self._keep = [labels[name] for name in keep_labels]
+
+    @torch.inference_mode()
+    def keep_mask(self, image: Pixels) -> Pixels:
+        """A height × width mask of an RGB image: 255 where a pixel belongs to what must stay, 0 elsewhere."""
+        inputs = self._processor(images=Image.fromarray(image), return_tensors="pt")
+        pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
+        logits = self._model(pixel_values=pixel_values).logits.float()
+        classes = torch.nn.functional.interpolate(logits, size=image.shape[:2], mode="bilinear").argmax(dim=1)[0]
+        kept = torch.isin(classes, torch.tensor(self._keep, device=classes.device))
+        return (kept.cpu().numpy() * np.uint8(255)).astype(np.uint8)

@@ -1,0 +1,161 @@
+"""Weights in Stable Diffusion's Hub layout (1.x, 2.x, XL) with a ControlNet, loaded from safetensors only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    ControlNetModel,
+    DDIMScheduler,
+    DPMSolverMultistepScheduler,
+    EulerDiscreteScheduler,
+    PNDMScheduler,
+    UNet2DConditionModel,
+    UniPCMultistepScheduler,
+)
+from huggingface_hub import hf_hub_download
+from torch import Tensor
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+
+from diffusion_service.prompts import PromptEncoder
+
+# Schedulers that draw no noise of their own, so that an image follows from its seed alone.
+SCHEDULERS = {
+    cls.__name__: cls
+    for cls in (
+        DDIMScheduler,
+        DPMSolverMultistepScheduler,
+        EulerDiscreteScheduler,
+        PNDMScheduler,
+        UniPCMultistepScheduler,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where one set of weights lies: a folder, or a Hub id with its pinned revision; `variant` e.g. "fp16"."""
+
+    id: str | Path
+    revision: str | None = None
+    variant: str | None = None
+
+    def read_json(self, subfolder: str, name: str) -> Mapping[str, Any]:
+        """A JSON file of the checkpoint."""
+        local = Path(self.id) / subfolder / name
+        path = (
+            local
+            if Path(self.id).is_dir()
+            else hf_hub_download(str(self.id), f"{subfolder}/{name}".lstrip("/"), revision=self.revision)
+        )
+        return dict(json.loads(Path(path).read_text()))
+
+
+@dataclass(frozen=True, slots=True)
+class StableDiffusion:
+    """The networks and what follows from their configuration.
+
+    `resolution` is the native size in pixels, `factor` the pixels per latent, `multiple` what sizes in pixels must
+    divide by.
+    """
+
+    unet: UNet2DConditionModel
+    controlnet: ControlNetModel
+    vae: AutoencoderKL
+    prompts: PromptEncoder
+    scheduler: Any
+    scheduler_config: Mapping[str, Any]
+    resolution: int
+    factor: int
+    multiple: int
+    device: torch.device
+    dtype: torch.dtype
+
+    def fresh_scheduler(self, steps: int) -> Any:
+        """A scheduler of this batch's own (they keep state), set to `steps` steps."""
+        scheduler = self.scheduler.from_config(self.scheduler_config)
+        scheduler.set_timesteps(steps, device=self.device)
+        return scheduler
+
+    def noise(self, seed: int, width: int, height: int) -> Tensor:
+        """The initial noise of one image (1 × channels × latent height × width), the same on every device."""
+        shape = (1, self.unet.config.in_channels, height // self.factor, width // self.factor)
+        generator = torch.Generator("cpu").manual_seed(seed)
+        return torch.randn(shape, generator=generator, dtype=torch.float32).to(self.device)
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Latents to images, batch × 3 × height × width in 0 … 1, one at a time: no image sees its neighbours."""
+        shift = self.vae.config.shift_factor or 0.0
+        scaled = (latents / self.vae.config.scaling_factor + shift).to(self.vae.dtype)
+        images = torch.cat([self.vae.decode(latent[None]).sample.float() for latent in scaled])
+        return (images / 2 + 0.5).clamp(0, 1)
+
+
+def load(
+    base: Checkpoint, control: Checkpoint, *, device: str, dtype: torch.dtype, scheduler: str | None = None
+) -> StableDiffusion:
+    """Load base weights and their ControlNet.
+
+    `scheduler` overrides the class named in the weights by one of `SCHEDULERS`; the rest of its configuration stays.
+    Raises ValueError when the scheduler is none of them, OSError when files are missing or not safetensors.
+    """
+    config = base.read_json("scheduler", "scheduler_config.json")
+    name = scheduler or str(config["_class_name"])
+    if name not in SCHEDULERS:
+        raise ValueError(f"scheduler {name} is not supported; choose one of {', '.join(sorted(SCHEDULERS))}")
+    unet = _network(UNet2DConditionModel, base, "unet", device, dtype)
+    vae = _network(AutoencoderKL, base, "vae", device, dtype)
+    if vae.config.force_upcast:
+        vae = vae.float()  # XL's decoder overflows in half precision
+    factor = 2 ** (len(vae.config.block_out_channels) - 1)
+    return StableDiffusion(
+        unet=unet,
+        controlnet=_network(ControlNetModel, control, None, device, dtype),
+        vae=vae,
+        prompts=_prompt_encoder(base, device, dtype),
+        scheduler=SCHEDULERS[name],
+        scheduler_config=config,
+        resolution=int(unet.config.sample_size) * factor,
+        factor=factor,
+        multiple=factor * 2 ** (len(unet.config.block_out_channels) - 1),
+        device=torch.device(device),
+        dtype=dtype,
+    )
+
+
+def _network(cls: Any, checkpoint: Checkpoint, subfolder: str | None, device: str, dtype: torch.dtype) -> Any:
+    network = cls.from_pretrained(
+        checkpoint.id,
+        subfolder=subfolder,
+        revision=checkpoint.revision,
+        variant=checkpoint.variant,
+        torch_dtype=dtype,
+        use_safetensors=True,
+    )
+    return network.to(device).to(memory_format=torch.channels_last).eval()
+
+
+def _prompt_encoder(base: Checkpoint, device: str, dtype: torch.dtype) -> PromptEncoder:
+    layout = base.read_json("", "model_index.json")
+    encoders = {"": CLIPTextModel}
+    if layout.get("text_encoder_2"):
+        encoders["_2"] = CLIPTextModelWithProjection
+    pairs = []
+    for suffix, cls in encoders.items():
+        tokenizer = CLIPTokenizer.from_pretrained(base.id, subfolder=f"tokenizer{suffix}", revision=base.revision)
+        encoder = cls.from_pretrained(
+            base.id,
+            subfolder=f"text_encoder{suffix}",
+            revision=base.revision,
+            variant=base.variant,
+            dtype=dtype,
+            use_safetensors=True,
+        )
+        pairs.append((tokenizer, encoder.to(device).eval()))
+    return PromptEncoder(pairs, zero_empty=bool(layout.get("force_zeros_for_empty_prompt", False)))

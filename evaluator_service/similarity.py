@@ -1,0 +1,55 @@
+"""The scorer: CLIP's joint space of images and texts. Its weights are not the generator's and not an oracle's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+
+Pixels = NDArray[np.uint8]
+
+
+class Scorer:
+    """A CLIP model with its tokenizer and preprocessing."""
+
+    def __init__(self, weights: str | Path, *, revision: str | None, device: str, dtype: torch.dtype) -> None:
+        """Load weights in Hub layout (safetensors, no remote code)."""
+        model = CLIPModel.from_pretrained(weights, revision=revision, dtype=dtype, use_safetensors=True)
+        self._model = model.to(device).eval()
+        self._processor = AutoImageProcessor.from_pretrained(weights, revision=revision, backend="pil")
+        self._tokenizer = AutoTokenizer.from_pretrained(weights, revision=revision)
+        self._limit = min(
+            int(self._tokenizer.model_max_length), int(self._model.config.text_config.max_position_embeddings)
+        )
+        self.logit_scale = float(self._model.logit_scale.detach().float().exp())
+
+    @torch.inference_mode()
+    def embed_images(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
+        """L2-normalised embeddings, images × width, of RGB images of any sizes (height × width × 3)."""
+        inputs = self._processor(images=[Image.fromarray(image) for image in images], return_tensors="pt")
+        pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
+        vision = self._model.vision_model(pixel_values=pixel_values)
+        return _normalised(self._model.visual_projection(vision.pooler_output))
+
+    @torch.inference_mode()
+    def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """L2-normalised embeddings, texts × width. CLIP reads the first tokens (77 with the large weights) of each.
+
+        All texts are padded to that length, so that an embedding does not depend on its neighbours' lengths.
+        """
+        tokens = self._tokenizer(
+            list(texts), padding="max_length", truncation=True, max_length=self._limit, return_tensors="pt"
+        ).to(self._model.device)
+        text = self._model.text_model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask)
+        return _normalised(self._model.text_projection(text.pooler_output))
+
+
+def _normalised(embeddings: Tensor) -> NDArray[np.float64]:
+    unit = torch.nn.functional.normalize(embeddings.float(), dim=-1)
+    return np.asarray(unit.double().cpu().numpy())
