@@ -1,0 +1,271 @@
+"""The state machine of the work, in SQL: who works on which source image, and when a job is over.
+
+    source image   pending ──claim──► leased ──finish──► done
+                      ▲                  ├──fail───────► pending again, failed after `max_attempts` (its own errors)
+                      │                  ├──release────► pending again after a delay (a service was in trouble)
+                      └──────sweep───────┴──(expired)──► pending again, failed after `max_lost_leases`
+    job            running ──(no unfinished image)── claim_analysis ► finish_job ► done
+
+Every claim is one statement; every write after it is guarded by the lease's token, so a late or doubled worker
+changes nothing. Leases run on the database's clock. The functions take a session and never commit.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, exists, func, literal_column, or_, select, update
+from sqlalchemy.orm import Session, aliased
+
+from gateway.database import add_event, database_now
+from gateway.tables import Job, SourceImage, utc_now
+
+LeasedTable = type[Job] | type[SourceImage]
+
+# Literals, not parameters: only then can the databases prove that the partial indexes apply.
+_PENDING: ColumnElement[str] = literal_column("'pending'")
+_LEASED: ColumnElement[str] = literal_column("'leased'")
+_RUNNING: ColumnElement[str] = literal_column("'running'")
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on one row until it expires. `token` guards every write made under it."""
+
+    table: LeasedTable
+    id: str
+    job_id: str
+    token: str
+
+
+def claim(session: Session, seconds: float) -> Lease | None:
+    """Lease the next source image, of the job with the fewest live leases; None when nothing is claimable now."""
+    token = secrets.token_hex(16)
+    leased, candidate = aliased(SourceImage), aliased(SourceImage)
+    live_leases = (
+        select(func.count())
+        .where(leased.job_id == Job.id, leased.state == _LEASED, leased.lease_expires_at > database_now())
+        .scalar_subquery()
+    )
+    job_id = (
+        select(Job.id)
+        .where(Job.state == _RUNNING, exists().where(candidate.job_id == Job.id, _claimable(candidate)))
+        .order_by(live_leases, Job.created_at, Job.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    chosen = aliased(SourceImage)
+    image_id = (
+        select(chosen.id)
+        .where(chosen.job_id == job_id, _claimable(chosen))
+        .order_by(chosen.position)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    row = session.execute(
+        update(SourceImage)
+        .where(SourceImage.id == image_id)
+        .values(state="leased", lease_token=token, lease_expires_at=database_now(seconds), not_before=None)
+        .returning(SourceImage.id, SourceImage.job_id)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
+    return None if row is None else Lease(SourceImage, row.id, row.job_id, token)
+
+
+def claim_analysis(session: Session, seconds: float) -> Lease | None:
+    """Lease a running job whose source images are all finished, for its analysis; None when there is none."""
+    token = secrets.token_hex(16)
+    chosen, image = aliased(Job), aliased(SourceImage)
+    job_id = (
+        select(chosen.id)
+        .where(
+            chosen.state == _RUNNING,
+            chosen.lease_token.is_(None),
+            _due(chosen),
+            ~exists().where(image.job_id == chosen.id, _unfinished(image)),
+        )
+        .order_by(chosen.created_at, chosen.id)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    row = session.execute(
+        update(Job)
+        .where(Job.id == job_id)
+        .values(lease_token=token, lease_expires_at=database_now(seconds), not_before=None)
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
+    return None if row is None else Lease(Job, row.id, row.id, token)
+
+
+def work_waits(session: Session) -> bool:
+    """Whether an image or an analysis could be claimed now."""
+    candidate, unfinished = aliased(SourceImage), aliased(SourceImage)
+    claimable = exists().where(candidate.job_id == Job.id, _claimable(candidate))
+    over = and_(
+        Job.lease_token.is_(None), _due(Job), ~exists().where(unfinished.job_id == Job.id, _unfinished(unfinished))
+    )
+    return session.scalar(select(Job.id).where(Job.state == _RUNNING, or_(claimable, over)).limit(1)) is not None
+
+
+def renew(session: Session, leases: Collection[Lease], seconds: float) -> set[str]:
+    """Prolong leases; returns the tokens that still hold (the others were swept, cancelled or deleted)."""
+    held: set[str] = set()
+    for table in (SourceImage, Job):
+        tokens = [lease.token for lease in leases if lease.table is table]
+        if tokens:
+            held |= set(
+                session.scalars(
+                    update(table)
+                    .where(table.lease_token.in_(tokens))
+                    .values(lease_expires_at=database_now(seconds))
+                    .returning(table.lease_token)
+                    .execution_options(synchronize_session=False)
+                )
+            )
+    return held
+
+
+def finish(session: Session, lease: Lease) -> bool:
+    """Mark the lease's row as done and give the lease up; False (and nothing changed) when it no longer holds.
+
+    Call it first in the transaction that stores the results, and store nothing when it is False.
+    """
+    done: dict[str, Any] = {"state": "done", "failure": ""}
+    if lease.table is Job:
+        done["finished_at"] = utc_now()
+    return _give_up(session, lease, done)
+
+
+def fail(session: Session, lease: Lease, reason: str, max_attempts: int, delay: float = 1.0) -> bool:
+    """Count a failure that the row itself caused: another attempt after `delay` seconds, or `failed` with the reason.
+
+    False when the lease no longer holds.
+    """
+    table = lease.table
+    attempts = session.scalar(select(table.attempts).where(table.lease_token == lease.token))
+    if attempts is None:
+        return False
+    final = attempts + 1 >= max_attempts
+    held = _give_up(
+        session,
+        lease,
+        {
+            "attempts": table.attempts + 1,
+            "failure": reason,
+            "state": "failed" if final else _open_state(table),
+            "not_before": database_now(delay),
+        },
+    )
+    if held and final:
+        _tell_failure(session, table, lease.id, lease.job_id, reason)
+    return held
+
+
+def release(session: Session, lease: Lease, reason: str, delay: float) -> bool:
+    """Give the row back, without counting an attempt; it is claimable again after `delay` seconds."""
+    return _give_up(
+        session,
+        lease,
+        {"state": _open_state(lease.table), "failure": reason, "not_before": database_now(delay)},
+    )
+
+
+def sweep(session: Session, max_lost_leases: int) -> int:
+    """Return rows whose lease has expired to the others, or fail those over which too many workers died.
+
+    Returns the number of leases taken away.
+    """
+    taken = 0
+    for table in (SourceImage, Job):
+        final = table.lost_leases + 1 >= max_lost_leases
+        reason = f"{max_lost_leases} workers stopped while they worked on it; it is left out"
+        rows = session.execute(
+            update(table)
+            .where(table.lease_token.is_not(None), table.lease_expires_at < database_now())
+            .values(
+                lost_leases=table.lost_leases + 1,
+                state=case((final, "failed"), else_=_open_state(table)),
+                failure=case((final, reason), else_=table.failure),
+                lease_token=None,
+                lease_expires_at=None,
+            )
+            .returning(table.id, table.job_id if table is SourceImage else table.id, table.state)
+            .execution_options(synchronize_session=False)
+        ).all()
+        taken += len(rows)
+        for row_id, job_id, state in rows:
+            if state == "failed":
+                _tell_failure(session, table, row_id, job_id, reason)
+    return taken
+
+
+def cancel_job(session: Session, job_id: str) -> bool:
+    """Cancel a running job and its unfinished images; what is done stays. False when it was not running.
+
+    Images before the job, as every other transaction locks them: so none waits for another in a circle.
+    """
+    if session.scalar(select(Job.state).where(Job.id == job_id)) != "running":
+        return False
+    session.execute(
+        update(SourceImage)
+        .where(SourceImage.job_id == job_id, _unfinished(SourceImage))
+        .values(state="cancelled", lease_token=None, lease_expires_at=None, updated_at=utc_now())
+        .execution_options(synchronize_session=False)
+    )
+    cancelled = session.scalar(
+        update(Job)
+        .where(Job.id == job_id, Job.state == "running")
+        .values(state="cancelled", finished_at=utc_now(), lease_token=None, lease_expires_at=None)
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    )
+    if cancelled is None:
+        return False
+    add_event(session, job_id, "job", {"state": "cancelled"})
+    return True
+
+
+def _unfinished(image: Any) -> ColumnElement[bool]:
+    return image.state.in_([_PENDING, _LEASED])  # type: ignore[no-any-return]
+
+
+def _due(row: Any) -> ColumnElement[bool]:
+    return or_(row.not_before.is_(None), row.not_before <= database_now())
+
+
+def _claimable(image: Any) -> ColumnElement[bool]:
+    # `_unfinished` repeats the partial index's condition for SQLite, which proves nothing itself.
+    return and_(_unfinished(image), image.state == _PENDING, _due(image))
+
+
+def _open_state(table: LeasedTable) -> str:
+    return "running" if table is Job else "pending"
+
+
+def _give_up(session: Session, lease: Lease, values: dict[str, Any]) -> bool:
+    table = lease.table
+    if table is SourceImage:
+        values = {**values, "updated_at": utc_now()}
+    held = session.scalar(
+        update(table)
+        .where(table.id == lease.id, table.lease_token == lease.token)
+        .values(**values, lease_token=None, lease_expires_at=None)
+        .returning(table.id)
+        .execution_options(synchronize_session=False)
+    )
+    return held is not None
+
+
+def _tell_failure(session: Session, table: LeasedTable, row_id: str, job_id: str, reason: str) -> None:
+    if table is Job:
+        session.execute(update(Job).where(Job.id == job_id).values(finished_at=utc_now()))
+        add_event(session, job_id, "job", {"state": "failed", "failure": reason})
+    else:
+        position = session.scalar(select(SourceImage.position).where(SourceImage.id == row_id))
+        add_event(session, job_id, "image", {"state": "failed", "position": position, "failure": reason})
