@@ -1,0 +1,36 @@
+"""Where proposed counterfactuals went: refused by a text check, rendered, refused by an image check, accepted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway.analysis.certainty import wilson
+from shared.schemas.results import CheckCount, Funnel
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of one proposed edit: whether it was rendered, and the check that refused it ("" = accepted)."""
+
+    rendered: bool
+    refused_by: str
+
+
+def funnel(method: str, fates: Sequence[Fate]) -> Funnel:
+    """The funnel of one method's edits (null arms are not proposed, so not counted); checks by number, then name."""
+    accepted = sum(not fate.refused_by for fate in fates)
+    return Funnel(
+        method=method,
+        proposed=len(fates),
+        refused_by_text=_counted(fate.refused_by for fate in fates if fate.refused_by and not fate.rendered),
+        rendered=sum(fate.rendered for fate in fates),
+        refused_by_image=_counted(fate.refused_by for fate in fates if fate.refused_by and fate.rendered),
+        accepted=wilson(accepted, len(fates)),
+    )
+
+
+def _counted(checks: Iterable[str]) -> list[CheckCount]:
+    counts = Counter(checks)
+    return [CheckCount(check=check, count=counts[check]) for check in sorted(counts, key=lambda c: (-counts[c], c))]

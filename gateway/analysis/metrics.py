@@ -1,0 +1,86 @@
+"""The two papers' own figures: accuracy at k, probability changes, error rates, all/none shares, flips."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.analysis.certainty import wilson
+from gateway.analysis.effects import Floats, Integers, Outcomes
+from shared.schemas.results import Accuracy, AllOrNone, PaperMetrics, Rate
+
+ACCURACIES = (1, 5)
+
+
+def paper_metrics(outcomes: Outcomes) -> PaperMetrics:
+    """All figures of one model under test and method."""
+    wrong, wrong_null = ~outcomes.counterfactual.correct, ~outcomes.null.correct
+    nulls = _once(outcomes.null_arm)
+    flipped = outcomes.counterfactual.predicted != outcomes.original.predicted
+    flipped_null = outcomes.null.predicted != outcomes.original.predicted
+    change = outcomes.counterfactual.p_truth - outcomes.original.p_truth
+    change_null = (outcomes.null.p_truth - outcomes.original.p_truth)[nulls]
+    return PaperMetrics(
+        accuracy=[accuracy(outcomes, k) for k in ACCURACIES],
+        error_rate=_rate(wrong),
+        error_rate_null=_rate(wrong_null[nulls]),
+        delta_probability=_mean(change),
+        mean_absolute_delta_probability=_mean(np.abs(change)),
+        mean_absolute_delta_probability_null=_mean(np.abs(change_null)),
+        flips=_rate(flipped),
+        flips_null=_rate(flipped_null[nulls]),
+        all_or_none=all_or_none(outcomes),
+    )
+
+
+def accuracy(outcomes: Outcomes, k: int) -> Accuracy:
+    """acc@k of originals (each once), null arms (each once) and counterfactuals, and LANCE's Δacc@k (eq. 3)."""
+    original, null, counterfactual = (
+        images.rank <= k for images in (outcomes.original, outcomes.null, outcomes.counterfactual)
+    )
+    return Accuracy(
+        k=k,
+        originals=_rate(original[_once(outcomes.source)]),
+        nulls=_rate(null[_once(outcomes.null_arm)]),
+        counterfactuals=_rate(counterfactual),
+        delta=_mean(counterfactual.astype(float) - original),
+        delta_null=_mean((null.astype(float) - original)[_once(outcomes.null_arm)]),
+    )
+
+
+def all_or_none(outcomes: Outcomes, k: int | None = None) -> AllOrNone | None:
+    """Shares of source images, right on the original, of which all or none of the first `k` counterfactuals fail.
+
+    `k` is fixed by how many counterfactuals were accepted, never by predictions: by default the largest k ≥ 2 that
+    half of the source images reach. None when there is none.
+    """
+    order = np.lexsort((outcomes.ordinal, outcomes.source))
+    _, first, counts = np.unique(outcomes.source[order], return_index=True, return_counts=True)
+    if k is None:
+        reached = [
+            size for size in range(2, int(counts.max(initial=0)) + 1) if 2 * (counts >= size).sum() >= len(counts)
+        ]
+        if not reached:
+            return None
+        k = reached[-1]
+    right = outcomes.original.correct[order][first]
+    starts = first[(counts >= k) & right]
+    failures = (~outcomes.counterfactual.correct[order])[starts[:, None] + np.arange(k)].sum(axis=1)
+    return AllOrNone(k=k, all_fail=_rate(failures == k), none_fail=_rate(failures == 0))
+
+
+def _once(names: Integers) -> Integers:
+    """The first row of each distinct name."""
+    return np.unique(names, return_index=True)[1]
+
+
+def _rate(hits: NDArray[np.bool_]) -> Rate:
+    return wilson(int(hits.sum()), len(hits))
+
+
+def _mean(values: Floats) -> float | None:
+    """The mean, or None of nothing or of something unknown (NaN)."""
+    mean = float(values.mean()) if len(values) else math.nan
+    return None if math.isnan(mean) else mean

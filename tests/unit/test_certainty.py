@@ -1,0 +1,100 @@
+"""Tests and intervals against scipy and statsmodels, and their promises in simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import permutation_test
+from statsmodels.stats.proportion import proportion_confint
+
+from gateway.analysis.certainty import (
+    betting_interval,
+    bootstrap_t,
+    images_needed,
+    mean_interval,
+    sign_flip_p,
+    wilson,
+)
+from gateway.analysis.effects import Floats
+
+
+@pytest.mark.parametrize(("count", "n"), [(0, 1), (1, 1), (0, 7), (7, 7), (3, 11), (498, 1000), (1, 100_000)])
+def test_wilson_equals_statsmodels(count: int, n: int) -> None:
+    rate = wilson(count, n)
+    low, high = proportion_confint(count, n, alpha=0.05, method="wilson")
+    assert rate.value == count / n
+    assert (rate.low, rate.high) == pytest.approx((low, high), abs=1e-9)
+
+
+def test_a_rate_of_nothing_is_unknown() -> None:
+    rate = wilson(0, 0)
+    assert (rate.value, rate.low, rate.high) == (None, 0.0, 1.0)
+    with pytest.raises(ValueError, match="no rate"):
+        wilson(3, 2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_exact_sign_flips_equal_scipy(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    differences = random.choice([-1, -0.5, 0, 0.25, 1], size=int(random.integers(2, 13)), p=[0.4, 0.2, 0.2, 0.1, 0.1])
+    expected = permutation_test((differences,), np.mean, permutation_type="samples", n_resamples=np.inf).pvalue
+    assert sign_flip_p(differences, seed=0) == pytest.approx(min(expected, 1.0), abs=1e-9)
+
+
+def test_zeros_do_not_change_the_exact_test() -> None:
+    differences = np.array([-1.0] * 8 + [1.0] + [0.0] * 200)
+    assert sign_flip_p(differences, seed=0) == sign_flip_p(differences[:9], seed=0) == 20 / 512
+
+
+def test_monte_carlo_is_near_the_exact_binomial_reproducible_and_never_zero() -> None:
+    differences = np.array([-1.0] * 14 + [1.0] * 6)
+    exact = 0.11531829833984375  # two-sided sign test, 6 of 20
+    assert sign_flip_p(differences, seed=3) == pytest.approx(exact, abs=0.01)
+    assert sign_flip_p(differences, seed=3) == sign_flip_p(differences, seed=3)
+    assert 0 < sign_flip_p(-np.ones(200), seed=3) < 1e-4
+
+
+def _coverage(interval: object, n: int, level: float, probabilities: list[float], trials: int) -> float:
+    random = np.random.default_rng(20)
+    mean = probabilities[2] - probabilities[0]
+    covered = 0
+    for trial in range(trials):
+        low, high = interval(random.choice([-1.0, 0.0, 1.0], n, p=probabilities), level, trial)  # type: ignore[operator]
+        covered += low <= mean <= high
+    return covered / trials
+
+
+@pytest.mark.parametrize("probabilities", [[0.05, 0.95, 0.0], [0.9, 0.1, 0.0], [0.4, 0.5, 0.1]])
+@pytest.mark.parametrize("n", [12, 25])
+def test_the_betting_interval_covers_at_small_n(n: int, probabilities: list[float]) -> None:
+    assert _coverage(betting_interval, n, 0.9, probabilities, 400) >= 0.88
+
+
+def test_bootstrap_t_covers_where_it_is_used() -> None:
+    assert _coverage(bootstrap_t, 40, 0.95, [0.4, 0.5, 0.1], 200) >= 0.91
+
+
+def test_the_interval_is_chosen_by_size_and_mixture() -> None:
+    mixed, uniform = np.repeat([-1.0, 0.0], 20), np.repeat([-1.0, 0.0], [2, 38])
+    assert mean_interval(mixed, 0.95, 1).kind == "bootstrap-t"
+    assert mean_interval(uniform, 0.95, 1).kind == "betting"
+    assert mean_interval(mixed[10:30], 0.95, 1).kind == "betting"
+
+
+@pytest.mark.parametrize("differences", [-np.ones(12), np.zeros(30), np.repeat([-1.0, 0.0], 25)])
+def test_intervals_hold_the_mean_stay_in_range_and_widen_with_their_level(differences: Floats) -> None:
+    narrow, wide = mean_interval(differences, 0.95, 4), mean_interval(differences, 0.995, 4)
+    assert -1 <= wide.low <= narrow.low <= differences.mean() <= narrow.high <= wide.high <= 1
+    assert narrow == mean_interval(differences, 0.95, 4)
+
+
+def test_a_unanimous_failure_of_twelve_is_clear_even_after_selection() -> None:
+    _, high = betting_interval(-np.ones(12), 1 - 0.05 / 8, seed=0)
+    assert high < -0.2
+
+
+def test_images_needed_grows_as_the_effect_shrinks() -> None:
+    strong, weak = np.array([-1, -1, 0, -1.0]), np.array([-1, 0, 0, 0, 0, 0, 0.0])
+    assert images_needed(strong, 0.05, 12) == 12
+    assert (images_needed(weak, 0.05, 12) or 0) > 50
+    assert images_needed(np.zeros(5), 0.05, 12) is None

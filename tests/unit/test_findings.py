@@ -1,0 +1,88 @@
+"""Findings: the family, selection, the sentence, and that weak cells are not found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from statsmodels.stats.multitest import multipletests
+
+from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.findings import assess, benjamini_hochberg
+from shared.schemas.results import Cell
+
+
+def cell(value: str, label: str = "bus") -> Cell:
+    return Cell(label=label, factor="weather", value=value, direction="to")
+
+
+def seen(correct: Floats) -> Differences:
+    return Differences(np.arange(len(correct)), correct.astype(float), correct / 2, 2 * len(correct))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_benjamini_hochberg_equals_statsmodels(seed: int) -> None:
+    p_values = np.random.default_rng(seed).uniform(0, 1, 30) ** 3
+    rejected, expected, _, _ = multipletests(p_values, alpha=0.05, method="fdr_bh")
+    np.testing.assert_allclose(benjamini_hochberg(p_values), expected, atol=1e-9, rtol=0)
+    assert ((benjamini_hochberg(p_values) <= 0.05) == rejected).all()
+
+
+def test_a_planted_weakness_is_the_first_finding_and_speaks() -> None:
+    cells = {
+        cell("rain"): seen(np.repeat([-1, 0], [1, 15])),
+        cell("night"): seen(np.repeat([-1, 0], [14, 2])),
+        cell("fog"): seen(np.repeat([-1, 0, 1], [2, 12, 2])),
+        cell("sunset"): seen(np.repeat([1, 0], [13, 3])),
+        cell("snow"): seen(np.repeat([-1, 0], [3, 1])),
+    }
+    effects = assess(cells, "labelled", seed=1)
+    assert [effect.standing for effect in effects] == [
+        "weakness", "improvement", "nothing found", "nothing found", "too few images",
+    ]  # fmt: skip
+    first = effects[0]
+    assert first.cell.value == "night"
+    assert first.sentence.startswith("`bus` fails with weather changed to night: −88 points, 95 % interval −")
+    assert first.sentence.endswith(", 16 images")
+    assert first.selected_interval is not None
+    assert first.interval is not None
+    assert first.selected_interval.level == pytest.approx(1 - 0.05 * 2 / 4)
+    assert first.selected_interval.high >= first.interval.high
+    assert effects[-1].p_value is None
+    assert effects[-1].interval is None
+    assert "too few images to tell" in effects[-1].sentence
+    assert effects == assess(dict(reversed(cells.items())), "labelled", seed=1)
+
+
+def test_a_certain_but_small_effect_is_no_finding() -> None:
+    effects = assess({cell("rain"): seen(np.repeat([-1, 0], [40, 960]))}, "labelled", seed=1)
+    assert effects[0].q_value is not None
+    assert effects[0].q_value < 0.001
+    assert effects[0].standing == "nothing found"
+
+
+def test_without_ground_truth_the_sentence_does_not_speak_of_failing() -> None:
+    (effect,) = assess({cell("night"): seen(-np.ones(20))}, "metamorphic", seed=1)
+    assert effect.standing == "weakness"
+    assert "is not recognised again with weather changed to night" in effect.sentence
+    assert "fails" not in effect.sentence
+
+
+def test_nothing_eligible_is_nothing_found() -> None:
+    (effect,) = assess({cell("night"): seen(-np.ones(11))}, "labelled", seed=1)
+    assert effect.standing == "too few images"
+    assert effect.images_needed == 12
+    assert assess({}, "labelled", seed=1) == []
+
+
+def test_false_findings_stay_rare_and_true_ones_are_found() -> None:
+    """Eight cells without effect beside two with one: the mean share of false findings stays under 5 %."""
+    random = np.random.default_rng(5)
+    false_shares, found = [], 0
+    for trial in range(60):
+        cells = {cell(f"null {k}"): seen(random.choice([-1, 0, 1], 20, p=[0.2, 0.6, 0.2])) for k in range(8)}
+        cells |= {cell(f"true {k}"): seen(random.choice([-1, 0], 20, p=[0.8, 0.2])) for k in range(2)}
+        values = [e.cell.value for e in assess(cells, "labelled", trial) if e.standing in ("weakness", "improvement")]
+        false_shares.append(sum(v.startswith("null") for v in values) / max(1, len(values)))
+        found += sum(v.startswith("true") for v in values)
+    assert np.mean(false_shares) <= 0.05
+    assert found / 120 > 0.9
