@@ -1,0 +1,149 @@
+"""Profiles: which weights each service loads, and the defaults and thresholds that belong to those weights."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue, ValidationError, model_validator
+
+from shared.problems import validation_sentence
+from shared.weights import REPOSITORY, Section, Server, Weights
+
+SHIPPED = Path(__file__).parent / "profiles"
+MaxBatch = Annotated[int, Field(ge=1, le=256)]
+
+
+def _check_source(engine: str, weights: Weights | None, server: Server | None, *, remote: bool) -> None:
+    wanted, other = ("server", "weights") if remote else ("weights", "server")
+    if (server is None) == remote or (weights is None) != remote:
+        raise ValueError(f"engine {engine!r} needs a table `{wanted}` and no `{other}`")
+
+
+class About(Section):
+    """`[profile]`"""
+
+    name: str
+    description: str
+
+
+class Caption(Section):
+    """`[caption]`: `blip2` and `image-text-to-text` load `weights` in process, `openai` asks a vision `server`.
+
+    `instruction` is what a chat model is told when the request has no prompt of its own.
+    """
+
+    engine: Literal["blip2", "image-text-to-text", "openai"]
+    weights: Weights | None = None
+    server: Server | None = None
+    max_batch: MaxBatch = 8
+    instruction: str = "Describe this image in two to four sentences."
+
+    @model_validator(mode="after")
+    def _source(self) -> Self:
+        _check_source(self.engine, self.weights, self.server, remote=self.engine == "openai")
+        return self
+
+
+class Language(Section):
+    """`[language]`: `transformers` loads `weights` in process, `openai` and `tgi` ask a `server`."""
+
+    engine: Literal["transformers", "openai", "tgi"]
+    weights: Weights | None = None
+    server: Server | None = None
+    max_batch: MaxBatch = 8
+
+    @model_validator(mode="after")
+    def _source(self) -> Self:
+        _check_source(self.engine, self.weights, self.server, remote=self.engine != "transformers")
+        return self
+
+
+class Diffusion(Section):
+    """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions."""
+
+    base: Weights
+    controlnets: Annotated[dict[str, Weights], Field(min_length=1)]
+    segmenter: Weights | None = None
+    max_batch: MaxBatch = 4
+
+
+class ModelUnderTest(Weights):
+    """`[evaluator.models_under_test.ALIAS]`: a model of the operator's choice, by alias."""
+
+    task: Literal["classification"] = "classification"
+    description: str = ""
+
+
+class Evaluator(Section):
+    """`[evaluator]`: the scorer of the checks (a CLIP that is not the generator's), and the models under test."""
+
+    scorer: Weights
+    models_under_test: dict[str, ModelUnderTest] = Field(default_factory=dict)
+    max_batch: MaxBatch = 16
+
+
+class Defaults(Section):
+    """`[defaults]` of a job that names no methods or models under test."""
+
+    methods: Annotated[list[str], Field(min_length=1)]
+    models: list[str] = Field(default_factory=list)
+
+
+class Profile(Section):
+    """A whole profile. `methods` holds default parameters, which each method checks against its own schema.
+
+    `thresholds` are per check and factor, with the key `default` for factors not listed; they belong to the scorer's
+    weights, so they live beside them.
+    """
+
+    profile: About
+    caption: Caption
+    language: Language
+    diffusion: Diffusion
+    evaluator: Evaluator
+    defaults: Defaults
+    methods: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        unknown = set(self.defaults.models) - set(self.evaluator.models_under_test)
+        if unknown:
+            raise ValueError(f"defaults.models names models under test that the profile lacks: {sorted(unknown)}")
+        bare = sorted(check for check, values in self.thresholds.items() if "default" not in values)
+        if bare:
+            raise ValueError(f"thresholds need a `default` for factors not listed: {bare}")
+        return self
+
+    def threshold(self, check: str, factor: str) -> float:
+        """The threshold of a check for a factor. Raises KeyError for a check that the profile does not know."""
+        values = self.thresholds[check]
+        return values.get(factor, values["default"])
+
+
+class ProfileError(ValueError):
+    """A profile that does not exist or does not fit the schema; the message says what to change."""
+
+
+def shipped_profiles() -> Mapping[str, Path]:
+    """Name → file of the profiles that come with Contrafact."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.toml"))}
+
+
+def load_profile(name: str) -> Profile:
+    """The profile of a shipped name, or of the TOML file at a path. Raises ProfileError."""
+    shipped = shipped_profiles()
+    path = shipped.get(name, Path(name))
+    if not path.is_file():
+        raise ProfileError(f"no profile {name!r}: use one of {', '.join(shipped)}, or the path of a TOML file")
+    root = REPOSITORY if name in shipped else path.resolve().parent
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return Profile.model_validate(data, context={"root": root})
+    except tomllib.TOMLDecodeError as error:
+        raise ProfileError(f"{path} is not valid TOML: {error}") from error
+    except ValidationError as error:
+        raise ProfileError(f"{path}: {validation_sentence(error.errors())}") from error

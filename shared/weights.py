@@ -1,0 +1,113 @@
+"""Where weights come from: a folder, a Hub id at a pinned commit, or a server that somebody else runs. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from shared.schemas.service import WeightsInfo
+
+Dtype = Literal["float32", "float16", "bfloat16"]
+REPOSITORY = Path(__file__).resolve().parent.parent
+# Model cards and training logs say nothing to the model, so they do not change its revision.
+_UNREAD_NAMES = frozenset({"README.md", "training.json", ".gitattributes"})
+
+
+class Section(BaseModel):
+    """A table of a profile: unknown keys are refused, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Weights(Section):
+    """One set of weights in Hub layout (safetensors): a `path`, or a `hub` id with its `revision`.
+
+    A relative `path` counts from the folder of the profile that names it (for shipped profiles: from the repository).
+    `gigabytes` is the device memory that the weights take when loaded in `dtype`.
+    """
+
+    path: Path | None = None
+    hub: str | None = None
+    revision: str = ""
+    subfolder: str = ""
+    variant: str | None = None
+    dtype: Dtype = "float32"
+    licence: str
+    gigabytes: Annotated[float, Field(gt=0)]
+
+    @field_validator("path", mode="after")
+    @classmethod
+    def _absolute(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        root = info.context["root"] if info.context else REPOSITORY
+        return None if path is None else Path(root, path).resolve()
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("give either `path` (a folder) or `hub` (an id on the Hugging Face Hub), not both")
+        if self.hub is not None and not self.revision:
+            raise ValueError(f'{self.hub}: give `revision`, the Hub commit to load; "main" follows the branch')
+        return self
+
+    @property
+    def location(self) -> str:
+        """What `from_pretrained` takes: the folder or the Hub id. Raises FileNotFoundError for a missing folder."""
+        if self.path is None:
+            assert self.hub is not None
+            return self.hub
+        if not self.path.is_dir():
+            raise FileNotFoundError(f"no weights at {self.path}; train or download them, or mend the profile's `path`")
+        return str(self.path)
+
+    @property
+    def hub_revision(self) -> str | None:
+        """The Hub commit to load, or None for a folder."""
+        return self.revision if self.hub else None
+
+    @property
+    def id(self) -> str:
+        """The name that people know the weights by: Hub id, or path (within the repository where it is there)."""
+        if self.path is None:
+            return str(self.hub)
+        inside = self.path.is_relative_to(REPOSITORY)
+        return str(self.path.relative_to(REPOSITORY) if inside else self.path)
+
+    def info(self, role: str, commit: str | None = None) -> WeightsInfo:
+        """What `/v1/info` says; `commit` is the Hub commit that was in fact loaded, where the loader knows it."""
+        revision = digest_folder(Path(self.location, self.subfolder)) if self.path else commit or self.revision
+        return WeightsInfo(role=role, id=self.id, revision=revision, dtype=self.dtype, licence=self.licence)
+
+
+class Server(Section):
+    """A model behind somebody else's HTTP server (OpenAI-compatible, or TGI).
+
+    `url` is the API's root (`http://host:8000/v1`). `api_key_variable` names the environment variable with the key.
+    `revision` says which weights the server runs; change it when they change, since recorded calls are keyed by it.
+    """
+
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    model: str
+    revision: str
+    licence: str
+    gigabytes: Annotated[float, Field(gt=0)]
+    api_key_variable: str = ""
+    concurrency: Annotated[int, Field(ge=1)] = 16
+
+    def info(self, role: str) -> WeightsInfo:
+        """What `/v1/info` says."""
+        return WeightsInfo(role=role, id=self.model, revision=self.revision, dtype="server", licence=self.licence)
+
+
+@lru_cache(maxsize=64)
+def digest_folder(folder: Path) -> str:
+    """SHA-256 over names and contents of the files of a folder that a model reads; read once per process."""
+    hasher = hashlib.sha256()
+    for path in sorted(item for item in folder.rglob("*") if item.is_file() and item.name not in _UNREAD_NAMES):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").digest()
+        hasher.update(path.relative_to(folder).as_posix().encode() + b"\0" + content)
+    return hasher.hexdigest()
