@@ -1,0 +1,53 @@
+"""What stands beside every set of weights: a model card and the record of its training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+WEIGHTS = Path(__file__).parent / "weights"
+_CARD = """---
+license: apache-2.0
+library_name: transformers
+tags: [contrafact, tinyworld]
+---
+# {title}
+
+{text}
+
+Trained by `{command}` on pictures and captions that this project draws and writes itself; no other data.
+Configuration, seed, data split, steps, seconds and results are in `training.json`.
+
+| result | |
+|---|---|
+{rows}
+"""
+
+
+def save_model(model: nn.Module, folder: Path) -> int:
+    """Write a transformers model as fp16 safetensors; returns its number of parameters."""
+    half = model.to(dtype=torch.float16, device="cpu")
+    half.save_pretrained(folder, max_shard_size="14MB")  # type: ignore[operator]
+    count = sum(parameter.numel() for parameter in half.parameters())
+    model.float()
+    return count
+
+
+def write_card(
+    folder: Path, *, title: str, text: str, command: str, results: Mapping[str, object], record: Mapping[str, object]
+) -> None:
+    """Write README.md and training.json into a folder of weights."""
+    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in results.items())
+    (folder / "README.md").write_text(_CARD.format(title=title, text=text, command=command, rows=rows))
+    content = {"command": command, **record, "results": results}
+    (folder / "training.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {number}" for name, number in value.items())
+    return str(value)

@@ -1,0 +1,117 @@
+"""Train the generator's text encoder (CLIPTextModel): caption → every factor that the caption states.
+
+    python -m tinyworld.train_text_encoder
+
+Learning the factors, rather than a contrast with pictures, makes sure that the hidden states on which the diffusion
+model is conditioned carry each of them: factor heads read the pooled end-of-text state while it trains and are
+thrown away afterwards.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+from shared.seeds import derive_seed
+from tinyworld.captions import describe
+from tinyworld.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
+from tinyworld.factors import FactorHeads, factor_accuracy, factor_loss, targets
+from tinyworld.model_card import WEIGHTS, save_model, write_card
+from tinyworld.training_loop import Recipe, recipe_record, train, training_arguments
+from tinyworld.world import sample_scene
+
+FOLDER = WEIGHTS / "diffusion"
+CAPTIONS = 60_000
+
+
+def captioned(index: int, *, held_out: bool = False) -> tuple[str, list[int]]:
+    """Caption number `index` and the factors that it states. Held-out ones come from other scenes and seeds."""
+    scene = sample_scene("generator", index + (5_000_000 if held_out else 0), allow_withheld=held_out)
+    description = describe(scene, derive_seed("text-encoder", int(held_out), index))
+    return description.text, targets(description.stated)
+
+
+class ReadFactors(nn.Module):
+    """The text encoder with factor heads on its pooled state."""
+
+    def __init__(self, tokenizer: CLIPTokenizer, width: int, layers: int) -> None:
+        super().__init__()
+        config = CLIPTextConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=width,
+            intermediate_size=4 * width,
+            projection_dim=width,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            max_position_embeddings=MAX_LENGTH,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        self.encoder = CLIPTextModel._from_config(config, attn_implementation="eager")
+        self.heads = FactorHeads(width)
+
+    def forward(self, ids: Tensor) -> list[Tensor]:
+        """ids (batch, tokens) → logits per factor."""
+        logits: list[Tensor] = self.heads(self.encoder(input_ids=ids).pooler_output)
+        return logits
+
+
+def token_ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
+    """Padded to the longest, cut at the model's 77."""
+    ids: Tensor = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").input_ids
+    return ids
+
+
+def train_text_encoder(seconds: float, seed: int) -> None:
+    """Learn the tokenizer, train, judge on held-out captions, save both with a card."""
+    texts, wanted = zip(*(captioned(index) for index in range(CAPTIONS)), strict=True)
+    tokenizer = learn_clip_tokenizer(texts[:20_000], 800, FOLDER / "tokenizer")
+    wanted_all = torch.tensor(wanted)
+    recipe = Recipe("text-encoder", seconds, batch=96, learning_rate=1.5e-3, seed=seed)
+    torch.manual_seed(seed)
+    model = ReadFactors(tokenizer, width=128, layers=3)
+
+    def loss_of(model: nn.Module, step: int) -> Tensor:
+        rows = torch.randint(CAPTIONS, (recipe.batch,))
+        logits = model(token_ids(tokenizer, [texts[int(row)] for row in rows]))
+        return factor_loss(logits, wanted_all[rows])
+
+    progress = train(model, loss_of, recipe)
+    results = judge(model, tokenizer)
+    folder = FOLDER / "text_encoder"
+    parameters = save_model(model.encoder, folder)
+    write_card(
+        folder,
+        title="Text encoder of the generator",
+        text="A CLIPTextModel that conditions the tiny diffusion model; it was trained to tell from a caption every "
+        "factor that the caption states.",
+        command="python -m tinyworld.train_text_encoder",
+        results=results,
+        record={"split": "generator", "parameters": parameters, **recipe_record(recipe, progress)},
+    )
+    print(results, flush=True)
+
+
+@torch.no_grad()
+def judge(model: nn.Module, tokenizer: CLIPTokenizer, count: int = 2_000) -> dict[str, object]:
+    """Accuracy per stated factor on captions of other scenes, and the share of captions that do not fit."""
+    texts, wanted = zip(*(captioned(index, held_out=True) for index in range(count)), strict=True)
+    guesses = []
+    for start in range(0, count, 100):
+        logits = model(token_ids(tokenizer, list(texts[start : start + 100])))
+        guesses.append(torch.stack([logit.argmax(1) for logit in logits], dim=1))
+    lengths = [len(ids) for ids in tokenizer(list(texts)).input_ids]
+    return {
+        "accuracy of stated factors": factor_accuracy(torch.cat(guesses), torch.tensor(wanted)),
+        "captions judged": count,
+        "longest caption in tokens": max(lengths),
+        "captions cut at 77 tokens": sum(length > MAX_LENGTH for length in lengths),
+        "vocabulary": len(tokenizer),
+    }
+
+
+if __name__ == "__main__":
+    arguments = training_arguments(__doc__, seconds=240)
+    train_text_encoder(arguments.seconds, arguments.seed)

@@ -1,0 +1,159 @@
+"""One training loop for the small perception models: a budget in seconds, cosine learning rate, EMA, resumable.
+
+The batch of a step depends on (seed, step) only, so a run that was stopped goes on where its last checkpoint was.
+Time spent before a stop counts against the budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import cv2
+import torch
+from torch import Tensor, nn
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one model is trained. `run` names the folder under `runs/` that holds its checkpoint and log."""
+
+    run: str
+    seconds: float
+    batch: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.05
+    warmup_steps: int = 100
+    ema: float = 0.998
+    seed: int = 0
+    checkpoint_every: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a finished training took."""
+
+    steps: int
+    seconds: float
+    loss: float
+
+
+def training_arguments(description: str | None, seconds: float) -> argparse.Namespace:
+    """The options that every training command has: `--seconds`, `--seed`, `--threads` (which it also applies)."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=seconds, help="budget of the training in wall-clock seconds")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    cv2.setNumThreads(1)
+    return arguments
+
+
+def device() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def train(model: nn.Module, loss_of: Callable[[nn.Module, int], Tensor], recipe: Recipe) -> Progress:
+    """Train `model` in place until the budget is spent; it ends with its EMA weights, in eval mode.
+
+    `loss_of(model, step)` draws the batch of a step and returns its mean loss.
+    """
+    folder = RUNS / recipe.run
+    folder.mkdir(parents=True, exist_ok=True)
+    average = copy.deepcopy(model).eval().requires_grad_(False)
+    optimiser = torch.optim.AdamW(_groups(model, recipe), lr=recipe.learning_rate, betas=(0.9, 0.99))
+    step, spent, smooth = _resume(folder, model, average, optimiser)
+    model.train()
+    started = time.monotonic() - spent
+    saved = spent
+    while (spent := time.monotonic() - started) < recipe.seconds:
+        scale = min(1.0, (step + 1) / recipe.warmup_steps)
+        rate = recipe.learning_rate * scale * (0.02 + 0.49 * (1 + math.cos(math.pi * spent / recipe.seconds)))
+        for group in optimiser.param_groups:
+            group["lr"] = rate * group["factor"]
+        torch.manual_seed(recipe.seed * 1_000_003 + step)
+        loss = loss_of(model, step)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        step += 1
+        _average(average, model, min(recipe.ema, step / (step + 10)))
+        smooth = loss.item() if step == 1 else 0.98 * smooth + 0.02 * loss.item()
+        if step % 50 == 0:
+            print(f"{recipe.run} step {step} {spent:.0f} s loss {smooth:.4f} rate {rate:.2e}", flush=True)
+        if spent - saved > recipe.checkpoint_every:
+            _save(folder, model, average, optimiser, (step, spent, smooth))
+            saved = spent
+    model.load_state_dict(average.state_dict())
+    _save(folder, model, average, optimiser, (step, spent, smooth))
+    model.eval()
+    return Progress(step, round(spent, 1), round(smooth, 4))
+
+
+def recipe_record(recipe: Recipe, progress: Progress) -> dict[str, float | int | str]:
+    """Recipe and outcome, as `training.json` keeps them."""
+    return {**asdict(recipe), **{f"spent_{name}": value for name, value in asdict(progress).items()}}
+
+
+def _groups(model: nn.Module, recipe: Recipe) -> list[dict[str, object]]:
+    """Matrices decay, vectors do not; a module's `rate_factor` attribute scales its learning rate."""
+    factors: dict[int, float] = {}
+    for module in model.modules():
+        if (factor := getattr(module, "rate_factor", None)) is not None:
+            factors.update({id(parameter): float(factor) for parameter in module.parameters()})
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            decay = recipe.weight_decay if parameter.ndim > 1 else 0.0
+            groups.setdefault((decay, factors.get(id(parameter), 1.0)), []).append(parameter)
+    return [{"params": p, "weight_decay": decay, "factor": factor} for (decay, factor), p in groups.items()]
+
+
+@torch.no_grad()
+def _average(average: nn.Module, model: nn.Module, decay: float) -> None:
+    old, new = average.state_dict(), model.state_dict()
+    for name, value in old.items():
+        if value.is_floating_point():
+            value.lerp_(new[name], 1 - decay)
+        else:
+            value.copy_(new[name])
+
+
+def _save(
+    folder: Path,
+    model: nn.Module,
+    average: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    at: tuple[int, float, float],
+) -> None:
+    state = {
+        "model": model.state_dict(),
+        "average": average.state_dict(),
+        "optimiser": optimiser.state_dict(),
+        "at": at,
+    }
+    torch.save(state, folder / "checkpoint.new")
+    (folder / "checkpoint.new").replace(folder / "checkpoint.pt")
+
+
+def _resume(
+    folder: Path, model: nn.Module, average: nn.Module, optimiser: torch.optim.Optimizer
+) -> tuple[int, float, float]:
+    if not (folder / "checkpoint.pt").exists():
+        return 0, 0.0, 0.0
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    model.load_state_dict(state["model"])
+    average.load_state_dict(state["average"])
+    optimiser.load_state_dict(state["optimiser"])
+    step, spent, smooth = state["at"]
+    return int(step), float(spent), float(smooth)
