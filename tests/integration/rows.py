@@ -1,0 +1,25 @@
+"""Rows that tests of the state machine start from."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gateway.database import Sessions
+from gateway.tables import LOCAL_OWNER, Image, Job, Owner, SourceImage
+
+_FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def add_job(sessions: Sessions, job_id: str, images: int, *, minute: int = 0, **columns: Any) -> None:
+    """A running job of the local owner, created at `minute`, with images `JOB-0` … that are all pending."""
+    with sessions.begin() as session:
+        session.merge(Owner(id=LOCAL_OWNER, name="local"))
+        session.merge(Image(digest="0" * 64, width=8, height=8, bytes=100))
+        values = {"task": "classify", "methods": [], "profile": "tiny", **columns}
+        session.add(Job(id=job_id, owner_id=LOCAL_OWNER, created_at=_FIRST + timedelta(minutes=minute), **values))
+        session.flush()
+        session.add_all(
+            SourceImage(id=f"{job_id}-{position}", job_id=job_id, position=position, digest="0" * 64)
+            for position in range(images)
+        )
