@@ -17,6 +17,15 @@ class Contract(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_allowed(cls, value: Any) -> Any:
+        if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
+            unknown = sorted(str(name)[:50] for name in value if name not in cls.model_fields)[:5]
+            if unknown:
+                raise ValueError(f"there is no field {', '.join(unknown)}; allowed are {', '.join(cls.model_fields)}")
+        return value
+
 
 class ImageKeeper(Protocol):
     """Where images go while a message is recorded: bytes in, digest out, and back."""

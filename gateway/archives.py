@@ -1,0 +1,239 @@
+"""Reading a zip or tar of strangers: one member at a time, nothing written to disk, nothing trusted.
+
+Refused outright: absolute and climbing paths, links, devices, sparse and encrypted members, archives in archives, and
+whatever unpacks to more than the limits. A member that is merely damaged or too large is handed on with its problem,
+so that it fails as one image. Names are data and are never opened. It knows nothing of images.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from shared.problems import Malformed, TooLarge
+
+MAX_NAME_CHARACTERS = 1_000
+MAX_RATIO = 100  # unpacked to packed; photographs hardly shrink, and sets of flat drawings stay below 50
+RATIO_FREE_BYTES = 64 * 1024**2  # small archives may shrink as they like
+MAX_DIRECTORY_BYTES = 32 * 1024**2  # a zip's central directory is read in one piece
+_JUNK = {"__macosx", "thumbs.db", "desktop.ini"}
+_NESTED = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)
+_UNREADABLE = (*_DAMAGE, tarfile.TarError, OSError, ValueError, RecursionError, NotImplementedError)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLimits:
+    """What an archive may hold: files, bytes of one file, bytes in all (unpacked)."""
+
+    files: int
+    file_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A regular file of an archive; `data` is None where `problem` says why it cannot be read."""
+
+    name: str
+    data: bytes | None
+    problem: str = ""
+
+
+def is_archive(file: IO[bytes]) -> bool:
+    """Whether the file begins like a zip, a gzip or a tar. Leaves the file at its beginning."""
+    head = _head(file)
+    return head.startswith((b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")) or _is_tar(head)
+
+
+def members(file: IO[bytes], limits: ArchiveLimits) -> Iterator[Member]:
+    """The files of a zip, tar or tar.gz in the archive's order, without hidden files and operating systems' junk.
+
+    Raises `Malformed` for what is not read at all and `TooLarge` beyond the limits, perhaps after some members.
+    """
+    head = _head(file)
+    meter = _Meter(_size(file), limits)
+    try:
+        if head.startswith(b"PK"):
+            yield from _zip_members(file, meter)
+        elif head.startswith(b"\x1f\x8b"):
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield from _tar_members(unpacked, meter)
+        elif _is_tar(head):
+            yield from _tar_members(file, meter)
+        else:
+            raise Malformed("the archive is neither zip, tar nor tar.gz")
+    except _UNREADABLE as error:
+        raise Malformed(f"the archive cannot be read ({str(error) or type(error).__name__}); pack it again") from error
+
+
+class _Meter:
+    """Counts what comes out of one archive and stops it at the limits."""
+
+    def __init__(self, packed_bytes: int, limits: ArchiveLimits) -> None:
+        self.limits = limits
+        self.most = min(limits.total_bytes, max(RATIO_FREE_BYTES, MAX_RATIO * packed_bytes))
+        self.bytes = self.files = 0
+
+    def spend(self, size: int) -> None:
+        self.bytes += size
+        if self.bytes > self.most:
+            raise TooLarge(f"the archive unpacks to more than {self.most:,} bytes; send it in smaller parts")
+
+    def count(self) -> None:
+        self.files += 1
+        if self.files > self.limits.files:
+            raise TooLarge(f"the archive holds more than {self.limits.files:,} files; send several jobs")
+
+    def too_large(self, size: int) -> str:
+        """The problem of a file of `size` bytes, or nothing."""
+        most = self.limits.file_bytes
+        return f"the file is larger than {most:,} bytes; shrink it" if size > most else ""
+
+
+def _zip_members(file: IO[bytes], meter: _Meter) -> Iterator[Member]:
+    with zipfile.ZipFile(_Guarded(file)) as archive:
+        for info in archive.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            name = _checked_name(info.filename)
+            meter.count()
+            if info.is_dir() or kind == stat.S_IFDIR:
+                continue
+            if kind not in (0, stat.S_IFREG):
+                raise Malformed(f"the archive holds {name!r}, which is a link or a device; pack plain files only")
+            if info.flag_bits & 0x1:
+                raise Malformed(f"the archive holds {name!r}, which is encrypted; pack it without a password")
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise Malformed(f"the archive holds {name!r} in an unusual compression; pack it with deflate")
+            if not _is_junk(name):
+                yield _plain(_zip_member(archive, info, name, meter))
+
+
+def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, meter: _Meter) -> Member:
+    if problem := meter.too_large(info.file_size):
+        return Member(name, None, problem)
+    try:
+        with archive.open(info) as member:
+            data = member.read(meter.limits.file_bytes + 1)
+    except _DAMAGE as error:
+        return Member(name, None, f"the file is damaged inside the archive: {error}")
+    meter.spend(len(data))
+    return Member(name, data)
+
+
+def _tar_members(file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> Iterator[Member]:
+    stream = _Forward(file, meter)
+    with tarfile.TarFile(fileobj=stream) as archive:  # type: ignore[arg-type]
+        for info in archive:
+            name = _checked_name(info.name)
+            meter.count()
+            if info.isdir():
+                continue
+            if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                raise Malformed(
+                    f"the archive holds {name!r}, which is a link, a device or sparse; pack plain files only"
+                )
+            if _is_junk(name):
+                continue
+            if problem := meter.too_large(info.size):
+                yield Member(name, None, problem)
+                continue
+            content = archive.extractfile(info)
+            assert content is not None  # regular files have content
+            data = content.read()
+            if len(data) != info.size:
+                raise Malformed(f"the archive ends inside {name!r}; send it again")
+            yield _plain(Member(name, data))
+    if stream.last_block.strip(b"\0"):  # tarfile takes a damaged header for the end
+        raise Malformed("the archive is damaged in the middle; pack it again")
+
+
+class _Forward:
+    """A file for tarfile that only goes forward, so that neither gzip nor a header can make it do work twice."""
+
+    def __init__(self, file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> None:
+        self._file, self._meter, self._position = file, meter, 0
+        self._most = max(meter.limits.file_bytes, 1024**2)
+        self.last_block = b""
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= self._most:
+            raise TooLarge(f"the archive has a header of more than {self._most:,} bytes; pack it again")
+        self.last_block = self._take(size)
+        return self.last_block
+
+    def seek(self, position: int) -> None:
+        if position < self._position:
+            raise Malformed("the archive's headers point backwards; pack it again")
+        while self._position < position and self._take(min(position - self._position, 1024**2)):
+            pass
+
+    def _take(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._position += len(data)
+        self._meter.spend(len(data))
+        return data
+
+
+class _Guarded:
+    """A file for zipfile that refuses to read a huge directory in one piece."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.seek, self.tell = file.seek, file.tell
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if size > MAX_DIRECTORY_BYTES:
+            raise TooLarge("the archive's directory is too large; send it in smaller parts")
+        return self._file.read(size)
+
+
+def _checked_name(raw: str) -> str:
+    name = raw.encode("utf-8", "replace").decode().replace("\\", "/").removeprefix("./")
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise Malformed(f"the archive holds a file name of more than {MAX_NAME_CHARACTERS:,} characters; shorten it")
+    if name.startswith("/") or name[1:2] == ":" or ".." in name.split("/"):
+        raise Malformed(f"the archive holds the path {name!r}, which leaves the archive; pack relative paths only")
+    if not name.replace("/", "").isprintable():
+        raise Malformed(f"the archive holds the path {name!r} with control characters; rename it")
+    return name
+
+
+def _is_junk(name: str) -> bool:
+    return any(part.startswith(".") or part.lower() in _JUNK for part in name.split("/"))
+
+
+def _plain(member: Member) -> Member:
+    if member.data is not None and (member.data.startswith(_NESTED) or _is_tar(member.data)):
+        raise Malformed(f"the archive holds another archive, {member.name!r}; unpack it first")
+    return member
+
+
+def _is_tar(head: bytes) -> bool:
+    return head[257:262] == b"ustar"
+
+
+def _head(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    head = file.read(512)
+    file.seek(0)
+    return head
+
+
+def _size(file: IO[bytes]) -> int:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size

@@ -1,0 +1,111 @@
+"""Manifests: which file of a job has which label, as CSV (`file,label`) or JSON Lines (`{"file": …, "label": …}`)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from shared.problems import InvalidInput, Malformed, validation_sentence
+from shared.schemas.base import Contract
+from shared.schemas.jobs import Label
+
+COLUMNS = ("file", "label")
+MANIFEST_NAMES = ("manifest.csv", "manifest.jsonl")
+_LISTED = 5
+
+
+class ManifestRow(Contract):
+    """One line: a file's name as it was sent, and its ground truth (empty or absent: none)."""
+
+    file: Annotated[str, Field(min_length=1, max_length=1_000)]
+    label: Label | None = None
+
+
+def parse_manifest(data: bytes) -> dict[str, str | None]:
+    """Labels by file name. JSON Lines if the first character is `{`, CSV with a header otherwise.
+
+    Raises `Malformed` or `InvalidInput` with the number of the line.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Malformed("the manifest is not UTF-8 text; save it as UTF-8") from error
+    rows = _json_rows(text) if text.lstrip().startswith("{") else _csv_rows(text)
+    labels: dict[str, str | None] = {}
+    for number, row in rows:
+        if row.file in labels:
+            raise InvalidInput(f"line {number} of the manifest names {row.file!r} again; name each file once")
+        labels[row.file] = row.label
+    if not labels:
+        raise InvalidInput("the manifest has no rows; give one per image, or leave the manifest out")
+    return labels
+
+
+def match_labels(labels: dict[str, str | None], names: Sequence[str]) -> list[str | None]:
+    """The label of each name, in order. Manifest and images must name exactly the same files, each once.
+
+    A folder that all names share may be left out in the manifest ("set/a.png" matches "a.png").
+    """
+    if repeated := {name for name, count in Counter(names).items() if count > 1}:
+        raise InvalidInput(f"with a manifest, file names must be distinct; sent more than once: {_listing(repeated)}")
+    shared_folder = _shared_folder(names)
+    keys = [name if name in labels else name.removeprefix(shared_folder) for name in names]
+    if missing := set(labels) - set(keys):
+        raise InvalidInput(
+            f"the manifest names files that were not sent: {_listing(missing)}; send them or drop the rows"
+        )
+    if unlisted := set(keys) - set(labels):
+        raise InvalidInput(f"the manifest has no row for {_listing(unlisted)}; add one (its label may be empty)")
+    return [labels[key] for key in keys]
+
+
+def _csv_rows(text: str) -> Iterable[tuple[int, ManifestRow]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = [column.strip().lower() for column in next(reader, [])]
+        if "file" not in header or set(header) - set(COLUMNS) or len(set(header)) < len(header):
+            raise InvalidInput(f"the manifest's first line is {','.join(header)[:200]!r}; it must be 'file,label'")
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise InvalidInput(
+                    f"line {reader.line_num} of the manifest has {len(cells)} columns, not {len(header)}"
+                )
+            values = {column: cell for column, cell in zip(header, cells, strict=True) if cell or column == "file"}
+            yield reader.line_num, _row(values, reader.line_num)
+    except csv.Error as error:
+        raise Malformed(f"line {reader.line_num} of the manifest is not CSV: {error}") from error
+
+
+def _json_rows(text: str) -> Iterable[tuple[int, ManifestRow]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, _row(line, number)
+
+
+def _row(source: str | dict[str, str], number: int) -> ManifestRow:
+    try:
+        return (
+            ManifestRow.model_validate_json(source) if isinstance(source, str) else ManifestRow.model_validate(source)
+        )
+    except ValidationError as error:
+        sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
+        raise InvalidInput(f"line {number} of the manifest: {sentence}") from error
+
+
+def _shared_folder(names: Sequence[str]) -> str:
+    folders = {name.partition("/")[0] if "/" in name else "" for name in names}
+    folder = folders.pop() if len(folders) == 1 else ""
+    return f"{folder}/" if folder else ""
+
+
+def _listing(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    more = len(listed) - _LISTED
+    return ", ".join(repr(name) for name in listed[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,171 @@
+"""Archives of strangers: what comes out is what went in, and nothing that is malformed comes further than a problem."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import stat
+import tarfile
+import zipfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.archives import ArchiveLimits, Member, is_archive, members
+from shared.problems import Malformed, Problem, TooLarge
+
+LIMITS = ArchiveLimits(files=50, file_bytes=100_000, total_bytes=1_000_000)
+NAMES = st.text(alphabet="abcXYZ09 _-ä漢", min_size=1, max_size=12).map(lambda name: f"{name}.png")
+FILES = st.lists(st.tuples(NAMES, st.binary(max_size=2_000).map(lambda data: b"\x89" + data)), min_size=1, max_size=8)
+
+
+def zipped(files: list[tuple[str, bytes]]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files:
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
+
+
+def tarred(files: list[tuple[str, bytes]]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def tarred_one(info: tarfile.TarInfo) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(info)
+    return packed.getvalue()
+
+
+def read(packed: bytes, limits: ArchiveLimits = LIMITS) -> list[Member]:
+    return list(members(io.BytesIO(packed), limits))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@given(files=FILES)
+def test_files_come_out_as_they_went_in(files: list[tuple[str, bytes]]) -> None:
+    expected = [Member(name, data) for name, data in files]
+    assert read(zipped(files)) == expected
+    assert read(tarred(files)) == expected
+    assert read(gzip.compress(tarred(files))) == expected
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@settings(max_examples=150)
+@given(kind=st.sampled_from(["zip", "tar", "tgz"]), files=FILES, data=st.data())
+def test_damage_is_a_problem_never_a_crash(kind: str, files: list[tuple[str, bytes]], data: st.DataObject) -> None:
+    packed = zipped(files) if kind == "zip" else tarred(files)
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(packed) - 1))
+        packed = packed[:at] + data.draw(st.binary(max_size=4)) + packed[at + data.draw(st.integers(0, 4)) :]
+    packed = packed[: data.draw(st.integers(0, len(packed)))]
+    packed = gzip.compress(packed) if kind == "tgz" else packed
+    try:
+        for member in members(io.BytesIO(packed), LIMITS):
+            assert member.data is not None or member.problem
+    except Problem as problem:  # refused, which is the other good outcome
+        assert problem.status in (400, 413)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "name", ["../a.png", "a/../../b.png", "/etc/a.png", "C:\\a.png", "..\\a.png", "a\x07.png", "x" * 1_001]
+)
+def test_names_that_leave_the_archive_are_refused(name: str) -> None:
+    with pytest.raises(Malformed):
+        read(zipped([(name, b"x")]))
+    with pytest.raises(Malformed):
+        read(tarred([(name, b"x")]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE],
+)
+def test_links_and_devices_in_a_tar_are_refused(kind: bytes) -> None:
+    info = tarfile.TarInfo("a.png")
+    info.type, info.linkname = kind, "/etc/passwd"
+    with pytest.raises(Malformed, match="plain files only"):
+        read(tarred_one(info))
+
+
+@pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK])
+def test_links_and_devices_in_a_zip_are_refused(mode: int) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        info = zipfile.ZipInfo("a.png")
+        info.external_attr = (mode | 0o777) << 16
+        archive.writestr(info, "/etc/passwd")
+    with pytest.raises(Malformed, match="link or a device"):
+        read(packed.getvalue())
+
+
+def test_archives_in_archives_are_refused() -> None:
+    for inner in (zipped([("a", b"x")]), tarred([("a", b"x")]), gzip.compress(b"x")):
+        with pytest.raises(Malformed, match="another archive"):
+            read(zipped([("inner.png", inner)]))
+
+
+def test_hidden_files_and_junk_are_left_out() -> None:
+    files = [("__MACOSX/._a.png", b"x"), ("set/.DS_Store", b"x"), ("set/Thumbs.db", b"x"), ("set/a.png", b"x")]
+    assert [member.name for member in read(zipped(files))] == ["set/a.png"]
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_one_file_too_large_fails_alone(pack) -> None:  # type: ignore[no-untyped-def]
+    large, small = read(pack([("large.png", bytes(100_001)), ("small.png", b"x")]))
+    assert large.data is None
+    assert "larger than 100,000 bytes" in large.problem
+    assert small == Member("small.png", b"x")
+
+
+def test_a_file_damaged_in_a_zip_fails_alone() -> None:
+    packed = zipped([("a.png", b"first picture"), ("b.png", b"second picture")])
+    packed = packed.replace(zipfile.zlib.compress(b"first picture", wbits=-15), bytes(15), 1)  # type: ignore[attr-defined]
+    first, second = read(packed)
+    assert first.data is None
+    assert "damaged" in first.problem
+    assert second.data == b"second picture"
+
+
+def test_a_tar_damaged_in_the_middle_is_not_taken_for_a_shorter_one() -> None:
+    packed = bytearray(tarred([("a.png", b"x"), ("b.png", b"y")]))
+    packed[1024:1100] = b"?" * 76
+    with pytest.raises(Malformed, match="damaged in the middle"):
+        read(bytes(packed))
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_too_many_files_and_too_many_bytes_are_refused(pack) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(TooLarge, match="more than 50 files"):
+        read(pack([(f"{i}.png", b"x") for i in range(51)]))
+    with pytest.raises(TooLarge, match="unpacks to more"):
+        read(pack([(f"{i}.png", bytes(90_000)) for i in range(12)]))
+
+
+def test_bombs_are_refused_early() -> None:
+    roomy = ArchiveLimits(files=10, file_bytes=2 * 10**9, total_bytes=2 * 10**9)
+    bomb = gzip.compress(tarred([("a.png", bytes(80 * 1024**2))]), 9)
+    assert len(bomb) < 200_000
+    with pytest.raises(TooLarge, match="unpacks to more than 67,108,864 bytes"):
+        read(bomb, roomy)
+    header = tarfile.TarInfo("a.png")  # a header that claims a name of 900 MB
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 900_000_000
+    with pytest.raises(Problem):
+        read(header.tobuf(tarfile.GNU_FORMAT) + bytes(10_240))
+
+
+def test_archives_are_known_by_their_first_bytes() -> None:
+    assert is_archive(io.BytesIO(zipped([])))
+    assert is_archive(io.BytesIO(tarred([("a", b"")])))
+    assert is_archive(io.BytesIO(gzip.compress(b"")))
+    assert not is_archive(io.BytesIO(b"\x89PNG\r\n\x1a\n"))
+    with pytest.raises(Malformed, match="neither zip"):
+        read(b"hello")

@@ -1,0 +1,72 @@
+"""Manifests: labels come from exactly the rows that were written, and mistakes are named by their line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.manifests import match_labels, parse_manifest
+from shared.problems import InvalidInput, Malformed, Problem
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
+ROWS = st.dictionaries(TEXT, st.none() | TEXT, min_size=1, max_size=8)
+
+
+@given(rows=ROWS)
+def test_what_is_written_is_read(rows: dict[str, str | None]) -> None:
+    lines = io.StringIO()
+    writer = csv.writer(lines)
+    writer.writerows([("file", "label"), *((file, label or "") for file, label in rows.items())])
+    assert parse_manifest(lines.getvalue().encode()) == rows
+    jsonl = "\n".join(json.dumps({"file": file, "label": label}, ensure_ascii=False) for file, label in rows.items())
+    assert parse_manifest(jsonl.encode()) == rows
+
+
+@given(
+    data=st.binary(max_size=200)
+    | st.text(max_size=200).map(lambda text: ("file,label\n" + text).encode("utf-8", "ignore"))
+)
+def test_nonsense_is_a_problem_never_a_crash(data: bytes) -> None:
+    try:
+        assert parse_manifest(data)
+    except Problem as problem:  # refused, which is the other good outcome
+        assert problem.status in (400, 422)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("name,label\na.png,car", "it must be 'file,label'"),
+        ("file,label,weather\na.png,car,snow", "it must be 'file,label'"),
+        ("file,label\na.png", "line 2 of the manifest has 1 columns, not 2"),
+        ("file,label\na.png,car\na.png,bus", "line 3 of the manifest names 'a.png' again"),
+        ("file,label\n", "no rows"),
+        ('{"file": "a.png", "class": "car"}', "line 1 of the manifest: .*no field class; allowed are file, label"),
+        ('{"file": "a.png"}\n{"file"', "line 2 of the manifest"),
+    ],
+)
+def test_mistakes_are_named(text: str, sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        parse_manifest(text.encode())
+
+
+def test_other_encodings_are_refused_by_name() -> None:
+    with pytest.raises(Malformed, match="UTF-8"):
+        parse_manifest("file,label\nä.png,car".encode("latin-1"))
+
+
+def test_labels_match_files_exactly() -> None:
+    labels: dict[str, str | None] = {"a.png": "car", "bus/b.png": None}
+    assert match_labels(labels, ["bus/b.png", "a.png"]) == [None, "car"]
+    assert match_labels(labels, ["set/a.png", "set/bus/b.png"]) == ["car", None]
+    with pytest.raises(InvalidInput, match=r"not sent: 'bus/b\.png'"):
+        match_labels(labels, ["a.png"])
+    with pytest.raises(InvalidInput, match=r"no row for 'c\.png'"):
+        match_labels(labels, ["a.png", "bus/b.png", "c.png"])
+    with pytest.raises(InvalidInput, match=r"sent more than once: 'a\.png'"):
+        match_labels(labels, ["a.png", "a.png"])
