@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,24 +10,25 @@ from numpy.typing import NDArray
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 
+from shared.weights import Weights
+
 Pixels = NDArray[np.uint8]
 
 
 class Segmenter:
     """A semantic segmentation model and the labels that count as what must stay."""
 
-    def __init__(
-        self, weights: str | Path, keep_labels: Sequence[str], *, device: str, dtype: torch.dtype, revision: str | None
-    ) -> None:
+    def __init__(self, weights: Weights, keep_labels: Sequence[str], *, device: str) -> None:
         """Load weights in Hub layout (safetensors). `keep_labels` are names from the model's own label list."""
+        at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
         self._model = (
             AutoModelForSemanticSegmentation.from_pretrained(
-                weights, revision=revision, dtype=dtype, use_safetensors=True
+                weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
             )
             .to(device)
             .eval()
         )
-        self._processor = AutoImageProcessor.from_pretrained(weights, revision=revision, backend="pil")
+        self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
         labels = {str(name): int(index) for index, name in self._model.config.id2label.items()}
         if unknown := [name for name in keep_labels if name not in labels]:
             raise ValueError(f"the segmenter has no labels {unknown}; choose keep_labels from {sorted(labels)}")

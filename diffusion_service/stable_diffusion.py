@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from diffusion_service.prompts import PromptEncoder
+from shared.weights import Weights
 
 # Schedulers that draw no noise of their own, so that an image follows from its seed alone.
 SCHEDULERS = {
@@ -36,25 +37,6 @@ SCHEDULERS = {
         UniPCMultistepScheduler,
     )
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Where one set of weights lies: a folder, or a Hub id with its pinned revision; `variant` e.g. "fp16"."""
-
-    id: str | Path
-    revision: str | None = None
-    variant: str | None = None
-
-    def read_json(self, subfolder: str, name: str) -> Mapping[str, Any]:
-        """A JSON file of the checkpoint."""
-        local = Path(self.id) / subfolder / name
-        path = (
-            local
-            if Path(self.id).is_dir()
-            else hf_hub_download(str(self.id), f"{subfolder}/{name}".lstrip("/"), revision=self.revision)
-        )
-        return dict(json.loads(Path(path).read_text()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,65 +79,78 @@ class StableDiffusion:
         return (images / 2 + 0.5).clamp(0, 1)
 
 
-def load(
-    base: Checkpoint, control: Checkpoint, *, device: str, dtype: torch.dtype, scheduler: str | None = None
-) -> StableDiffusion:
+def load(base: Weights, control: Weights, *, device: str, scheduler: str | None = None) -> StableDiffusion:
     """Load base weights and their ControlNet.
 
     `scheduler` overrides the class named in the weights by one of `SCHEDULERS`; the rest of its configuration stays.
     Raises ValueError when the scheduler is none of them, OSError when files are missing or not safetensors.
     """
-    config = base.read_json("scheduler", "scheduler_config.json")
+    config = _read_json(base, "scheduler/scheduler_config.json")
     name = scheduler or str(config["_class_name"])
     if name not in SCHEDULERS:
         raise ValueError(f"scheduler {name} is not supported; choose one of {', '.join(sorted(SCHEDULERS))}")
-    unet = _network(UNet2DConditionModel, base, "unet", device, dtype)
-    vae = _network(AutoencoderKL, base, "vae", device, dtype)
-    if vae.config.force_upcast:
-        vae = vae.float()  # XL's decoder overflows in half precision
+    unet = _network(UNet2DConditionModel, base, "unet", device)
+    vae = _network(AutoencoderKL, base, "vae", device)
+    if device == "cpu" or vae.config.force_upcast:
+        vae = vae.float()  # on CPUs half precision costs colour depth and saves no time; XL's decoder overflows in it
     factor = 2 ** (len(vae.config.block_out_channels) - 1)
     return StableDiffusion(
         unet=unet,
-        controlnet=_network(ControlNetModel, control, None, device, dtype),
+        controlnet=_network(ControlNetModel, control, "", device),
         vae=vae,
-        prompts=_prompt_encoder(base, device, dtype),
+        prompts=_prompt_encoder(base, device),
         scheduler=SCHEDULERS[name],
         scheduler_config=config,
         resolution=int(unet.config.sample_size) * factor,
         factor=factor,
         multiple=factor * 2 ** (len(unet.config.block_out_channels) - 1),
         device=torch.device(device),
-        dtype=dtype,
+        dtype=getattr(torch, base.dtype),
     )
 
 
-def _network(cls: Any, checkpoint: Checkpoint, subfolder: str | None, device: str, dtype: torch.dtype) -> Any:
+def _network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any:
     network = cls.from_pretrained(
-        checkpoint.id,
-        subfolder=subfolder,
-        revision=checkpoint.revision,
-        variant=checkpoint.variant,
-        torch_dtype=dtype,
+        weights.location,
+        subfolder=_inside(weights, subfolder) or None,
+        revision=weights.hub_revision,
+        variant=weights.variant,
+        torch_dtype=getattr(torch, weights.dtype),
         use_safetensors=True,
     )
     return network.to(device).to(memory_format=torch.channels_last).eval()
 
 
-def _prompt_encoder(base: Checkpoint, device: str, dtype: torch.dtype) -> PromptEncoder:
-    layout = base.read_json("", "model_index.json")
+def _prompt_encoder(base: Weights, device: str) -> PromptEncoder:
+    layout = _read_json(base, "model_index.json")
     encoders = {"": CLIPTextModel}
     if layout.get("text_encoder_2"):
         encoders["_2"] = CLIPTextModelWithProjection
     pairs = []
     for suffix, cls in encoders.items():
-        tokenizer = CLIPTokenizer.from_pretrained(base.id, subfolder=f"tokenizer{suffix}", revision=base.revision)
+        tokenizer = CLIPTokenizer.from_pretrained(
+            base.location, subfolder=_inside(base, f"tokenizer{suffix}"), revision=base.hub_revision
+        )
         encoder = cls.from_pretrained(
-            base.id,
-            subfolder=f"text_encoder{suffix}",
-            revision=base.revision,
+            base.location,
+            subfolder=_inside(base, f"text_encoder{suffix}"),
+            revision=base.hub_revision,
             variant=base.variant,
-            dtype=dtype,
+            dtype=getattr(torch, base.dtype),
             use_safetensors=True,
         )
         pairs.append((tokenizer, encoder.to(device).eval()))
     return PromptEncoder(pairs, zero_empty=bool(layout.get("force_zeros_for_empty_prompt", False)))
+
+
+def _read_json(weights: Weights, name: str) -> Mapping[str, Any]:
+    if weights.path is None:
+        path = Path(hf_hub_download(weights.location, _inside(weights, name), revision=weights.hub_revision))
+    else:
+        path = Path(weights.location, _inside(weights, name))
+    return dict(json.loads(path.read_text()))
+
+
+def _inside(weights: Weights, name: str) -> str:
+    """A path within the weights, below their own subfolder."""
+    return "/".join(part for part in (weights.subfolder, name) if part)

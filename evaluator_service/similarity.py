@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,18 +11,23 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
+from shared.weights import Weights
+
 Pixels = NDArray[np.uint8]
 
 
 class Scorer:
     """A CLIP model with its tokenizer and preprocessing."""
 
-    def __init__(self, weights: str | Path, *, revision: str | None, device: str, dtype: torch.dtype) -> None:
+    def __init__(self, weights: Weights, *, device: str) -> None:
         """Load weights in Hub layout (safetensors, no remote code)."""
-        model = CLIPModel.from_pretrained(weights, revision=revision, dtype=dtype, use_safetensors=True)
+        at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
+        model = CLIPModel.from_pretrained(
+            weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
+        )
         self._model = model.to(device).eval()
-        self._processor = AutoImageProcessor.from_pretrained(weights, revision=revision, backend="pil")
-        self._tokenizer = AutoTokenizer.from_pretrained(weights, revision=revision)
+        self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
+        self._tokenizer = AutoTokenizer.from_pretrained(weights.location, **at)
         self._limit = min(
             int(self._tokenizer.model_max_length), int(self._model.config.text_config.max_position_embeddings)
         )

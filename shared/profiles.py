@@ -62,11 +62,16 @@ class Language(Section):
 
 
 class Diffusion(Section):
-    """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions."""
+    """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions.
+
+    `keep_labels` are the segmenter's labels that must stay. `scheduler` overrides the weights' own class.
+    """
 
     base: Weights
     controlnets: Annotated[dict[str, Weights], Field(min_length=1)]
     segmenter: Weights | None = None
+    keep_labels: list[str] = Field(default_factory=list)
+    scheduler: str | None = None
     max_batch: MaxBatch = 4
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,22 +10,25 @@ from numpy.typing import NDArray
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
+from shared.weights import Weights
+
 Pixels = NDArray[np.uint8]
 
 
 class ImageClassifier:
     """A classifier under test: it sees the images as its own preprocessing makes them, and nothing else."""
 
-    def __init__(self, weights: str | Path, *, revision: str | None, device: str, dtype: torch.dtype) -> None:
+    def __init__(self, weights: Weights, *, device: str) -> None:
         """Load weights and preprocessing (Hub layout, safetensors, no remote code)."""
+        at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
         self._model = (
             AutoModelForImageClassification.from_pretrained(
-                weights, revision=revision, dtype=dtype, use_safetensors=True
+                weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
             )
             .to(device)
             .eval()
         )
-        self._processor = AutoImageProcessor.from_pretrained(weights, revision=revision, backend="pil")
+        self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
         labels = {int(index): str(label) for index, label in self._model.config.id2label.items()}
         self.classes = [labels[index] for index in range(len(labels))]
 
