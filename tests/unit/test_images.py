@@ -1,0 +1,146 @@
+"""Image intake: one canonical form, a digest over pixels, and refusals in sentences."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from PIL import Image
+
+from shared import images
+from shared.problems import InvalidInput, Malformed, Problem, TooLarge
+
+RGB = arrays.arrays(np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12), st.just(3)))
+GREY = arrays.arrays(np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12)))
+
+
+def saved(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def gradient() -> Image.Image:
+    ramp = np.arange(24 * 16 * 3, dtype=np.uint32).reshape(16, 24, 3) % 251
+    return Image.fromarray(ramp.astype(np.uint8))
+
+
+@given(st.one_of(RGB, GREY))
+@settings(deadline=None)
+def test_canonical_form_keeps_every_pixel_and_is_stable(pixels: images.Pixels) -> None:
+    mode: images.Mode = "L" if pixels.ndim == 2 else "RGB"
+    first = images.from_array(pixels)
+    again = images.canonical(first.png, mode)
+    assert again == first
+    assert np.array_equal(images.decode(first.png, mode), pixels)
+    assert (first.height, first.width) == pixels.shape[:2]
+
+
+@given(RGB, RGB)
+@settings(deadline=None)
+def test_digests_are_equal_only_for_equal_pictures(one: images.Pixels, other: images.Pixels) -> None:
+    assert (images.digest(one) == images.digest(other)) == (one.shape == other.shape and np.array_equal(one, other))
+
+
+def test_digest_tells_size_and_mode_apart() -> None:
+    zeros = np.zeros((2, 6), np.uint8)
+    digests = {images.digest(zeros), images.digest(zeros.reshape(6, 2)), images.digest(np.zeros((2, 2, 3), np.uint8))}
+    assert len(digests) == 3
+
+
+def test_digest_ignores_compression_and_metadata() -> None:
+    plain = images.canonical(saved(gradient(), compress_level=0))
+    packed = images.canonical(saved(gradient(), compress_level=9, dpi=(300, 300)))
+    webp = images.canonical(saved(gradient(), "WEBP", lossless=True))
+    assert plain.digest == packed.digest == webp.digest
+
+
+def test_exif_orientation_is_applied() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate by 90° clockwise to show
+    turned = images.canonical(saved(gradient(), exif=exif))
+    assert (turned.width, turned.height) == (16, 24)
+    assert np.array_equal(images.decode(turned.png), np.rot90(np.asarray(gradient()), -1))
+
+
+def test_cmyk_and_grey_become_rgb() -> None:
+    assert images.canonical(saved(gradient().convert("CMYK"), "JPEG")).mode == "RGB"
+    assert images.canonical(saved(gradient().convert("L"))).mode == "RGB"
+
+
+def test_opaque_alpha_is_dropped_and_transparency_refused() -> None:
+    opaque = gradient().convert("RGBA")
+    assert images.canonical(saved(opaque)).digest == images.canonical(saved(gradient())).digest
+    opaque.putpixel((3, 3), (1, 2, 3, 0))
+    with pytest.raises(InvalidInput, match="transparent pixels; flatten"):
+        images.canonical(saved(opaque))
+
+
+def png_16_bit_rgb() -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)
+    rows = zlib.compress(b"\0" + bytes(range(12)))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def test_sixteen_bits_are_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match="more than 8 bits a channel"):
+        images.canonical(saved(Image.fromarray(np.zeros((4, 4), np.uint16))))
+    with pytest.raises(InvalidInput, match="more than 8 bits a channel"):
+        images.canonical(png_16_bit_rgb())
+
+
+def test_animation_is_refused_by_name() -> None:
+    frames = [gradient(), gradient().transpose(Image.Transpose.FLIP_TOP_BOTTOM)]
+    with pytest.raises(InvalidInput, match="animated"):
+        images.canonical(saved(frames[0], save_all=True, append_images=frames[1:]))
+
+
+def test_pixels_are_limited_before_decoding() -> None:
+    bomb = saved(Image.new("1", (30_000, 30_000)))
+    with pytest.raises(TooLarge, match="more than 40000000"):
+        images.canonical(bomb)
+    with pytest.raises(TooLarge, match="more than 100;"):
+        images.canonical(saved(gradient()), max_pixels=100)
+
+
+@pytest.mark.parametrize("format", ["GIF", "BMP", "TIFF", "PPM"])
+def test_other_formats_are_refused(format: str) -> None:
+    with pytest.raises(Malformed, match="not a PNG, JPEG or WebP"):
+        images.canonical(saved(gradient(), format))
+
+
+def test_masks_keep_indices_and_refuse_colour() -> None:
+    classes = np.array([[0, 1, 2], [3, 255, 7]], np.uint8)
+    palette = Image.fromarray(classes)
+    palette.putpalette([value for index in range(256) for value in (index * 7 % 256, index * 13 % 256, 9)])
+    assert palette.mode == "P"
+    for mask in (palette, Image.fromarray(classes)):
+        assert np.array_equal(images.decode(images.canonical(saved(mask), "L").png, "L"), classes)
+    with pytest.raises(InvalidInput, match="mask is in colour"):
+        images.canonical(saved(gradient()), "L")
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=150)
+def test_damaged_files_are_problems_never_crashes(data: st.DataObject) -> None:
+    format = data.draw(st.sampled_from(["PNG", "JPEG", "WEBP"]))
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    damaged = bytearray(saved(gradient(), format, exif=exif))
+    for _ in range(data.draw(st.integers(1, 8))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    outcome: object = None
+    try:
+        outcome = images.canonical(bytes(damaged[: data.draw(st.integers(0, len(damaged)))]))
+    except Problem as problem:
+        outcome = problem.status
+    assert isinstance(outcome, images.CanonicalImage) or outcome in (400, 413, 422)
