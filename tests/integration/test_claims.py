@@ -1,0 +1,204 @@
+"""The state machine of the work, on SQLite and on a real Postgres: who works on what, and what a dead worker costs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+from sqlalchemy import select, update
+
+from gateway.claims import (
+    Lease,
+    cancel_job,
+    claim,
+    claim_analysis,
+    fail,
+    finish,
+    release,
+    renew,
+    sweep,
+    work_waits,
+)
+from gateway.database import Sessions, database_now
+from gateway.tables import Event, Job, SourceImage
+from tests.integration.rows import add_job
+
+LEASE = 60.0
+
+
+def take(sessions: Sessions) -> Lease | None:
+    with sessions.begin() as session:
+        return claim(session, LEASE)
+
+
+def take_one(sessions: Sessions) -> Lease:
+    lease = take(sessions)
+    assert lease is not None
+    return lease
+
+
+def row(sessions: Sessions, image_id: str) -> SourceImage:
+    with sessions() as session:
+        return session.get_one(SourceImage, image_id)
+
+
+def expire_everything(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        for table in (SourceImage, Job):
+            session.execute(
+                update(table).where(table.lease_token.is_not(None)).values(lease_expires_at=database_now(-1))
+            )
+
+
+def test_images_of_a_job_are_claimed_in_order_and_once(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=3)
+    assert [take_one(sessions).id for _ in range(3)] == ["a-0", "a-1", "a-2"]
+    assert take(sessions) is None
+
+
+def test_the_job_with_the_fewest_live_leases_is_served_next(sessions: Sessions) -> None:
+    add_job(sessions, "large", images=10, minute=0)
+    assert [take_one(sessions).job_id for _ in range(4)] == ["large"] * 4
+    add_job(sessions, "small", images=3, minute=1)
+    assert [take_one(sessions).job_id for _ in range(4)] == ["small", "small", "small", "large"]
+
+
+def test_racing_workers_never_hold_the_same_image(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=25)
+    add_job(sessions, "b", images=25)
+    claimed: list[str] = []
+
+    def work() -> None:
+        misses = 0
+        while misses < 5:
+            lease = take(sessions)
+            if lease is None:
+                misses += 1
+            else:
+                claimed.append(lease.id)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(claimed) == 50
+    assert max(Counter(claimed).values()) == 1
+
+
+def test_a_late_worker_changes_nothing(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    late = take_one(sessions)
+    expire_everything(sessions)
+    with sessions.begin() as session:
+        assert sweep(session, max_lost_leases=20) == 1
+    current = take_one(sessions)
+    assert current.id == late.id
+    with sessions.begin() as session:
+        assert not finish(session, late)
+        assert not fail(session, late, "late", 1)
+        assert not release(session, late, "late", 0)
+        assert renew(session, [late, current], LEASE) == {current.token}
+    with sessions.begin() as session:
+        assert finish(session, current)
+    assert row(sessions, "a-0").state == "done"
+    assert row(sessions, "a-0").lost_leases == 1
+    assert row(sessions, "a-0").attempts == 0
+
+
+def test_a_renewed_lease_is_not_swept(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    with sessions.begin() as session:
+        lease = claim(session, 0.3)
+    assert lease is not None
+    with sessions.begin() as session:
+        renew(session, [lease], LEASE)
+    time.sleep(0.4)
+    with sessions.begin() as session:
+        assert sweep(session, 20) == 0
+
+
+def test_an_image_over_which_workers_keep_dying_is_left_out_by_name(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=2)
+    for _ in range(3):
+        assert take_one(sessions).id == "a-0"
+        expire_everything(sessions)
+        with sessions.begin() as session:
+            sweep(session, max_lost_leases=3)
+    assert row(sessions, "a-0").state == "failed"
+    assert "3 workers stopped" in row(sessions, "a-0").failure
+    with sessions() as session:
+        (event,) = session.scalars(select(Event)).all()
+    assert event.payload["position"] == 0
+    assert take_one(sessions).id == "a-1"
+
+
+def test_only_its_own_errors_count_as_attempts(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    for _ in range(5):
+        lease = take_one(sessions)
+        with sessions.begin() as session:
+            assert release(session, lease, "the service is busy", delay=0)
+    assert row(sessions, "a-0").attempts == 0
+    for attempt in range(3):
+        lease = take_one(sessions)
+        with sessions.begin() as session:
+            assert fail(session, lease, f"broken {attempt}", max_attempts=3, delay=0)
+    image = row(sessions, "a-0")
+    assert (image.state, image.attempts, image.failure) == ("failed", 3, "broken 2")
+
+
+def test_a_released_image_waits_for_its_delay(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    with sessions.begin() as session:
+        lease = claim(session, LEASE)
+        assert lease is not None
+        release(session, lease, "busy", delay=0.5)
+    assert take(sessions) is None
+    with sessions() as session:
+        assert not work_waits(session)
+    time.sleep(0.6)
+    with sessions() as session:
+        assert work_waits(session)
+    assert take(sessions) is not None
+
+
+def test_a_job_is_analysed_once_and_only_after_its_last_image(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=2)
+    first, second = take_one(sessions), take_one(sessions)
+    with sessions.begin() as session:
+        finish(session, first)
+        assert claim_analysis(session, LEASE) is None
+        fail(session, second, "unreadable", max_attempts=1)
+        lost = claim_analysis(session, LEASE)
+        assert lost is not None
+        assert claim_analysis(session, LEASE) is None
+    expire_everything(sessions)
+    with sessions.begin() as session:
+        sweep(session, max_lost_leases=20)
+        again = claim_analysis(session, LEASE)
+        assert again is not None
+        assert not finish(session, lost)
+        assert finish(session, again)
+    with sessions() as session:
+        assert session.get_one(Job, "a").state == "done"
+        assert session.get_one(Job, "a").finished_at is not None
+        assert not work_waits(session)
+
+
+def test_a_cancelled_job_keeps_what_is_done_and_stops_the_rest(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=3)
+    done, working = take_one(sessions), take_one(sessions)
+    with sessions.begin() as session:
+        finish(session, done)
+    with sessions.begin() as session:
+        assert cancel_job(session, "a")
+    with sessions.begin() as session:
+        assert not cancel_job(session, "a")
+        assert not finish(session, working)
+        assert renew(session, [working], LEASE) == set()
+    assert [row(sessions, f"a-{n}").state for n in range(3)] == ["done", "cancelled", "cancelled"]
+    assert take(sessions) is None
+    with sessions.begin() as session:
+        assert claim_analysis(session, LEASE) is None
