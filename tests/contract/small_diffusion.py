@@ -1,0 +1,115 @@
+"""Small, randomly initialised weights in Stable Diffusion's layout (1.x and XL), a ControlNet and a segmenter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKL, ControlNetModel, DDIMScheduler, UNet2DConditionModel, UniPCMultistepScheduler
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+    SegformerConfig,
+    SegformerForSemanticSegmentation,
+)
+from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
+
+from tinyworld.clip_tokenizer import learn_clip_tokenizer
+
+WIDTH = 32
+CAPTIONS = ["A red car stands on a beach. It rains.", "A blue bus drives through a city at night."] * 4
+
+
+def write_diffusion(folder: Path, *, prediction: str = "epsilon", scheduler: str = "ddim", xl: bool = False) -> None:
+    """Write base weights into `folder/base` and a ControlNet into `folder/control`. Native size 64 pixels."""
+    torch.manual_seed(7)
+    base = folder / "base"
+    tokenizer = learn_clip_tokenizer(CAPTIONS, 50, base / "tokenizer")
+    if xl:
+        tokenizer.save_pretrained(base / "tokenizer_2")
+        _text(CLIPTextModelWithProjection, tokenizer).save_pretrained(base / "text_encoder_2")
+    _text(CLIPTextModel, tokenizer).save_pretrained(base / "text_encoder")
+    unet = _unet(xl)
+    unet.save_pretrained(base / "unet")
+    AutoencoderKL(
+        block_out_channels=(16, 32, 32),
+        down_block_types=("DownEncoderBlock2D",) * 3,
+        up_block_types=("UpDecoderBlock2D",) * 3,
+        norm_num_groups=8,
+        force_upcast=xl,
+    ).save_pretrained(base / "vae")
+    kinds = {"ddim": DDIMScheduler, "unipc": UniPCMultistepScheduler}
+    zero_snr = {"timestep_spacing": "trailing", "rescale_betas_zero_snr": True} if prediction == "v_prediction" else {}
+    kinds[scheduler](prediction_type=prediction, **zero_snr).save_pretrained(base / "scheduler")
+    layout = {"_class_name": "StableDiffusionPipeline"}
+    if xl:
+        layout |= {
+            "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],
+            "force_zeros_for_empty_prompt": True,
+        }
+    (base / "model_index.json").write_text(json.dumps(layout))
+    control = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=(8, 16, 16))
+    for part in (control.controlnet_down_blocks, control.controlnet_cond_embedding.conv_out):
+        for parameter in part.parameters():  # zero before training
+            torch.nn.init.normal_(parameter, std=0.2)
+    control.save_pretrained(folder / "control")
+
+
+def write_segmenter(folder: Path) -> None:
+    """A segmenter that calls everything `object`, as far as its bias goes."""
+    torch.manual_seed(8)
+    config = SegformerConfig(
+        num_encoder_blocks=2,
+        depths=[1, 1],
+        sr_ratios=[4, 2],
+        hidden_sizes=[8, 16],
+        patch_sizes=[7, 3],
+        strides=[4, 2],
+        num_attention_heads=[1, 2],
+        mlp_ratios=[2, 2],
+        decoder_hidden_size=16,
+        id2label={0: "background", 1: "object", 2: "companion"},
+    )
+    model = SegformerForSemanticSegmentation(config)
+    torch.nn.init.zeros_(model.decode_head.classifier.weight)
+    model.decode_head.classifier.bias.data = torch.tensor([0.0, 1.0, 0.0])
+    model.save_pretrained(folder)
+    SegformerImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(folder)
+
+
+def _text(cls: type, tokenizer: CLIPTokenizer) -> CLIPTextModel | CLIPTextModelWithProjection:
+    config = CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=WIDTH,
+        intermediate_size=2 * WIDTH,
+        projection_dim=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=77,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return cls(config)
+
+
+def _unet(xl: bool) -> UNet2DConditionModel:
+    pooled = {
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 8,
+        "projection_class_embeddings_input_dim": 6 * 8 + WIDTH,
+    }
+    return UNet2DConditionModel(
+        sample_size=16,
+        layers_per_block=1,
+        block_out_channels=(32, 64),
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=2 * WIDTH if xl else WIDTH,
+        attention_head_dim=4,
+        norm_num_groups=8,
+        **(pooled if xl else {}),
+    )
