@@ -111,12 +111,17 @@ class PaperMetrics(Contract):
 
 
 class ModelResults(Contract):
-    """One model under test under one method. `cells` holds every cell, also those with too few images."""
+    """One model under test under one method. `cells` holds every cell, also those with too few images.
+
+    `counterfactuals` are the accepted ones that the figures rest on; `left_out` those without a usable ground truth.
+    """
 
     model: str
     method: str
     relation: Relation
     sources: int
+    counterfactuals: int
+    left_out: int
     cells: list[CellEffect]
     metrics: PaperMetrics
 

@@ -1,0 +1,90 @@
+"""What a job found: rows in, figures and the report out. Loads, then computes without a session open, then stores."""
+
+from __future__ import annotations
+
+import platform
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import numpy as np
+
+from gateway.analysis.effects import differences
+from gateway.analysis.findings import assess
+from gateway.analysis.funnel import Fate, funnel
+from gateway.analysis.metrics import paper_metrics
+from gateway.outcomes import JobRows, PredictionRow, outcomes_of
+from shared.schemas.results import Cost, HowMade, JobResults, ModelResults
+from shared.schemas.service import ServiceInfo
+from shared.seeds import derive_seed
+
+
+def measure(rows: JobRows, services: Sequence[ServiceInfo] = ()) -> JobResults:
+    """All figures of a job. The same rows give the same figures, bit for bit."""
+    job = rows.job
+    seed = derive_seed("analysis", job.seed)
+    said: dict[str, dict[str, PredictionRow]] = defaultdict(dict)  # model → image → what it said
+    for row in rows.predictions:
+        said[row.model][row.counterfactual or row.source] = row
+    methods = [str(method["name"]) for method in job.methods]
+    return JobResults(
+        sources=len(rows.sources),
+        sources_failed=sum(source.state == "failed" for source in rows.sources),
+        provisional=True,  # until checks are calibrated from human reviews of the user's own counterfactuals
+        results=[
+            _model_results(rows, model, method, said[model], derive_seed(seed, method, model))
+            for model in job.models
+            for method in methods
+        ],
+        funnels=[funnel(method, _fates(rows, method)) for method in methods],
+        costs=[_cost(rows, method) for method in methods],
+        made=HowMade(
+            job=job.id,
+            task=job.task,
+            profile=job.profile,
+            seed=job.seed,
+            parameters={str(method["name"]): method.get("parameters", {}) for method in job.methods},
+            services={info.service: info.model_dump(mode="json") for info in services},
+            versions={
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("contrafact", "numpy", "scipy")},
+            },
+            analysis_seed=seed,
+        ),
+    )
+
+
+def _model_results(rows: JobRows, model: str, method: str, said: dict[str, PredictionRow], seed: int) -> ModelResults:
+    outcomes, left_out = outcomes_of(rows, method, said)
+    cells = {cell: differences(outcomes, members) for cell, members in outcomes.cells.items()}
+    return ModelResults(
+        model=model,
+        method=method,
+        relation=rows.relation,
+        sources=len(np.unique(outcomes.source)),
+        counterfactuals=len(outcomes.source),
+        left_out=left_out,
+        cells=assess(cells, rows.relation, seed),
+        metrics=paper_metrics(outcomes),
+    )
+
+
+def _fates(rows: JobRows, method: str) -> list[Fate]:
+    return [
+        Fate(rendered=row.rendered, refused_by="" if row.accepted else row.check)
+        for row in rows.counterfactuals
+        if row.method == method and row.arm == "edit"
+    ]
+
+
+def _cost(rows: JobRows, method: str) -> Cost:
+    mine = [row for row in rows.counterfactuals if row.method == method]
+    evaluations = sum(row.evaluations or 0 for row in mine)
+    rendered = sum(row.rendered for row in mine if row.arm == "edit")
+    accepted = sum(row.accepted for row in mine if row.arm == "edit")
+    return Cost(
+        method=method,
+        evaluations=evaluations,
+        evaluations_per_rendered=evaluations / rendered if rendered else None,
+        evaluations_per_accepted=evaluations / accepted if accepted else None,
+    )
