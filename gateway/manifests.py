@@ -53,8 +53,8 @@ def match_labels(labels: dict[str, str | None], names: Sequence[str]) -> list[st
     """
     if repeated := {name for name, count in Counter(names).items() if count > 1}:
         raise InvalidInput(f"with a manifest, file names must be distinct; sent more than once: {_listing(repeated)}")
-    shared_folder = _shared_folder(names)
-    keys = [name if name in labels else name.removeprefix(shared_folder) for name in names]
+    root = shared_folder(names)
+    keys = [name if name in labels else name.removeprefix(root) for name in names]
     if missing := set(labels) - set(keys):
         raise InvalidInput(
             f"the manifest names files that were not sent: {_listing(missing)}; send them or drop the rows"
@@ -62,6 +62,13 @@ def match_labels(labels: dict[str, str | None], names: Sequence[str]) -> list[st
     if unlisted := set(keys) - set(labels):
         raise InvalidInput(f"the manifest has no row for {_listing(unlisted)}; add one (its label may be empty)")
     return [labels[key] for key in keys]
+
+
+def shared_folder(names: Sequence[str]) -> str:
+    """The top folder that all names lie in, with its slash; empty if there is none."""
+    folders = {name.partition("/")[0] if "/" in name else "" for name in names}
+    folder = folders.pop() if len(folders) == 1 else ""
+    return f"{folder}/" if folder else ""
 
 
 def _csv_rows(text: str) -> Iterable[tuple[int, ManifestRow]]:
@@ -97,12 +104,6 @@ def _row(source: str | dict[str, str], number: int) -> ManifestRow:
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"line {number} of the manifest: {sentence}") from error
-
-
-def _shared_folder(names: Sequence[str]) -> str:
-    folders = {name.partition("/")[0] if "/" in name else "" for name in names}
-    folder = folders.pop() if len(folders) == 1 else ""
-    return f"{folder}/" if folder else ""
 
 
 def _listing(names: Iterable[str]) -> str:

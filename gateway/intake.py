@@ -1,0 +1,189 @@
+"""From uploads, archives and manifests to checked source images; no database, no HTTP.
+
+    file or member ──decode, under limits──► canonical PNG in the object store ──► SourceFile(digest, label)
+                   └─ cannot be used ──────► SourceFile(failure), a failed source image; the others go on
+
+Labels come from the manifest, else from the class folders of an archive, else there are none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import IO
+
+from gateway.archives import ArchiveLimits, Member, is_archive, members
+from gateway.manifests import MANIFEST_NAMES, match_labels, parse_manifest, shared_folder
+from shared.images import canonical
+from shared.problems import InvalidInput, TooLarge
+from shared.storage import ObjectStore, image_key
+
+_LISTED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeLimits:
+    """Bytes of one image file, pixels of one image, images of one job, unpacked bytes of one archive."""
+
+    image_bytes: int
+    image_pixels: int
+    images: int
+    archive_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file as it was sent: the name that its sender gave it (data, never a path) and its content."""
+
+    name: str
+    content: IO[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptImage:
+    """An image whose canonical PNG is in the object store; `upload` is the SHA-256 of the file that it came from."""
+
+    digest: str
+    upload: str
+    width: int
+    height: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One position of a job: a kept image, or why there is none."""
+
+    name: str
+    label: str | None
+    image: KeptImage | None
+    failure: str = ""
+
+
+def keep_image(store: ObjectStore, data: bytes, limits: IntakeLimits) -> KeptImage:
+    """Decode a file and put its canonical PNG into the store, once.
+
+    Raises TooLarge, Malformed or InvalidInput when it is not an image that Contrafact can use.
+    """
+    if len(data) > limits.image_bytes:
+        raise TooLarge(f"the file is larger than {limits.image_bytes:,} bytes; shrink it")
+    image = canonical(data, max_pixels=limits.image_pixels)
+    if not store.exists(image_key(image.digest)):
+        store.put(image_key(image.digest), image.png)
+    return KeptImage(image.digest, hashlib.sha256(data).hexdigest(), image.width, image.height, len(image.png))
+
+
+def take_in(
+    files: Sequence[NamedFile],
+    manifest: bytes | None,
+    known_classes: Collection[str],
+    store: ObjectStore,
+    limits: IntakeLimits,
+) -> list[SourceFile]:
+    """The source images of a job, in the order of the files, or of the one archive among them.
+
+    `known_classes` tells a single class folder from a folder that is just a folder. Raises InvalidInput when nothing
+    can be used, and whatever archive or manifest are refused for.
+    """
+    if not files:
+        raise InvalidInput("there are no images; send them as parts named `images`, or one zip or tar")
+    archives = [file for file in files if is_archive(file.content)]
+    if archives and len(files) > 1:
+        raise InvalidInput(f"{archives[0].name!r} is an archive; send it alone, or send images only")
+    inner_manifests: list[Member] = []
+    if archives:
+        limit = ArchiveLimits(limits.images + len(MANIFEST_NAMES), limits.image_bytes, limits.archive_bytes)
+        incoming = _split_manifests(members(archives[0].content, limit), inner_manifests)
+    else:
+        incoming = (_read_one(file, limits) for file in files)
+    taken = [_take_one(member, store, limits) for member in incoming]
+    if len(taken) > limits.images:
+        raise TooLarge(f"{len(taken):,} images are more than the {limits.images:,} of one job; send several jobs")
+    _refuse_if_unusable(taken)
+    labels = _labels(taken, manifest, inner_manifests, known_classes if archives else None)
+    return [replace(source, label=label) for source, label in zip(taken, labels, strict=True)]
+
+
+def relabel(
+    sources: Sequence[SourceFile], label_map: Mapping[str, str], classes: Mapping[str, Collection[str]]
+) -> list[SourceFile]:
+    """Apply the label map, then check that every label is known wherever `classes` (owner of the list → list) says.
+
+    Raises InvalidInput that lists the unknown labels.
+    """
+    mapped = [replace(source, label=label_map.get(source.label or "", source.label)) for source in sources]
+    used = {source.label for source in mapped if source.label is not None}
+    for owner, known in classes.items():
+        if unknown := sorted(used - set(known)):
+            raise InvalidInput(
+                f"{owner} does not know the labels {_listing(unknown)}; it knows {_listing(sorted(known))}. Map them "
+                'with `label_map`, or send `"ground_truth": "none"` to test without labels',
+                members={"unknown_labels": list(unknown[:100])},
+            )
+    return mapped
+
+
+def _split_manifests(incoming: Iterable[Member], manifests: list[Member]) -> Iterator[Member]:
+    for member in incoming:
+        if member.name.rpartition("/")[2].lower() in MANIFEST_NAMES:
+            manifests.append(member)
+        else:
+            yield member
+
+
+def _read_one(file: NamedFile, limits: IntakeLimits) -> Member:
+    file.content.seek(0)
+    return Member(file.name, file.content.read(limits.image_bytes + 1))
+
+
+def _take_one(member: Member, store: ObjectStore, limits: IntakeLimits) -> SourceFile:
+    if member.data is None:
+        return SourceFile(member.name, None, None, member.problem)
+    try:
+        return SourceFile(member.name, None, keep_image(store, member.data, limits))
+    except (InvalidInput, TooLarge) as problem:
+        return SourceFile(member.name, None, None, problem.detail)
+
+
+def _labels(
+    sources: Sequence[SourceFile],
+    manifest: bytes | None,
+    inner_manifests: Sequence[Member],
+    known_classes: Collection[str] | None,
+) -> list[str | None]:
+    """`known_classes` None: the files came without folders."""
+    found = [data for data in (manifest, *(inner.data for inner in inner_manifests)) if data is not None]
+    if len(found) != len(inner_manifests) + (manifest is not None):
+        raise TooLarge("the manifest in the archive is too large or damaged; send it as the part `manifest`")
+    if len(found) > 1:
+        raise InvalidInput("there is more than one manifest; send one")
+    names = [source.name for source in sources]
+    if found:
+        return match_labels(parse_manifest(found[0]), names)
+    return [None] * len(names) if known_classes is None else folder_labels(names, known_classes)
+
+
+def folder_labels(names: Sequence[str], known_classes: Collection[str]) -> list[str | None]:
+    """Labels from class folders: each file's own folder, if every file lies in one and they look like classes.
+
+    Two folders at least, or a single one that is the name of a known class.
+    """
+    folders = [name.rpartition("/")[0].rpartition("/")[2] for name in names]
+    if len(set(folders)) == 1:
+        return list(folders) if folders[0] in known_classes else [None] * len(names)
+    root = shared_folder(names)
+    return list(folders) if all("/" in name.removeprefix(root) for name in names) else [None] * len(names)
+
+
+def _refuse_if_unusable(sources: Sequence[SourceFile]) -> None:
+    if not sources:
+        raise InvalidInput("the archive holds no files; put PNG, JPEG or WebP images into it")
+    if all(source.image is None for source in sources):
+        reasons = "; ".join(f"{source.name!r}: {source.failure}" for source in sources[:_LISTED])
+        raise InvalidInput(f"none of the {len(sources)} images can be used: {reasons}")
+
+
+def _listing(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED
+    return ", ".join(repr(name) for name in names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

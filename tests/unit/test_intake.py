@@ -1,0 +1,148 @@
+"""Intake: every upload becomes a kept image or a failed one with its reason; labels come from where they were given."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.intake import IntakeLimits, NamedFile, SourceFile, folder_labels, keep_image, relabel, take_in
+from shared.images import encode
+from shared.problems import InvalidInput, Problem, TooLarge
+from shared.storage import DirectoryStore, image_key
+
+LIMITS = IntakeLimits(image_bytes=100_000, image_pixels=10_000, images=20, archive_bytes=1_000_000)
+
+
+def picture(shade: int = 0, size: int = 8) -> bytes:
+    return encode(np.full((size, size, 3), shade, dtype=np.uint8))
+
+
+def sent(name: str, data: bytes) -> NamedFile:
+    return NamedFile(name, io.BytesIO(data))
+
+
+def archive(files: dict[str, bytes]) -> NamedFile:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as target:
+        for name, data in files.items():
+            target.writestr(name, data)
+    return NamedFile("set.zip", packed)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
+
+
+def test_images_are_kept_in_canonical_form_in_their_order(store: DirectoryStore) -> None:
+    taken = take_in(
+        [sent("b.png", picture(2)), sent("a.png", picture(1)), sent("b.png", picture(2))], None, (), store, LIMITS
+    )
+    assert [source.name for source in taken] == ["b.png", "a.png", "b.png"]  # equal images at two positions are two
+    first = taken[0].image
+    assert first is not None
+    assert first.upload == hashlib.sha256(picture(2)).hexdigest()
+    assert store.get(image_key(first.digest)) == picture(2)
+    assert first == taken[2].image
+
+
+def test_one_bad_image_fails_alone_and_only_bad_ones_are_refused(store: DirectoryStore) -> None:
+    bad = [sent("text.png", b"hello"), sent("cut.png", picture()[:-20]), sent("vast.png", picture(size=101))]
+    good, *failed = take_in([sent("a.png", picture()), *bad], None, (), store, LIMITS)
+    assert good.image is not None
+    assert [source.image for source in failed] == [None] * 3
+    assert "not a PNG, JPEG or WebP" in failed[0].failure
+    assert "broken" in failed[1].failure
+    assert "more than 10000" in failed[2].failure
+    with pytest.raises(InvalidInput, match=r"none of the 3 images can be used: 'text\.png'"):
+        take_in(bad, None, (), store, LIMITS)
+
+
+def test_a_large_file_fails_alone(store: DirectoryStore) -> None:
+    taken = take_in([sent("a.png", picture()), sent("b.png", bytes(100_001))], None, (), store, LIMITS)
+    assert "larger than 100,000 bytes" in taken[1].failure
+    with pytest.raises(TooLarge):
+        keep_image(store, bytes(100_001), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("names", "known", "labels"),
+    [
+        (["car/1.png", "bus/1.png"], (), ["car", "bus"]),
+        (["set/test/car/1.png", "set/test/bus/1.png"], (), ["car", "bus"]),
+        (["images/1.png", "images/2.png"], ("car",), [None, None]),
+        (["car/1.png", "car/2.png"], ("car",), ["car", "car"]),
+        (["set/1.png", "set/car/2.png"], (), [None, None]),
+        (["1.png", "car/2.png"], (), [None, None]),
+    ],
+)
+def test_class_folders_are_labels_only_when_they_look_like_classes(
+    names: list[str], known: tuple[str, ...], labels: list[str | None]
+) -> None:
+    assert folder_labels(names, known) == labels
+
+
+def test_a_manifest_wins_over_folders_wherever_it_comes_from(store: DirectoryStore) -> None:
+    files = {"x/1.png": picture(1), "y/2.png": picture(2)}
+    rows = b"file,label\nx/1.png,car\ny/2.png,\n"
+    outside = take_in([archive(files)], rows, (), store, LIMITS)
+    inside = take_in([archive({**files, "manifest.csv": rows})], None, (), store, LIMITS)
+    assert [source.label for source in outside] == ["car", None]
+    assert inside == outside
+    with pytest.raises(InvalidInput, match="more than one manifest"):
+        take_in([archive({**files, "manifest.csv": rows})], rows, (), store, LIMITS)
+
+
+def test_archives_come_alone_and_not_empty(store: DirectoryStore) -> None:
+    with pytest.raises(InvalidInput, match=r"'set\.zip' is an archive; send it alone"):
+        take_in([sent("a.png", picture()), archive({"b.png": picture()})], None, (), store, LIMITS)
+    with pytest.raises(InvalidInput, match="holds no files"):
+        take_in([archive({".hidden": b"x"})], None, (), store, LIMITS)
+    with pytest.raises(InvalidInput, match="no images"):
+        take_in([], None, (), store, LIMITS)
+    with pytest.raises(TooLarge):
+        take_in([archive({f"{i}.png": picture() for i in range(23)})], None, (), store, LIMITS)
+    with pytest.raises(TooLarge, match="21 images are more than the 20"):
+        take_in([archive({f"{i}.png": picture() for i in range(21)})], None, (), store, LIMITS)
+
+
+def test_labels_that_a_model_does_not_know_are_listed() -> None:
+    sources = [SourceFile("a", "automobile", None), SourceFile("b", None, None), SourceFile("c", "bus", None)]
+    assert [source.label for source in relabel(sources, {"automobile": "car"}, {"m": ["car", "bus"]})] == [
+        "car",
+        None,
+        "bus",
+    ]
+    with pytest.raises(InvalidInput, match="m does not know the labels 'automobile'; it knows 'bus', 'car'") as raised:
+        relabel(sources, {}, {"m": ["car", "bus"]})
+    assert raised.value.members == {"unknown_labels": ["automobile"]}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    names=st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_any_bytes_are_images_or_problems(
+    names: list[str], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = DirectoryStore(tmp_path_factory.mktemp("store"))
+    good = picture()
+    content = (
+        st.binary(max_size=60) | st.integers(0, len(good)).map(lambda n: good[:n] + b"\0" * (n % 3)) | st.just(good)
+    )
+    files = [sent(name, data.draw(content)) for name in names]
+    try:
+        taken = take_in(files, None, (), store, LIMITS)
+    except Problem as problem:
+        assert problem.status in (400, 413, 422)  # noqa: PT017
+        return
+    assert [source.name for source in taken] == names
+    assert all((source.image is None) == bool(source.failure) for source in taken)
