@@ -1,0 +1,202 @@
+"""The object store: bytes by key, in a directory or on an S3 server. Keys of images are digests, so puts may repeat."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import urllib3
+from minio import Minio
+from minio.error import MinioException, S3Error
+
+from shared.problems import DependencyFailed
+
+_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+_INCOMING = ".incoming"  # no key starts with a dot
+_ABANDONED_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One object as `iterate` lists it; `size` in bytes."""
+
+    key: str
+    size: int
+    modified: datetime
+
+
+class ObjectMissing(KeyError):
+    """No object has this key."""
+
+
+class ObjectStore(Protocol):
+    """What the gateway asks of a store. All methods may be called from any thread and raise DependencyFailed."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store `data`, all or nothing; an object with this key is replaced."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """The bytes of `key`. Raises ObjectMissing."""
+        ...
+
+    def exists(self, key: str) -> bool:
+        """Whether an object has this key."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove the object if it is there."""
+        ...
+
+    def iterate(self, prefix: str = "") -> Iterator[StoredObject]:
+        """All objects whose keys start with `prefix`, ordered by key."""
+        ...
+
+
+def image_key(digest: str) -> str:
+    """The key of an image's canonical PNG."""
+    return f"images/{digest[:2]}/{digest}.png"
+
+
+def check_key(key: str) -> str:
+    """`key` itself if it is a relative path of plain names; raises ValueError, so that no key escapes a directory."""
+    if not _KEY.fullmatch(key) or len(key) > 512:
+        raise ValueError(f"not an object key (plain names joined by slashes): {key!r}")
+    return key
+
+
+class DirectoryStore:
+    """Objects as files under one directory; a put is a rename, so a crash leaves the old object or the new one."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._incoming = root / _INCOMING
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        for path in self._incoming.iterdir():  # left by processes that died while writing
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write beside, flush to disk, rename into place."""
+        target = self._path(key)
+        incoming = self._incoming / uuid.uuid4().hex
+        try:
+            with incoming.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            target.parent.mkdir(parents=True, exist_ok=True)
+            incoming.replace(target)
+            _sync_directory(target.parent)
+        except OSError as error:
+            incoming.unlink(missing_ok=True)
+            raise DependencyFailed(f"cannot write to the object store at {self._root}: {error}") from error
+
+    def get(self, key: str) -> bytes:
+        """The file's bytes."""
+        try:
+            return self._path(key).read_bytes()
+        except FileNotFoundError:
+            raise ObjectMissing(key) from None
+
+    def exists(self, key: str) -> bool:
+        """Whether the file is there."""
+        return self._path(key).is_file()
+
+    def delete(self, key: str) -> None:
+        """Unlink the file; empty directories stay."""
+        self._path(key).unlink(missing_ok=True)
+
+    def iterate(self, prefix: str = "") -> Iterator[StoredObject]:
+        """Walk the files in key order."""
+        keys = {path.relative_to(self._root).as_posix(): path for path in self._root.rglob("*") if path.is_file()}
+        for key in sorted(key for key in keys if key.startswith(prefix) and not key.startswith(".")):
+            with suppress(FileNotFoundError):  # deleted while we walk
+                stat = keys[key].stat()
+                yield StoredObject(key, stat.st_size, datetime.fromtimestamp(stat.st_mtime, UTC))
+
+    def _path(self, key: str) -> Path:
+        return self._root / check_key(key)
+
+
+class S3Store:
+    """Objects in one bucket of an S3 server. `endpoint` is host:port without a scheme; `secure` means https."""
+
+    def __init__(self, endpoint: str, bucket: str, access_key: str, secret_key: str, secure: bool = True) -> None:
+        timeout = urllib3.Timeout(connect=5, read=60)
+        pool = urllib3.PoolManager(timeout=timeout, maxsize=32, retries=urllib3.Retry(3, backoff_factor=0.2))
+        self._client = Minio(endpoint, access_key, secret_key, secure=secure, http_client=pool)
+        self._bucket = bucket
+
+    def create_bucket(self) -> None:
+        """Make the bucket unless it is there."""
+        with _translated():
+            if not self._client.bucket_exists(self._bucket):
+                self._client.make_bucket(self._bucket)
+
+    def put(self, key: str, data: bytes) -> None:
+        """One PUT; S3 makes it all or nothing."""
+        with _translated():
+            self._client.put_object(self._bucket, check_key(key), io.BytesIO(data), len(data))
+
+    def get(self, key: str) -> bytes:
+        """One GET, read to the end."""
+        with _translated():
+            response = self._client.get_object(self._bucket, check_key(key))
+            try:
+                return bytes(response.read())
+            finally:
+                response.close()
+                response.release_conn()
+
+    def exists(self, key: str) -> bool:
+        """One HEAD."""
+        try:
+            with _translated():
+                self._client.stat_object(self._bucket, check_key(key))
+        except ObjectMissing:
+            return False
+        return True
+
+    def delete(self, key: str) -> None:
+        """One DELETE, which S3 answers alike for a missing object."""
+        with _translated():
+            self._client.remove_object(self._bucket, check_key(key))
+
+    def iterate(self, prefix: str = "") -> Iterator[StoredObject]:
+        """List objects, page by page."""
+        with _translated():
+            for item in self._client.list_objects(self._bucket, prefix, recursive=True):
+                yield StoredObject(str(item.object_name), int(item.size or 0), item.last_modified or datetime.now(UTC))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The client library's errors as ours."""
+    try:
+        yield
+    except S3Error as error:
+        if error.code == "NoSuchKey":
+            raise ObjectMissing(error.object_name) from None
+        raise DependencyFailed(f"the object store failed: {error}") from error
+    except (MinioException, urllib3.exceptions.HTTPError) as error:
+        raise DependencyFailed(f"the object store failed: {error}") from error
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the rename itself durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

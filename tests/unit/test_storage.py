@@ -1,0 +1,131 @@
+"""The object store: the same behaviour from a directory and from a real S3 server.
+
+The S3 half runs where `CONTRAFACT_TEST_S3` names a server, as `http://access:secret@host:port` (percent-encoded).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import uuid
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from shared.problems import DependencyFailed
+from shared.storage import DirectoryStore, ObjectMissing, ObjectStore, S3Store, image_key
+
+SERVER = os.environ.get("CONTRAFACT_TEST_S3", "")
+
+
+def s3_store() -> S3Store:
+    parts = urlsplit(SERVER)
+    endpoint = f"{parts.hostname}:{parts.port}"
+    bucket = f"test-{uuid.uuid4().hex[:12]}"
+    store = S3Store(endpoint, bucket, unquote(parts.username or ""), unquote(parts.password or ""), secure=False)
+    store.create_bucket()
+    store.create_bucket()
+    return store
+
+
+@pytest.fixture(
+    params=[
+        "directory",
+        pytest.param("s3", marks=pytest.mark.skipif(not SERVER, reason="CONTRAFACT_TEST_S3 names no S3 server")),
+    ]
+)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    return DirectoryStore(tmp_path) if request.param == "directory" else s3_store()
+
+
+def test_put_get_exists_delete(store: ObjectStore) -> None:
+    key = image_key("ab" * 32)
+    assert not store.exists(key)
+    with pytest.raises(ObjectMissing):
+        store.get(key)
+    for data in (b"first", b"first", b"second", b""):
+        store.put(key, data)
+        assert store.get(key) == data
+    assert store.exists(key)
+    store.delete(key)
+    store.delete(key)
+    assert not store.exists(key)
+
+
+def test_iterate_lists_by_prefix_in_key_order(store: ObjectStore) -> None:
+    keys = ["images/ab/1.png", "images/ab/2.png", "images/b0/3.png", "reports/1.html"]
+    for key in reversed(keys):
+        store.put(key, key.encode())
+    assert [item.key for item in store.iterate()] == keys
+    listed = list(store.iterate("images/ab"))
+    assert [item.key for item in listed] == keys[:2]
+    assert listed[0].size == len(keys[0])
+    assert abs(listed[0].modified.timestamp() - time.time()) < 120
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/etc/passwd", "a/../b", "..", "a//b", ".hidden", "a/.b", "a\\b", "a b", "x" * 600]
+)
+def test_keys_cannot_leave_the_store(store: ObjectStore, key: str) -> None:
+    for use in (store.get, store.exists, store.delete):
+        with pytest.raises(ValueError, match="not an object key"):
+            use(key)
+    with pytest.raises(ValueError, match="not an object key"):
+        store.put(key, b"")
+
+
+def test_racing_writers_leave_one_whole_object(store: ObjectStore) -> None:
+    bodies = [bytes([letter]) * 200_000 for letter in range(6)]
+    threads = [threading.Thread(target=store.put, args=("race", body)) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.get("race") in bodies
+
+
+def _write_for_ever(root: Path) -> None:
+    store = DirectoryStore(root)
+    number = 0
+    while True:
+        store.put("victim", bytes([number % 256]) * 3_000_000)
+        number += 1
+
+
+def test_a_killed_writer_leaves_a_whole_object(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    for milliseconds in (1, 4, 9):
+        store.delete("victim")
+        writer = multiprocessing.get_context("spawn").Process(target=_write_for_ever, args=(tmp_path,))
+        writer.start()
+        while not store.exists("victim"):
+            time.sleep(0.01)
+        time.sleep(milliseconds / 1000)
+        assert writer.pid is not None
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        data = store.get("victim")
+        assert len(data) == 3_000_000
+        assert len(set(data)) == 1
+        assert [item.key for item in store.iterate()] == ["victim"]
+
+
+def test_abandoned_temporary_files_go_after_a_day(tmp_path: Path) -> None:
+    DirectoryStore(tmp_path)
+    old, new = tmp_path / ".incoming" / "old", tmp_path / ".incoming" / "new"
+    old.write_bytes(b"x")
+    new.write_bytes(b"x")
+    os.utime(old, (time.time() - 90_000,) * 2)
+    DirectoryStore(tmp_path)
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_an_unreachable_server_is_a_failed_dependency() -> None:
+    store = S3Store("127.0.0.1:9", "bucket", "a:b", "secret", secure=False)
+    with pytest.raises(DependencyFailed, match="the object store failed"):
+        store.exists("key")
