@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 from shared.schemas.base import Contract
+from shared.schemas.results import JobResults
 
 MAX_TASK_CHARACTERS = 500
 MAX_LABEL_CHARACTERS = 200
@@ -262,7 +263,7 @@ class ResultsPage(Contract):
 
     job: str
     state: JobState
-    metrics: Annotated[dict[str, JsonValue] | None, Field(description="see docs/metrics.md")]
+    metrics: JobResults | None
     counterfactuals: list[CounterfactualView]
     failures: Annotated[list[ImageFailure], Field(description="the first 20 failed images")]
     next: str | None

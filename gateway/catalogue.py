@@ -1,0 +1,114 @@
+"""What a job may choose from: methods with their parameters, models under test, profiles; and the choice it gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from gateway.methods import METHODS
+from shared.problems import InvalidInput, validation_sentence
+from shared.profiles import Profile, load_profile, shipped_profiles
+from shared.schemas.evaluation import ModelUnderTestInfo
+from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply, ModelsListing, ModelView, ProfilesReply, ProfileView
+from shared.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A spec with every default filled in: `methods` are names with complete, checked parameters."""
+
+    methods: list[dict[str, Any]]
+    models: list[ModelUnderTestInfo]
+    classes: list[str]
+
+
+def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestInfo]) -> Plan:
+    """Fill in the profile's defaults and check names and parameters. Raises InvalidInput that names what there is.
+
+    `known_models` may be empty when the spec tests none. The classes are the spec's, else all that the models know.
+    """
+    chosen = {method.name: method.parameters for method in spec.methods or []}
+    methods = chosen or {name: {} for name in profile.defaults.methods}
+    models = _models(profile.defaults.models if spec.models is None else spec.models, known_models)
+    classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
+    return Plan(
+        methods=[
+            {"name": name, "parameters": _parameters(name, {**profile.methods.get(name, {}), **given})}
+            for name, given in methods.items()
+        ],
+        models=models,
+        classes=classes,
+    )
+
+
+def methods_listing(profile: Profile) -> MethodsReply:
+    """All methods, with the JSON schemas of their parameters; the profile's defaults are written into them."""
+    listing = []
+    for name, method in METHODS.items():
+        schema = method.parameters.model_json_schema()
+        for parameter, value in profile.methods.get(name, {}).items():
+            schema["properties"][parameter]["default"] = value
+        listing.append(
+            MethodInfo(
+                name=name,
+                summary=method.summary,
+                paper=method.paper,
+                default=name in profile.defaults.methods,
+                parameters=schema,
+            )
+        )
+    return MethodsReply(methods=listing)
+
+
+def models_listing(profile: Profile, known: Sequence[ModelUnderTestInfo]) -> ModelsListing:
+    """The models under test, with the profile's defaults marked."""
+    return ModelsListing(
+        models=[ModelView(**model.model_dump(), default=model.name in profile.defaults.models) for model in known]
+    )
+
+
+def profiles_listing(active: str) -> ProfilesReply:
+    """The shipped profiles, and the active one where it is the operator's own file."""
+    names = list(dict.fromkeys([*shipped_profiles(), active]))
+    return ProfilesReply(profiles=[_profile_view(load_profile(name), name == active) for name in names])
+
+
+def _profile_view(profile: Profile, active: bool) -> ProfileView:
+    roles: dict[str, Weights | None] = {
+        "caption": profile.caption.weights,
+        "language": profile.language.weights,
+        "diffusion": profile.diffusion.base,
+        "segmenter": profile.diffusion.segmenter,
+        "scorer": profile.evaluator.scorer,
+        **{f"control {kind}": weights for kind, weights in profile.diffusion.controlnets.items()},
+    }
+    return ProfileView(
+        name=profile.profile.name,
+        description=profile.profile.description,
+        active=active,
+        methods=profile.defaults.methods,
+        models=list(profile.evaluator.models_under_test),
+        weights={role: weights.id for role, weights in roles.items() if weights is not None},
+    )
+
+
+def _parameters(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    if name not in METHODS:
+        raise InvalidInput(f"there is no method {name!r}; there are {', '.join(METHODS)}")
+    try:
+        return METHODS[name].parameters.model_validate_json(json.dumps(given)).model_dump(mode="json")
+    except ValidationError as error:
+        sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
+        raise InvalidInput(f"the parameters of {name}: {sentence}") from error
+
+
+def _models(names: Sequence[str], known: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
+    by_name = {model.name: model for model in known}
+    if unknown := [name for name in names if name not in by_name]:
+        there_are = ", ".join(by_name) or "none"
+        raise InvalidInput(f"there is no model under test {', '.join(map(repr, unknown))}; there are: {there_are}")
+    return [by_name[name] for name in names]

@@ -1,0 +1,32 @@
+"""Opaque cursors of pages: the sort key of the last row, so that pages stay right while rows come and go."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+
+from shared.problems import InvalidInput
+
+
+def encode_cursor(key: Sequence[str | int]) -> str:
+    """The cursor that stands for "after the row with this sort key"."""
+    return base64.urlsafe_b64encode(json.dumps(list(key), separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, types: Sequence[type]) -> list[str | int]:
+    """The sort key in a cursor, with values of exactly these types. Raises InvalidInput for anything else."""
+    try:
+        key = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise _unknown() from error
+    if not isinstance(key, list) or [type(value) for value in key] != list(types):
+        raise _unknown()
+    if any(isinstance(value, int) and abs(value) >= 2**31 for value in key):
+        raise _unknown()
+    return key
+
+
+def _unknown() -> InvalidInput:
+    return InvalidInput("this cursor was not given by this list; take `next` of the page before, or leave it out")
