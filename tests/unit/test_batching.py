@@ -1,0 +1,297 @@
+"""The micro-batcher: order, fairness, dropping, halving, capacity, determinism, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+
+from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
+from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded, Problem
+
+Run = Callable[[str, Sequence[int]], Sequence[int | Exception]]
+
+
+class Recorder:
+    """A `run` that squares, remembers its batches, and can be held at a gate."""
+
+    def __init__(self, fits: int = 1_000) -> None:
+        self.batches: list[tuple[str, list[int]]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self.fits = fits
+
+    def __call__(self, key: str, items: Sequence[int]) -> list[int | Exception]:
+        self.entered.set()
+        assert self.gate.wait(10)
+        self.batches.append((key, list(items)))
+        if len(items) > self.fits:
+            raise OutOfMemory("too many at once")
+        return [ValueError("unlucky") if item == 13 else item * item for item in items]
+
+    async def hold(self) -> None:
+        """Return once the owner's thread stands at the closed gate."""
+        assert await asyncio.to_thread(self.entered.wait, 10)
+
+
+def batcher(run: Run, registry: CollectorRegistry | None = None, **policy: float) -> MicroBatcher[str, int, int]:
+    chosen = BatchPolicy(
+        max_batch=int(policy.get("max_batch", 4)),
+        max_wait=policy.get("max_wait", 0.0),
+        capacity=int(policy.get("capacity", 256)),
+        deterministic=bool(policy.get("deterministic", False)),
+    )
+    return MicroBatcher(run, chosen, BatchMetrics("test", registry or CollectorRegistry()))
+
+
+def soon(seconds: float = 10.0) -> float:
+    return time.monotonic() + seconds
+
+
+@given(
+    submissions=st.lists(
+        st.tuples(st.sampled_from("abc"), st.lists(st.integers(100, 10_000), min_size=1, max_size=5)), max_size=12
+    ),
+    max_batch=st.integers(1, 6),
+    deterministic=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_every_item_runs_once_in_order_and_only_with_its_own_key(
+    submissions: list[tuple[str, list[int]]], max_batch: int, deterministic: bool
+) -> None:
+    run = Recorder()
+    owner = batcher(run, max_batch=max_batch, deterministic=deterministic)
+
+    async def main() -> list[list[int]]:
+        return await asyncio.gather(*(owner.submit_all(items, key=key, deadline=soon()) for key, items in submissions))
+
+    try:
+        replies = asyncio.run(main())
+    finally:
+        owner.drain()
+    assert replies == [[item * item for item in items] for _, items in submissions]
+    assert all(len(items) <= max_batch for _, items in run.batches)
+    if deterministic:
+        assert all(len(items) == max_batch for _, items in run.batches)
+        return
+    for key in "abc":
+        sent = [item for name, items in submissions if name == key for item in items]
+        assert [item for name, items in run.batches if name == key for item in items] == sent
+
+
+def test_the_oldest_item_is_always_in_the_next_batch() -> None:
+    """A key with many items cannot starve another: batches start with the oldest item of the line."""
+    run = Recorder()
+    owner = batcher(run, max_batch=3)
+
+    async def main() -> None:
+        run.gate.clear()
+        blocker = asyncio.create_task(owner.submit(0, key="z", deadline=soon()))
+        await run.hold()
+        sent = [("a", 1), ("a", 2), ("b", 3), ("a", 4), ("a", 5), ("c", 6), ("b", 7), ("a", 8)]
+        waiting = []
+        for key, item in sent:
+            waiting.append(asyncio.create_task(owner.submit(item, key=key, deadline=soon())))
+            await asyncio.sleep(0)
+        run.gate.set()
+        await asyncio.gather(blocker, *waiting)
+
+    asyncio.run(main())
+    owner.drain()
+    assert run.batches == [("z", [0]), ("a", [1, 2, 4]), ("b", [3, 7]), ("a", [5, 8]), ("c", [6])]
+
+
+def test_waiting_fills_a_batch_and_a_full_one_does_not_wait() -> None:
+    run = Recorder()
+    owner = batcher(run, max_batch=4, max_wait=5.0)
+
+    async def main() -> float:
+        started = time.monotonic()
+        await asyncio.gather(*(owner.submit(item, key="a", deadline=soon()) for item in range(4)))
+        return time.monotonic() - started
+
+    assert asyncio.run(main()) < 2
+    owner.drain()
+    assert run.batches == [("a", [0, 1, 2, 3])]
+
+
+def test_expired_items_are_answered_at_once_and_never_run() -> None:
+    run = Recorder()
+    owner = batcher(run)
+
+    async def main() -> float:
+        run.gate.clear()
+        blocker = asyncio.create_task(owner.submit(1, key="a", deadline=soon()))
+        await run.hold()
+        started = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            await owner.submit(2, key="a", deadline=soon(0.05))
+        waited = time.monotonic() - started
+        run.gate.set()
+        await blocker
+        return waited
+
+    assert asyncio.run(main()) < 1
+    owner.drain()
+    assert run.batches == [("a", [1])]
+
+
+def test_cancelled_items_never_run_and_free_their_place() -> None:
+    run = Recorder()
+    owner = batcher(run, capacity=2)
+
+    async def main() -> int:
+        run.gate.clear()
+        blocker = asyncio.create_task(owner.submit(1, key="a", deadline=soon()))
+        await run.hold()
+        doomed = asyncio.create_task(owner.submit_all([2, 3], key="a", deadline=soon()))
+        await asyncio.sleep(0)
+        doomed.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await doomed
+        kept = asyncio.create_task(owner.submit(4, key="a", deadline=soon()))
+        await asyncio.sleep(0)
+        run.gate.set()
+        await blocker
+        return await kept
+
+    assert asyncio.run(main()) == 16
+    owner.drain()
+    assert run.batches == [("a", [1]), ("a", [4])]
+
+
+def test_a_full_line_refuses_all_or_nothing_and_says_when_to_come_back() -> None:
+    run = Recorder()
+    owner = batcher(run, capacity=3)
+
+    async def main() -> list[int]:
+        run.gate.clear()
+        blocker = asyncio.create_task(owner.submit(1, key="a", deadline=soon()))
+        await run.hold()
+        waiting = asyncio.create_task(owner.submit_all([2, 3], key="a", deadline=soon()))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as refused:
+            await owner.submit_all([4, 5], key="a", deadline=soon())
+        assert refused.value.retry_after is not None
+        assert 1 <= refused.value.retry_after <= 60
+        last = asyncio.create_task(owner.submit(6, key="a", deadline=soon()))
+        await asyncio.sleep(0)
+        run.gate.set()
+        return [await blocker, *await waiting, await last]
+
+    assert asyncio.run(main()) == [1, 4, 9, 36]
+    owner.drain()
+    assert sorted(item for _, items in run.batches for item in items) == [1, 2, 3, 6]
+
+
+@given(items=st.lists(st.integers(100, 999), min_size=1, max_size=9), fits=st.integers(1, 9))
+@settings(deadline=None, max_examples=40)
+def test_out_of_memory_halves_until_it_fits(items: list[int], fits: int) -> None:
+    run = Recorder(fits)
+    owner = batcher(run, max_batch=9, max_wait=0.05)
+    replies = asyncio.run(owner.submit_all(items, key="a", deadline=soon()))
+    owner.drain()
+    assert replies == [item * item for item in items]
+    assert [item for _, batch in run.batches if len(batch) <= fits for item in batch] == items
+
+
+def test_out_of_memory_of_one_item_alone_is_its_own_failure() -> None:
+    owner = batcher(Recorder(fits=0))
+    with pytest.raises(OutOfMemory):
+        asyncio.run(owner.submit(1, key="a", deadline=soon()))
+    owner.drain()
+
+
+def test_deterministic_batches_are_not_halved() -> None:
+    run = Recorder(fits=2)
+    owner = batcher(run, max_batch=4, deterministic=True)
+    with pytest.raises(OutOfMemory):
+        asyncio.run(owner.submit(1, key="a", deadline=soon()))
+    owner.drain()
+    assert run.batches == [("a", [1, 1, 1, 1])]
+
+
+def test_an_exception_for_one_item_is_raised_to_its_caller_only() -> None:
+    owner = batcher(Recorder(), max_wait=0.05)
+
+    async def main() -> list[int | BaseException]:
+        asked = (owner.submit(item, key="a", deadline=soon()) for item in (12, 13, 14))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    first, second, third = asyncio.run(main())
+    owner.drain()
+    assert (first, third) == (144, 196)
+    assert isinstance(second, ValueError)
+
+
+def test_wrong_number_of_results_is_an_error_and_the_owner_lives_on() -> None:
+    owner = batcher(lambda key, items: items[1:] if key == "short" else list(items))
+    with pytest.raises(Problem, match="0 results for 1 items"):
+        asyncio.run(owner.submit(1, key="short", deadline=soon()))
+    assert asyncio.run(owner.submit(2, key="fine", deadline=soon())) == 2
+    owner.drain()
+
+
+def test_drain_finishes_the_line_and_refuses_the_rest() -> None:
+    run = Recorder()
+    owner = batcher(run, max_batch=1, max_wait=1.0)
+
+    async def main() -> list[int]:
+        run.gate.clear()
+        asked = asyncio.create_task(owner.submit_all([1, 2, 3], key="a", deadline=soon()))
+        await run.hold()
+        draining = asyncio.create_task(asyncio.to_thread(owner.drain))
+        await asyncio.sleep(0.05)
+        with pytest.raises(NotReady):
+            await owner.submit(4, key="a", deadline=soon())
+        run.gate.set()
+        await draining
+        return await asked
+
+    assert asyncio.run(main()) == [1, 4, 9]
+
+
+def test_one_compute_lock_lets_one_model_run_at_a_time() -> None:
+    lock = threading.Lock()
+    running: list[int] = []
+    overlaps: list[int] = []
+
+    def run(key: str, items: Sequence[int]) -> list[int]:
+        running.append(1)
+        overlaps.append(len(running))
+        time.sleep(0.01)
+        running.pop()
+        return list(items)
+
+    owners = [MicroBatcher(run, BatchPolicy(1), BatchMetrics("test", CollectorRegistry()), lock) for _ in range(3)]
+
+    async def main() -> None:
+        await asyncio.gather(*(owner.submit(n, key="a", deadline=soon()) for n in range(3) for owner in owners))
+
+    asyncio.run(main())
+    for owner in owners:
+        owner.drain()
+    assert overlaps == [1] * 9
+
+
+def test_metrics_count_what_happened() -> None:
+    registry = CollectorRegistry()
+    owner = batcher(Recorder(fits=2), registry, max_batch=4, max_wait=0.05)
+    asyncio.run(owner.submit_all([1, 2, 3, 4], key="a", deadline=soon()))
+    owner.drain()
+    text = generate_latest(registry).decode()
+    for line in (
+        'contrafact_batch_items_total{outcome="done",service="test"} 4.0',
+        'contrafact_batch_items_total{outcome="halved",service="test"} 4.0',
+        'contrafact_batch_size_count{service="test"} 3.0',
+        'contrafact_batch_wait_seconds_count{service="test"} 4.0',
+        'contrafact_waiting{service="test"} 0.0',
+    ):
+        assert line in text
