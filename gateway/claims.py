@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, and_, case, exists, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session, aliased
@@ -24,6 +24,8 @@ from gateway.database import add_event, database_now
 from gateway.tables import Job, SourceImage, utc_now
 
 LeasedTable = type[Job] | type[SourceImage]
+
+MAX_REASON = 2_000
 
 # Literals, not parameters: only then can the databases prove that the partial indexes apply.
 _PENDING: ColumnElement[str] = literal_column("'pending'")
@@ -147,33 +149,24 @@ def fail(session: Session, lease: Lease, reason: str, max_attempts: int, delay: 
 
     False when the lease no longer holds.
     """
-    table = lease.table
-    attempts = session.scalar(select(table.attempts).where(table.lease_token == lease.token))
-    if attempts is None:
-        return False
-    final = attempts + 1 >= max_attempts
-    held = _give_up(
-        session,
-        lease,
-        {
-            "attempts": table.attempts + 1,
-            "failure": reason,
-            "state": "failed" if final else _open_state(table),
-            "not_before": database_now(delay),
-        },
-    )
-    if held and final:
-        _tell_failure(session, table, lease.id, lease.job_id, reason)
-    return held
+    return _count(session, lease, "attempts", reason, max_attempts, delay)
 
 
 def release(session: Session, lease: Lease, reason: str, delay: float) -> bool:
-    """Give the row back, without counting an attempt; it is claimable again after `delay` seconds."""
-    return _give_up(
-        session,
-        lease,
-        {"state": _open_state(lease.table), "failure": reason, "not_before": database_now(delay)},
-    )
+    """Give the row back, without counting an attempt; it is claimable again after `delay` seconds.
+
+    False when the lease no longer holds.
+    """
+    values = {"state": _open_state(lease.table), "failure": reason, "not_before": database_now(delay)}
+    return _give_up(session, lease, values)
+
+
+def lose(session: Session, lease: Lease, reason: str, max_lost_leases: int, delay: float) -> bool:
+    """Count a service that died over the row like a worker that did; again after `delay` seconds, until the limit.
+
+    False when the lease no longer holds.
+    """
+    return _count(session, lease, "lost_leases", reason, max_lost_leases, delay)
 
 
 def sweep(session: Session, max_lost_leases: int) -> int:
@@ -260,6 +253,27 @@ def _give_up(session: Session, lease: Lease, values: dict[str, Any]) -> bool:
         .execution_options(synchronize_session=False)
     )
     return held is not None
+
+
+def _count(
+    session: Session,
+    lease: Lease,
+    counter: Literal["attempts", "lost_leases"],
+    reason: str,
+    limit: int,
+    delay: float,
+) -> bool:
+    count = session.scalar(select(getattr(lease.table, counter)).where(lease.table.lease_token == lease.token))
+    if count is None:
+        return False
+    final = count + 1 >= limit
+    state = "failed" if final else _open_state(lease.table)
+    reason = reason.replace("\0", "")[:MAX_REASON]
+    values = {counter: count + 1, "failure": reason, "state": state, "not_before": database_now(delay)}
+    held = _give_up(session, lease, values)
+    if held and final:
+        _tell_failure(session, lease.table, lease.id, lease.job_id, reason)
+    return held
 
 
 def _tell_failure(session: Session, table: LeasedTable, row_id: str, job_id: str, reason: str) -> None:

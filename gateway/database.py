@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
-from gateway.tables import Event, Job, UtcDateTime
+from gateway.tables import Event, Job, Table, UtcDateTime
 
 Sessions = sessionmaker[Session]
 
 SQLITE_BUSY_MILLISECONDS = 30_000
+_READ_ONLY = "contrafact_read_only"
 
 
 def open_engine(url: str) -> Engine:
@@ -38,6 +42,22 @@ def open_engine(url: str) -> Engine:
 def open_sessions(engine: Engine) -> Sessions:
     """`with sessions.begin() as session:` is one transaction; rows stay readable after the commit."""
     return sessionmaker(engine, expire_on_commit=False)
+
+
+@contextmanager
+def reading(sessions: Sessions) -> Iterator[Session]:
+    """A session that only reads, from one snapshot; on SQLite it takes no write lock, so long reads hold nobody up."""
+    with sessions() as session:
+        session.connection(execution_options={_READ_ONLY: True})
+        yield session
+
+
+def insert_missing(session: Session, table: type[Table], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows whose primary key is not there yet; give them sorted by key, so that no two writers deadlock."""
+    if not rows:
+        return
+    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    session.execute(insert(table).on_conflict_do_nothing(), list(rows))
 
 
 def migrate(engine: Engine) -> None:
@@ -99,4 +119,5 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    read_only = connection.get_execution_options().get(_READ_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

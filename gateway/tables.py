@@ -308,7 +308,10 @@ class Prediction(Table):
 
 
 class RecordedCall(Table):
-    """A reply of a model service, kept under its key: images in `reply` are digests; `seconds` is what it cost."""
+    """A reply of a model service, kept under its key: images in `reply` are digests; `seconds` is what it cost.
+
+    Where images are given by digest, they are in the object store before the row is.
+    """
 
     __tablename__ = "recorded_calls"
 
@@ -316,7 +319,7 @@ class RecordedCall(Table):
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), index=True)
     endpoint: Mapped[str] = mapped_column(String(50))
     revision: Mapped[str] = mapped_column(String(200))
-    reply: Mapped[dict[str, Any]]
+    reply: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which would reorder keys and refuse some strings
     seconds: Mapped[float]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 

@@ -102,7 +102,7 @@ def upgrade() -> None:
         sa.Column("owner_id", sa.String(length=64), nullable=False),
         sa.Column("endpoint", sa.String(length=50), nullable=False),
         sa.Column("revision", sa.String(length=200), nullable=False),
-        sa.Column("reply", sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), nullable=False),
+        sa.Column("reply", sa.JSON(), nullable=False),
         sa.Column("seconds", sa.Double(), nullable=False),
         sa.Column("created_at", tables.UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(

@@ -1,0 +1,172 @@
+"""The model services, recorded: each call is made once per owner and weights, and found again ever after.
+
+One mechanism for four needs: resuming after a crash, not paying twice for a repeated job, a second model under test
+over the same counterfactuals, and the lineage of a result. A call's key is the digest of owner, endpoint, request (its
+images by digest) and the revision of the service's weights. Images reach the object store before the row that names
+them; the row is written in one short transaction, and no network call is made while a session is open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+
+from sqlalchemy import delete
+
+from gateway.database import Sessions, insert_missing, reading
+from gateway.model_services import Answered, Asked, Endpoint, ModelServices, TypedServices
+from gateway.tables import Image, OwnedImage, RecordedCall, utc_now
+from shared.images import CanonicalImage, Mode, decode, digest
+from shared.seeds import derive_digest
+from shared.storage import ObjectMissing, ObjectStore, image_key
+
+_PNG_COLOUR_TYPE = 25  # offset in a PNG file: 0 is grey
+
+
+class ImageShelf:
+    """The images of one step, by digest (`shared.schemas.base.ImageKeeper`): in memory, and written with `save`.
+
+    `keep` only remembers; `save` puts images into the object store and their rows into the database, once.
+    """
+
+    def __init__(self, store: ObjectStore, sessions: Sessions, owner_id: str) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._owner_id = owner_id
+        self._images: dict[str, CanonicalImage] = {}
+        self._digests: dict[bytes, str] = {}
+        self._saved: set[str] = set()
+
+    def keep(self, png: bytes) -> str:
+        """The digest of the image's pixels; remembers the image."""
+        name = hashlib.sha256(png).digest()
+        if name not in self._digests:
+            mode: Mode = "L" if png[_PNG_COLOUR_TYPE] == 0 else "RGB"
+            pixels = decode(png, mode)
+            height, width = pixels.shape[:2]
+            image = CanonicalImage(png, width, height, mode, digest(pixels))
+            self._digests[name] = image.digest
+            self._images.setdefault(image.digest, image)
+        return self._digests[name]
+
+    def load(self, digest: str) -> bytes:
+        """PNG bytes of an image that was kept here, or is in the store. Raises ObjectMissing."""
+        if digest not in self._images:
+            found = self.keep(self._store.get(image_key(digest)))
+            if found != digest:
+                raise ObjectMissing(image_key(digest))  # not what its name promises: make it again
+            self._saved.add(digest)
+        return self._images[digest].png
+
+    def save(self, digests: set[str]) -> None:
+        """Write kept images: the bytes first, then the rows that say that they are there."""
+        images = [self._images[name] for name in sorted(digests - self._saved)]
+        for image in images:
+            if not self._store.exists(image_key(image.digest)):
+                self._store.put(image_key(image.digest), image.png)
+        now = utc_now()
+        rows = [
+            {
+                "digest": image.digest,
+                "mode": image.mode,
+                "width": image.width,
+                "height": image.height,
+                "bytes": len(image.png),
+                "created_at": now,
+            }
+            for image in images
+        ]
+        owned = [{"owner_id": self._owner_id, "digest": image.digest, "created_at": now} for image in images]
+        with self._sessions.begin() as session:
+            insert_missing(session, Image, rows)
+            insert_missing(session, OwnedImage, owned)
+        self._saved |= digests
+
+
+class RecordedServices(TypedServices):
+    """The services for one step of one owner. `check` is called before each call and raises to stop the step."""
+
+    def __init__(
+        self,
+        services: ModelServices,
+        sessions: Sessions,
+        shelf: ImageShelf,
+        owner_id: str,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._services = services
+        self._sessions = sessions
+        self._shelf = shelf
+        self._owner_id = owner_id
+        self._check = check
+
+    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
+        """The recorded reply, or the service's, which is recorded."""
+        self._check()
+        asked = json.dumps(_by_digest(request, _Noting(self._shelf)), sort_keys=True, separators=(",", ":"))
+        revision = self._services.revision(endpoint.service)
+        found = self._find(endpoint, self._key(endpoint, asked, revision))
+        if found is not None:
+            return found
+        started = time.monotonic()
+        reply = self._services.call(endpoint, request)
+        seconds = time.monotonic() - started
+        revision = self._services.revision(endpoint.service)  # another one if the service was replaced meanwhile
+        self._record(endpoint, self._key(endpoint, asked, revision), revision, reply, seconds)
+        return reply
+
+    def _key(self, endpoint: Endpoint[Asked, Answered], asked: str, revision: str) -> str:
+        return derive_digest("recorded call", self._owner_id, endpoint.path, asked, revision).hex()
+
+    def _find(self, endpoint: Endpoint[Asked, Answered], key: str) -> Answered | None:
+        with reading(self._sessions) as session:
+            row = session.get(RecordedCall, key)
+        if row is None:
+            return None
+        try:
+            return endpoint.answered.model_validate(row.reply, context={"images": self._shelf})
+        except ObjectMissing:  # an image of the reply was removed: forget the reply, make the call again
+            with self._sessions.begin() as session:
+                session.execute(delete(RecordedCall).where(RecordedCall.key == key))
+            return None
+
+    def _record(
+        self, endpoint: Endpoint[Asked, Answered], key: str, revision: str, reply: Answered, seconds: float
+    ) -> None:
+        noting = _Noting(self._shelf)
+        answered = _by_digest(reply, noting)
+        if noting.digests:
+            self._shelf.save(noting.digests)
+        row = {
+            "key": key,
+            "owner_id": self._owner_id,
+            "endpoint": endpoint.path,
+            "revision": revision,
+            "reply": answered,
+            "seconds": seconds,
+            "created_at": utc_now(),
+        }
+        with self._sessions.begin() as session:
+            insert_missing(session, RecordedCall, [row])
+
+
+class _Noting:
+    """A shelf that notes which digests one message names."""
+
+    def __init__(self, shelf: ImageShelf) -> None:
+        self._shelf = shelf
+        self.digests: set[str] = set()
+
+    def keep(self, png: bytes) -> str:
+        name = self._shelf.keep(png)
+        self.digests.add(name)
+        return name
+
+    def load(self, digest: str) -> bytes:
+        return self._shelf.load(digest)
+
+
+def _by_digest(message: Asked, keeper: _Noting) -> dict[str, object]:
+    return message.model_dump(mode="json", context={"images": keeper})
