@@ -1,0 +1,480 @@
+"""DILLEMA (Baresi, Hu, Stocco, Tonella: arXiv 2502.04378): counterfactuals by caption, language model and ControlNet.
+
+Read this file from top to bottom as the paper's five steps: caption the image; name what may change without
+changing the ground truth; find alternatives; write the new caption; render it under control of the source's structure.
+The task description stands in every prompt, with one worked example (one-shot), as the paper says. Ours beyond the
+paper: the checks of `text_checks.py` and `checks.py`, the null arm, and `control_region` "keep" (docs/methods.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from gateway.methods.counterfactual import (
+    FACTORS,
+    Change,
+    Counterfactual,
+    Edit,
+    Factor,
+    Services,
+    SourceImage,
+    TaskDescription,
+    Verdict,
+)
+from gateway.methods.text_checks import check_caption, check_change, check_keyword
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
+from shared.schemas.caption import CaptionRequest
+from shared.schemas.diffusion import ControlKind, ControlRegion, Rendering, RenderRequest
+from shared.schemas.language import GenerateRequest, Message
+from shared.seeds import derive_seed
+
+Question = Literal["keywords", "alternatives", "rewrite"]
+
+
+class DillemaParameters(Contract):
+    """What a job may choose about DILLEMA. Defaults are ours; the paper's values are named where they differ."""
+
+    counterfactuals_per_image: Annotated[int, Field(ge=1, le=30, description="How many per image (paper: 5).")] = 4
+    edits_per_counterfactual: Annotated[
+        int, Field(ge=1, le=5, description="Changes in one new caption; 1 is needed for effects per cell.")
+    ] = 1
+    factors: Annotated[
+        tuple[Factor, ...] | None, Field(min_length=1, description="Only these factors change; null allows all.")
+    ] = None
+    control_region: Annotated[
+        Literal["keep", "full"],
+        Field(description="keep: control by the edges of what must stay; full: by all edges (the paper)."),
+    ] = "keep"
+    same_caption: Annotated[
+        bool, Field(description="All counterfactuals of an image share one new caption, with a seed each.")
+    ] = False
+    same_seed: Annotated[
+        bool, Field(description="All counterfactuals of an image share one seed, and so one null arm per region.")
+    ] = False
+    control: Annotated[ControlKind, Field(description="What the ControlNet sees of the source.")] = "canny"
+    control_scale: Annotated[float, Field(ge=0, le=2, description="Weight of the control.")] = 1.0
+    steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps.")] = 20
+    guidance: Annotated[float, Field(ge=1, le=30, description="Classifier-free guidance scale.")] = 7.5
+    negative_prompt: Annotated[str, Field(max_length=1_000, description="What the images should not show.")] = ""
+    caption_prompt: Annotated[str, Field(max_length=500, description="Prefix given to the captioner.")] = ""
+    caption_min_tokens: Annotated[int, Field(ge=0, le=200, description="Shortest caption.")] = 0
+    caption_max_tokens: Annotated[int, Field(ge=1, le=256, description="Longest caption.")] = 96
+    caption_beams: Annotated[int, Field(ge=1, le=8, description="Beams of the caption search.")] = 1
+    temperature: Annotated[
+        float, Field(ge=0, le=2, description="Of the alternatives; keywords and captions are written greedily.")
+    ] = 0.7
+    max_keywords: Annotated[int, Field(ge=1, le=16, description="Most keywords asked for.")] = 8
+    alternatives_per_keyword: Annotated[int, Field(ge=1, le=5, description="Most alternatives per keyword.")] = 3
+    thresholds: Annotated[
+        dict[str, dict[str, float]],
+        Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
+    ] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _images_differ(self) -> DillemaParameters:
+        if self.same_caption and self.same_seed and self.counterfactuals_per_image > 1:
+            raise ValueError("same_caption with same_seed renders one image many times: choose one of them")
+        return self
+
+
+# --- The prompts. The tiny language model is trained on them: tests/contract/test_prompts.py fails when they drift.
+
+_INTRODUCTION = "You help to test a vision model."
+_SYSTEM: dict[Question, str] = {
+    "keywords": f"{_INTRODUCTION} List the phrases of the caption that may change while the answer to the task stays "
+    "the same. Copy each phrase exactly. Leave out the class and what the task asks for. Factors: subject, object "
+    "(another thing nearby), background, adjective, domain (kind of picture), weather (and time of day), other. "
+    "The value is the plainest word for the phrase.",
+    "alternatives": f"{_INTRODUCTION} List other phrases that can stand in place of the phrase in the caption, each "
+    "with another value. The answer to the task must stay the same.",
+    "rewrite": f"{_INTRODUCTION} Write the caption with each change made. Copy everything else word for word. The "
+    "answer to the task must stay the same.",
+}
+_EXAMPLE_CAPTION = "A photo of a brown horse in a stable. It is a windy morning."
+_EXAMPLE = f"Task: name the animal\nClass: horse\nCaption: {_EXAMPLE_CAPTION}"
+_EXAMPLE_TURNS: dict[Question, tuple[str, str]] = {
+    "keywords": (
+        _EXAMPLE,
+        '{"keywords":[{"phrase":"photo","factor":"domain","value":"photo"},'
+        '{"phrase":"brown","factor":"adjective","value":"brown"},'
+        '{"phrase":"in a stable","factor":"background","value":"stable"},'
+        '{"phrase":"windy","factor":"weather","value":"wind"},'
+        '{"phrase":"morning","factor":"weather","value":"morning"}]}',
+    ),
+    "alternatives": (
+        f"{_EXAMPLE}\nPhrase: windy",
+        '{"alternatives":[{"phrase":"calm","value":"calm"},{"phrase":"stormy","value":"storm"}]}',
+    ),
+    "rewrite": (
+        f"{_EXAMPLE}\nChange: windy -> stormy",
+        '{"caption":"A photo of a brown horse in a stable. It is a stormy morning."}',
+    ),
+}
+
+
+def keyword_messages(task: TaskDescription, caption: str, ground_truth: str | None) -> list[Message]:
+    """The question for step 2: what may change."""
+    return _messages("keywords", _context(task, caption, ground_truth))
+
+
+def alternative_messages(task: TaskDescription, caption: str, ground_truth: str | None, phrase: str) -> list[Message]:
+    """The question for step 3: what could stand in place of one phrase."""
+    return _messages("alternatives", f"{_context(task, caption, ground_truth)}\nPhrase: {phrase}")
+
+
+def rewrite_messages(
+    task: TaskDescription, caption: str, ground_truth: str | None, changes: Sequence[tuple[str, str]]
+) -> list[Message]:
+    """The question for step 4: the caption with (from phrase, to phrase) changes applied."""
+    lines = "".join(f"\nChange: {old} -> {new}" for old, new in changes)
+    return _messages("rewrite", _context(task, caption, ground_truth) + lines)
+
+
+def _context(task: TaskDescription, caption: str, ground_truth: str | None) -> str:
+    known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
+    return f"Task: {task.text}{known}\nCaption: {caption}"
+
+
+def _messages(question: Question, asked: str) -> list[Message]:
+    example, answer = _EXAMPLE_TURNS[question]
+    return [
+        Message(role="system", content=_SYSTEM[question]),
+        Message(role="user", content=example),
+        Message(role="assistant", content=answer),
+        Message(role="user", content=asked),
+    ]
+
+
+# --- What the language model must answer: JSON schemas, every string and list bounded, keys in the order written.
+
+
+def _text(longest: int) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "maxLength": longest}
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def keyword_schema(most: int) -> dict[str, Any]:
+    """Schema of step 2's reply: at most `most` keywords."""
+    keyword = _object(phrase=_text(60), factor={"enum": list(FACTORS)}, value=_text(40))
+    return _object(keywords={"type": "array", "items": keyword, "maxItems": most})
+
+
+def alternative_schema(most: int) -> dict[str, Any]:
+    """Schema of step 3's reply: one to `most` alternatives."""
+    alternative = _object(phrase=_text(60), value=_text(40))
+    return _object(alternatives={"type": "array", "items": alternative, "minItems": 1, "maxItems": most})
+
+
+def rewrite_schema() -> dict[str, Any]:
+    """Schema of step 4's reply."""
+    return _object(caption=_text(600))
+
+
+def prompt_digest() -> str:
+    """SHA-256 over all prompts, rendered for fixed inputs, and the schemas."""
+    task = TaskDescription("task")
+    rendered = [
+        *keyword_messages(task, "caption", "class"),
+        *alternative_messages(task, "caption", None, "phrase"),
+        *rewrite_messages(task, "caption", "class", [("old", "new"), ("older", "newer")]),
+    ]
+    schemas = [keyword_schema(8), alternative_schema(3), rewrite_schema()]
+    return hashlib.sha256(json.dumps([[m.model_dump() for m in rendered], schemas]).encode()).hexdigest()
+
+
+_CODE_REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
+REVISION = hashlib.sha256(f"{_CODE_REVISION}/{prompt_digest()}".encode()).hexdigest()[:12]
+
+
+# --- The method.
+
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """A phrase of the caption that may change, and what it says in the plainest word."""
+
+    phrase: str
+    factor: Factor
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A phrase that can stand in place of a keyword's."""
+
+    phrase: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """An edit before rendering, its verdict by words, and what was asked and answered on the way to it."""
+
+    edit: Edit
+    verdict: Verdict
+    exchanges: tuple[Mapping[str, Any], ...]
+
+
+def dillema(
+    image: SourceImage, task: TaskDescription, services: Services, parameters: DillemaParameters, seed: int
+) -> Iterator[Counterfactual]:
+    """The counterfactuals of one source image: proposals in order, then their null arms.
+
+    Proposals that a text check refuses have no image; a keyword that must not change is such a proposal, with an empty
+    to-phrase. A failure of a service is raised: it fails the image rather than inventing an edit.
+    """
+    source = _Source(image, task, services, parameters, seed)
+    caption = source.caption()
+    keywords, refused = _keywords(source, caption)
+    proposals = [*refused, *_proposals(source, caption, keywords)]
+    yield from _render(source, caption, proposals)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A source image with all that its steps need: whom to ask, for which task, with which parameters and seeds."""
+
+    image: SourceImage
+    task: TaskDescription
+    services: Services
+    parameters: DillemaParameters
+    seed: int
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The other classes of the label set (all of them without ground truth)."""
+        return tuple(label for label in self.task.classes if label != self.image.ground_truth)
+
+    def derive(self, *parts: str | int) -> int:
+        """A seed that belongs to this image, method revision and job."""
+        return derive_seed(self.image.id, "dillema", REVISION, self.seed, *parts)
+
+    def caption(self) -> str:
+        """Step 1: a caption of several sentences."""
+        p = self.parameters
+        request = CaptionRequest(
+            images=[self.image.image],
+            prompt=p.caption_prompt,
+            min_tokens=p.caption_min_tokens,
+            max_tokens=p.caption_max_tokens,
+            beams=p.caption_beams,
+        )
+        return " ".join(self.services.caption(request).captions[0].split())
+
+    def ask(
+        self, question: Question, about: str, messages: list[Message], schema: dict[str, Any], temperature: float = 0.0
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """The language model's value, and the exchange for the lineage."""
+        seed = self.derive(question, about)
+        request = GenerateRequest(
+            messages=messages,
+            json_schema=schema,
+            temperature=temperature,
+            max_tokens=_REPLY_TOKENS[question],
+            seed=seed,
+        )
+        reply = self.services.generate(request)
+        exchange = {
+            "question": question,
+            "messages": [message.model_dump() for message in messages],
+            "reply": reply.text,
+            "temperature": temperature,
+            "seed": seed,
+            "attempts": reply.attempts,
+        }
+        return reply.value, exchange
+
+
+_REPLY_TOKENS: dict[Question, int] = {"keywords": 768, "alternatives": 384, "rewrite": 384}
+_KEYWORDS = TypeAdapter(dict[Literal["keywords"], list[Keyword]])
+_ALTERNATIVES = TypeAdapter(dict[Literal["alternatives"], list[Alternative]])
+_REWRITE = TypeAdapter(dict[Literal["caption"], str])
+
+
+def _keywords(source: _Source, caption: str) -> tuple[list[tuple[Keyword, Mapping[str, Any]]], list[_Proposal]]:
+    """Step 2: keywords that may change, of the allowed factors, each phrase once; and those that a check refused."""
+    truth, p = source.image.ground_truth, source.parameters
+    messages = keyword_messages(source.task, caption, truth)
+    value, exchange = source.ask("keywords", caption, messages, keyword_schema(p.max_keywords))
+    kept: list[tuple[Keyword, Mapping[str, Any]]] = []
+    refused: list[_Proposal] = []
+    seen: set[str] = set()
+    for keyword in _KEYWORDS.validate_python(value)["keywords"]:
+        if keyword.phrase.lower() in seen or (p.factors is not None and keyword.factor not in p.factors):
+            continue
+        seen.add(keyword.phrase.lower())
+        if refusal := check_keyword(keyword.phrase, caption, truth, source.task.classes):
+            edit = Edit((Change(keyword.factor, keyword.phrase, "", keyword.value, ""),), caption, "")
+            refused.append(_Proposal(edit, refusal, (exchange,)))
+        else:
+            kept.append((keyword, exchange))
+    return kept, refused
+
+
+def _alternatives(source: _Source, caption: str, keyword: Keyword) -> tuple[list[Change], Mapping[str, Any]]:
+    """Step 3: the changes that one keyword offers, unchecked."""
+    p = source.parameters
+    messages = alternative_messages(source.task, caption, source.image.ground_truth, keyword.phrase)
+    schema = alternative_schema(p.alternatives_per_keyword)
+    value, exchange = source.ask("alternatives", f"{caption}/{keyword.phrase}", messages, schema, p.temperature)
+    found = _ALTERNATIVES.validate_python(value)["alternatives"]
+    return [Change(keyword.factor, keyword.phrase, a.phrase, keyword.value, a.value) for a in found], exchange
+
+
+def plan(
+    keywords: Sequence[Keyword], alternatives: Callable[[Keyword], Sequence[Change]], edits: int, rounds: int, seed: int
+) -> Iterator[tuple[Change, ...]]:
+    """Which changes become counterfactuals: rounds over the shuffled keywords, a fresh alternative each time.
+
+    So few counterfactuals are spread over many keywords, and many over all alternatives. `alternatives` is asked only
+    for keywords that are reached. With `edits` above 1 a keyword is joined by the next ones in the shuffled order.
+    """
+    order = list(keywords)
+    Random(seed).shuffle(order)
+    width = min(edits, len(order))
+    done: set[frozenset[Change]] = set()
+    for turn in range(rounds):
+        for place in range(len(order)):
+            chosen: list[Change] = []
+            for step in range(width):
+                options = alternatives(order[(place + step) % len(order)])
+                if step == 0 and turn >= len(options):
+                    break
+                chosen.append(options[(turn + step * place) % len(options)])
+            if chosen and frozenset(chosen) not in done:
+                done.add(frozenset(chosen))
+                yield tuple(chosen)
+
+
+def _proposals(
+    source: _Source, caption: str, keywords: Sequence[tuple[Keyword, Mapping[str, Any]]]
+) -> Iterator[_Proposal]:
+    """Steps 3 and 4, until enough edits have passed the checks or the alternatives are used up."""
+    p, truth = source.parameters, source.image.ground_truth
+    asked = dict(keywords)
+    answers: dict[Keyword, tuple[list[Change], Mapping[str, Any]]] = {}
+
+    def options(keyword: Keyword) -> list[Change]:
+        if keyword not in answers:
+            answers[keyword] = _alternatives(source, caption, keyword)
+        return answers[keyword][0]
+
+    wanted = 1 if p.same_caption else p.counterfactuals_per_image
+    seen: set[frozenset[tuple[str, str]]] = set()
+    by_phrase = {keyword.phrase: keyword for keyword in asked}
+    for changes in plan(
+        list(asked), options, p.edits_per_counterfactual, p.alternatives_per_keyword, source.derive("plan")
+    ):
+        changed = [by_phrase[change.from_phrase] for change in changes]
+        exchanges = (asked[changed[0]], *(answers[keyword][1] for keyword in changed))
+        same = frozenset((change.from_phrase, change.to_value.lower()) for change in changes)
+        refusal = next(filter(None, (check_change(c, truth, source.classes) for c in changes)), None)
+        if refusal is None and same in seen:
+            refusal = Verdict(False, "duplicate edit", "the same values are already changed in another edit")
+        seen.add(same)
+        if refusal:
+            yield _Proposal(Edit(changes, caption, ""), refusal, exchanges)
+            continue
+        proposal = _rewritten(source, caption, changes, exchanges)
+        yield proposal
+        wanted -= proposal.verdict.accepted
+        if not wanted:
+            return
+
+
+def _rewritten(
+    source: _Source, caption: str, changes: tuple[Change, ...], exchanges: tuple[Mapping[str, Any], ...]
+) -> _Proposal:
+    """Step 4: the new caption, by the language model, and its check."""
+    truth = source.image.ground_truth
+    pairs = [(change.from_phrase, change.to_phrase) for change in changes]
+    messages = rewrite_messages(source.task, caption, truth, pairs)
+    value, exchange = source.ask("rewrite", f"{caption}/{pairs}", messages, rewrite_schema())
+    new_caption = " ".join(_REWRITE.validate_python(value)["caption"].split())
+    refusal = check_caption(changes, caption, new_caption, truth, source.classes)
+    return _Proposal(Edit(changes, caption, new_caption), refusal or Verdict(True), (*exchanges, exchange))
+
+
+def region_of(edit: Edit, parameters: DillemaParameters) -> ControlRegion:
+    """Which edges control an edit: a new background must be free of the old one's, other edits keep the structure."""
+    if parameters.control_region == "full":
+        return "full"
+    return "object" if any(change.factor == "background" for change in edit.changes) else "structure"
+
+
+def _render(source: _Source, caption: str, proposals: Sequence[_Proposal]) -> Iterator[Counterfactual]:
+    """Step 5: render accepted edits and their null arms (one per seed and region), then check the images."""
+    p = source.parameters
+    if p.same_caption:
+        accepted = [proposal for proposal in proposals if proposal.verdict.accepted]
+        proposals = [*proposals, *accepted * (p.counterfactuals_per_image - 1)]
+    seeds = [source.derive("render", 0 if p.same_seed else ordinal) for ordinal in range(len(proposals))]
+    arms = {
+        ordinal: Rendering(prompt=x.edit.new_caption, region=region_of(x.edit, p), seed=seeds[ordinal])
+        for ordinal, x in enumerate(proposals)
+        if x.verdict.accepted
+    }
+    nulls: dict[tuple[int, ControlRegion], int] = {}
+    for rendering in list(arms.values()):
+        if (rendering.seed, rendering.region) not in nulls:
+            ordinal = len(proposals) + len(nulls)
+            nulls[rendering.seed, rendering.region] = ordinal
+            arms[ordinal] = rendering.model_copy(update={"prompt": caption})
+    rendered = _renderings(source, arms)
+    for ordinal in range(len(proposals) + len(nulls)):
+        proposal = proposals[ordinal] if ordinal < len(proposals) else None
+        arm = arms.get(ordinal)
+        yield Counterfactual(
+            ordinal=ordinal,
+            arm="edit" if proposal else "null",
+            seed=arm.seed if arm else seeds[ordinal],
+            edit=proposal.edit if proposal else None,
+            null_ordinal=nulls[arm.seed, arm.region] if arm and proposal else None,
+            image=rendered[ordinal] if arm else None,
+            verdict=proposal.verdict if proposal else Verdict(True),
+            lineage=_lineage(p, caption, arm, proposal),
+        )
+
+
+def _renderings(source: _Source, arms: Mapping[int, Rendering]) -> dict[int, ImagePayload]:
+    """The rendered images by ordinal, in as few messages as the limit of images per message allows."""
+    p = source.parameters
+    images: dict[int, ImagePayload] = {}
+    ordinals = sorted(arms)
+    size = MAX_IMAGES_PER_MESSAGE - 1
+    for batch in (ordinals[start : start + size] for start in range(0, len(ordinals), size)):
+        request = RenderRequest(
+            source=source.image.image,
+            renderings=[arms[ordinal] for ordinal in batch],
+            control=p.control,
+            control_scale=p.control_scale,
+            negative_prompt=p.negative_prompt,
+            steps=p.steps,
+            guidance=p.guidance,
+        )
+        images.update(zip(batch, source.services.render(request).images, strict=True))
+    return images
+
+
+def _lineage(
+    parameters: DillemaParameters, caption: str, arm: Rendering | None, proposal: _Proposal | None
+) -> dict[str, Any]:
+    """How a counterfactual came about: enough to make it again."""
+    return {
+        "method": "dillema",
+        "revision": REVISION,
+        "parameters": parameters.model_dump(mode="json"),
+        "caption": caption,
+        "exchanges": list(proposal.exchanges) if proposal else [],
+        "rendering": arm.model_dump(mode="json") if arm else None,
+    }
