@@ -1,0 +1,157 @@
+"""What the tiny language model learns from: DILLEMA's three questions about captions, with right answers.
+
+The questions are built by the method's own functions. A task asks for one field of the scene; a good answer never
+changes that field, nor the class.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from gateway.methods.counterfactual import TaskDescription
+from gateway.methods.dillema import alternative_messages, keyword_messages, rewrite_messages
+from shared.schemas.language import Message
+from tinyworld.captions import Description, Mention, describe
+from tinyworld.phrases import SLOTS, Sentences, slot_of, with_articles
+from tinyworld.tokenizer import english_words
+from tinyworld.world import EDIT_FACTOR, Scene, Split, sample_scene
+
+Kind = Literal["keywords", "alternatives", "rewrite"]
+KINDS: tuple[Kind, ...] = ("keywords", "alternatives", "rewrite")
+_VERBS = ("classify", "recognise", "identify", "name", "tell", "detect")
+_THINGS = ("the vehicle", "the object", "the main object", "what is shown", "the thing", "cars and buses")
+_PLACES = ("", " in the image", " in the picture", " in a street photo", " that the picture shows", " in a photo")
+TASKS: dict[str, Sentences] = {
+    "label": Sentences(
+        (
+            *(f"{verb} {thing}{place}" for verb in _VERBS for thing in _THINGS for place in _PLACES),
+            *("image classification", "object recognition", "which object is this?"),
+        ),
+        ("what is this?", "decide which vehicle one sees", "put the image into its class", "find out what it is"),
+    ),
+    "weather": Sentences(
+        ("recognise the weather", "tell what the weather is like", "classify the weather in the picture"),
+        ("which weather is it?",),
+    ),
+    "time": Sentences(
+        ("tell the time of day", "decide whether it is day or night", "recognise the time of day"), ("is it day?",)
+    ),
+    "colour": Sentences(
+        ("name the colour of the object", "which colour does the object have?", "recognise the colour"),
+        ("what colour is it?",),
+    ),
+    "background": Sentences(
+        ("recognise the place", "tell where the picture was taken", "classify the background"), ("where is this?",)
+    ),
+    "companion": Sentences(
+        ("tell what stands beside the object", "name the thing nearby", "which animal stands beside it?"),
+        ("what else is there?",),
+    ),
+    "style": Sentences(
+        ("tell photos from paintings", "recognise the kind of picture", "classify the style"), ("is this a photo?",)
+    ),
+}
+_WORDS = english_words()[:1500]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One question and its right answer. `description` is the caption asked about, `changes` those of a rewrite."""
+
+    kind: Kind
+    messages: list[Message]
+    reply: str
+    description: Description
+    asked: Mention | None = None
+    forbidden: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wordings:
+    """Which captions and tasks examples are made of."""
+
+    split: Split = "generator"
+    allow_withheld: bool = False  # withheld combinations of factors
+    withheld_wording: bool = False
+    noise: float = 0.2  # share of captions with a sentence of random words, and of changes to random words
+
+
+def example(kind: Kind, seed: int, wordings: Wordings) -> Example:
+    """Example number `seed` (0 to 9,999,999) of a kind; the same in every process."""
+    random = Random(f"{kind}/{seed}")
+    while True:
+        scene = sample_scene(wordings.split, random.randrange(10_000_000), allow_withheld=wordings.allow_withheld)
+        field, task, truth = _task(scene, random, wordings.withheld_wording)
+        said = describe(scene, random.randrange(2**31), withheld_wording=wordings.withheld_wording)
+        if random.random() < wordings.noise:
+            said = _with_noise(said, random)
+        mentions = [m for m in said.mentions if m.field in EDIT_FACTOR and m.field != field]
+        if kind == "keywords":
+            return Example(kind, keyword_messages(task, said.text, truth), _keywords(mentions), said, forbidden=field)
+        if mentions and kind == "alternatives":
+            mention = random.choice(mentions)
+            messages = alternative_messages(task, said.text, truth, mention.phrase)
+            return Example(kind, messages, _dumps({"alternatives": _alternatives(mention, random, 3)}), said, mention)
+        if mentions:
+            chosen = random.sample(mentions, min(len(mentions), random.choice((1, 1, 1, 2, 3))))
+            changes = [(m.phrase, _replacement(m, random, wordings.noise)) for m in chosen]
+            messages = rewrite_messages(task, said.text, truth, changes)
+            return Example(kind, messages, _dumps({"caption": rewritten(said.text, changes)}), said)
+
+
+def rewritten(text: str, changes: list[tuple[str, str]]) -> str:
+    """The text with the first occurrence of each old phrase replaced, articles made to fit."""
+    for old, new in changes:
+        text = re.sub(rf"\b{re.escape(old)}\b", new, text, count=1)
+    return with_articles(text)
+
+
+def _task(scene: Scene, random: Random, withheld: bool) -> tuple[str, TaskDescription, str | None]:
+    """The field that the task asks for, its wording, and the ground truth where the user gave one."""
+    field = "label" if random.random() < 0.8 else random.choice([name for name in TASKS if name != "label"])
+    if field == "companion" and scene.companion == "none":
+        field = "label"
+    text = random.choice(TASKS[field].withheld if withheld and random.random() < 0.5 else TASKS[field].usual)
+    if random.random() < 0.3:
+        text = text[0].upper() + text[1:]
+    if random.random() < 0.2 and text[-1] != "?":
+        text += "."
+    truth = str(getattr(scene, field)) if random.random() < 0.8 else None
+    return field, TaskDescription(text), truth
+
+
+def _with_noise(said: Description, random: Random) -> Description:
+    words = random.choices(_WORDS, k=random.randint(2, 6))
+    return Description(f"{said.text} {' '.join(words).capitalize()}.", said.mentions)
+
+
+def _keywords(mentions: list[Mention]) -> str:
+    return _dumps(
+        {"keywords": [{"phrase": m.phrase, "factor": EDIT_FACTOR[m.field], "value": m.value} for m in mentions]}
+    )
+
+
+def _alternatives(mention: Mention, random: Random, most: int) -> list[dict[str, str]]:
+    """Up to `most` other values of the mention's field, in phrases of the same slot."""
+    wordings = SLOTS[slot_of(mention.phrase, field=mention.field)].wordings
+    values = [value for value in wordings if value != mention.value]
+    chosen = random.sample(values, min(most, len(values)))
+    return [{"phrase": _synonym(wordings[value].usual, random), "value": value} for value in chosen]
+
+
+def _replacement(mention: Mention, random: Random, noise: float) -> str:
+    if random.random() < noise:
+        return " ".join(random.choices(_WORDS, k=random.randint(1, 2)))
+    return _alternatives(mention, random, 1)[0]["phrase"]
+
+
+def _synonym(phrases: tuple[str, ...], random: Random) -> str:
+    return random.choice(phrases[1:]) if len(phrases) > 1 and random.random() < 0.3 else phrases[0]
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
