@@ -46,3 +46,4 @@ class RenderReply(Contract):
     controls: dict[ControlRegion, ImagePayload]
     keep_mask: ImagePayload | None
     evaluations: int
+    prompts: list[str] = Field(default_factory=list)

@@ -1,0 +1,38 @@
+"""diffusion_service over HTTP: `POST /v1/renderings`, and what every model service answers.
+
+Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory diffusion_service.app:create_app --port 8003`
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from fastapi import FastAPI
+
+from diffusion_service.model import DiffusionModel, choose_device
+from shared.profiles import load_profile
+from shared.schemas.diffusion import RenderReply, RenderRequest
+from shared.service import MakeBatcher, ModelService, ServiceSettings
+
+CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
+
+
+def create_app(settings: ServiceSettings | None = None, compute_lock: threading.Lock | None = None) -> FastAPI:
+    """The service under `settings` (by default: the environment's); see `shared.service`."""
+    settings = settings or ServiceSettings()
+    profile = load_profile(settings.profile).diffusion
+
+    def load(make_batcher: MakeBatcher) -> DiffusionModel:
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        torch.backends.cudnn.deterministic = settings.deterministic
+        return DiffusionModel(profile, choose_device(settings.device), make_batcher)
+
+    service = ModelService("diffusion_service", CODE_REVISION, settings, load, compute_lock)
+
+    @service.post("/v1/renderings", RenderRequest, RenderReply)
+    async def renderings(request: RenderRequest, deadline: float) -> RenderReply:
+        return await service.model.render(request, deadline)
+
+    return service.app

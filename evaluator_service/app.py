@@ -1,0 +1,58 @@
+"""evaluator_service over HTTP: predictions, embeddings, structure agreement, and what every model service answers.
+
+Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory evaluator_service.app:create_app --port 8004`
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from fastapi import FastAPI
+
+from evaluator_service.model import EvaluatorModel, choose_device
+from shared.profiles import load_profile
+from shared.schemas.evaluation import (
+    EmbedReply,
+    EmbedRequest,
+    ModelsReply,
+    PredictReply,
+    PredictRequest,
+    StructureReply,
+    StructureRequest,
+)
+from shared.service import MakeBatcher, ModelService, ServiceSettings
+
+CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
+
+
+def create_app(settings: ServiceSettings | None = None, compute_lock: threading.Lock | None = None) -> FastAPI:
+    """The service under `settings` (by default: the environment's); see `shared.service`."""
+    settings = settings or ServiceSettings()
+    profile = load_profile(settings.profile).evaluator
+
+    def load(make_batcher: MakeBatcher) -> EvaluatorModel:
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        torch.backends.cudnn.deterministic = settings.deterministic
+        return EvaluatorModel(profile, choose_device(settings.device), make_batcher)
+
+    service = ModelService("evaluator_service", CODE_REVISION, settings, load, compute_lock)
+
+    @service.post("/v1/predictions", PredictRequest, PredictReply)
+    async def predictions(request: PredictRequest, deadline: float) -> PredictReply:
+        return await service.model.predict(request, deadline)
+
+    @service.post("/v1/embeddings", EmbedRequest, EmbedReply)
+    async def embeddings(request: EmbedRequest, deadline: float) -> EmbedReply:
+        return await service.model.embed(request, deadline)
+
+    @service.post("/v1/structure", StructureRequest, StructureReply)
+    async def structure(request: StructureRequest, deadline: float) -> StructureReply:
+        return await service.model.structure(request)
+
+    @service.app.get("/v1/models", description="The models under test that this profile names.")
+    async def models() -> ModelsReply:
+        return ModelsReply(models=service.model.models_under_test)
+
+    return service.app

@@ -1,0 +1,141 @@
+"""diffusion_service over HTTP, on small weights: replies, company, refusals, info."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from diffusion_service.app import create_app
+from shared.images import decode, encode
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import Rendering, RenderReply, RenderRequest
+from shared.schemas.service import ServiceInfo
+from shared.service import ServiceSettings
+from tests.contract.serving import serving
+from tests.contract.small_diffusion import write_diffusion, write_segmenter
+
+RANDOM = np.random.default_rng(6)
+PROFILE = """
+[profile]
+name = "small"
+description = "small weights, not trained"
+[caption]
+engine = "openai"
+server = {{ url = "http://127.0.0.1:9", model = "m", revision = "1", licence = "none", gigabytes = 1 }}
+[language]
+engine = "openai"
+server = {{ url = "http://127.0.0.1:9", model = "m", revision = "1", licence = "none", gigabytes = 1 }}
+[diffusion]
+max_batch = 4
+keep_labels = ["object"]
+base = {{ path = "base", dtype = "bfloat16", licence = "none", gigabytes = 0.01 }}
+controlnets.canny = {{ path = "control", dtype = "bfloat16", licence = "none", gigabytes = 0.01 }}
+{segmenter}
+[evaluator]
+scorer = {{ path = "scorer", licence = "none", gigabytes = 0.01 }}
+[defaults]
+methods = ["dillema"]
+"""
+SEGMENTER = 'segmenter = { path = "segmenter", licence = "none", gigabytes = 0.01 }'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("diffusion")
+    write_diffusion(folder)
+    write_segmenter(folder / "segmenter")
+    (folder / "small.toml").write_text(PROFILE.format(segmenter=SEGMENTER))
+    (folder / "blind.toml").write_text(PROFILE.format(segmenter=""))
+    return folder
+
+
+def settings(folder: Path, profile: str = "small", **changed: Any) -> ServiceSettings:
+    return ServiceSettings(profile=str(folder / f"{profile}.toml"), device="cpu", threads=1, **changed)
+
+
+def photo(width: int = 64, height: int = 64) -> ImagePayload:
+    return ImagePayload(png=encode(RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)))
+
+
+def request(source: ImagePayload, *renderings: Rendering, **changed: Any) -> RenderRequest:
+    return RenderRequest(source=source, renderings=list(renderings), **{"steps": 2, **changed})
+
+
+async def render(client: httpx.AsyncClient, asked: RenderRequest) -> RenderReply:
+    reply = await client.post("/v1/renderings", content=asked.model_dump_json())
+    assert reply.status_code == 200, reply.text
+    return RenderReply.model_validate_json(reply.content)
+
+
+def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            asked = request(
+                photo(90, 70),
+                Rendering(prompt="A red car.", seed=1),
+                Rendering(prompt="A red car.", seed=1, region="structure"),
+                Rendering(prompt="A red car.", seed=1),
+            )
+            reply = await render(client, asked)
+            assert [decode(image.png).shape for image in reply.images] == [(70, 90, 3)] * 3
+            assert reply.images[0] == reply.images[2], "the null arm of equal inputs is the same image"
+            assert set(reply.controls) == {"full", "structure"}
+            assert reply.keep_mask is not None
+            assert decode(reply.keep_mask.png, "L").shape == (70, 90)
+            assert (reply.evaluations, reply.prompts) == (4, ["A red car."] * 3)
+
+    asyncio.run(scenario())
+
+
+def test_deterministic_replies_do_not_depend_on_company_or_order(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
+            first = request(photo(), Rendering(prompt="A red car.", seed=1), Rendering(prompt="Snow.", seed=2))
+            others = [request(photo(), Rendering(prompt=f"A bus {n}.", seed=n)) for n in range(3)]
+            alone = await render(client, first)
+            crowd = await asyncio.gather(*(render(client, one) for one in [*others, first]))
+            assert crowd[-1] == alone
+            info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
+            assert info.deterministic
+            assert [item.role for item in info.weights] == ["base", "controlnet-canny", "segmenter"]
+            metrics = (await client.get("/metrics")).text
+            assert 'contrafact_batch_size_bucket{le="4.0"' in metrics
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_cannot_be_rendered_are_refused_in_words(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder, "blind"))) as client:
+            source = photo()
+            full = request(source, Rendering(prompt="A red car.", seed=1))
+            keep = request(source, Rendering(prompt="A red car.", seed=1, region="object"))
+            broken = full.model_copy(update={"source": ImagePayload(png=b"no image")})
+            for asked, status, words in [(keep, 422, "segmenter"), (broken, 400, "not a PNG")]:
+                reply = await client.post("/v1/renderings", content=asked.model_dump_json())
+                assert reply.status_code == status
+                assert words in reply.json()["detail"]
+            for change in ({"steps": 0}, {"editor": "magic"}, {"renderings": []}, {"unknown": 1}):
+                reply = await client.post("/v1/renderings", json={**full.model_dump(mode="json"), **change})
+                assert reply.status_code == 422
+                assert next(iter(change)) in reply.json()["detail"]
+            assert (await render(client, full)).keep_mask is None
+
+    asyncio.run(scenario())
+
+
+def test_weights_that_do_not_load_are_named(folder: Path, tmp_path: Path) -> None:
+    text = PROFILE.format(segmenter=SEGMENTER).replace('keep_labels = ["object"]', 'keep_labels = ["car"]')
+    (folder / "wrong.toml").write_text(text)
+
+    async def scenario() -> None:
+        with pytest.raises(AssertionError, match="keep_labels"):
+            async with serving(create_app(settings(folder, "wrong"))):
+                pass
+
+    asyncio.run(scenario())
