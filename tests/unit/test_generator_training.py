@@ -1,0 +1,49 @@
+"""What the generator's training rests on: the quick group normalisation and the control images."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from tinyworld.dataset import edges_of, sibling, training_edges
+from tinyworld.group_norm import quicken
+from tinyworld.pictures import rendered
+from tinyworld.world import sample_scene, withheld
+
+
+def test_quick_group_norm_has_the_gradients_of_torch() -> None:
+    torch.manual_seed(0)
+    norm = nn.GroupNorm(4, 24)
+    nn.init.normal_(norm.weight)
+    x = torch.randn(3, 24, 6, 10).to(memory_format=torch.channels_last).requires_grad_()
+    expected = torch.autograd.grad((norm(x) ** 3).sum(), (x, norm.weight, norm.bias))
+    quicken(norm)
+    found = torch.autograd.grad((norm(x) ** 3).sum(), (x, norm.weight, norm.bias))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_siblings_share_geometry_and_are_never_withheld() -> None:
+    random = np.random.default_rng(3)
+    for index in range(200):
+        scene = sample_scene("generator", index, allow_withheld=False)
+        other = sibling(scene, random)
+        assert not withheld(other)
+        assert other != scene
+        assert (other.label, other.size, other.geometry_seed) == (scene.label, scene.size, scene.geometry_seed)
+
+
+def test_object_edges_are_some_of_all_edges() -> None:
+    image, mask = rendered(sample_scene("demo", 4))
+    full, held = edges_of(image, mask, "full"), edges_of(image, mask, "object")
+    assert 0 < held.sum() < full.sum()
+    assert not (held & ~full).any()
+    assert not edges_of(image, mask, "none").any()
+
+
+def test_training_edges_follow_from_the_random_stream() -> None:
+    scene = sample_scene("generator", 5, allow_withheld=False)
+    first, second = (training_edges(scene, *rendered(scene), np.random.default_rng(9)) for _ in range(2))
+    assert np.array_equal(first, second)
+    assert set(np.unique(first)) <= {0, 1}

@@ -1,0 +1,139 @@
+"""Train the autoencoder of the tiny generator: `python -m tinyworld.train_autoencoder --minutes 14`.
+
+AutoencoderKL at f = 4, four latent channels, on 64-pixel crops of pictures of generator scenes: it is
+convolutional throughout, without attention, so it serves whole pictures unseen. L1, a little squared
+error, the same of the picture's gradients (edges look soft without it), and a very small KL term. CPU
+or GPU; stop and start again at will, the run goes on from `runs/autoencoder/checkpoint.pt`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tinyworld.contact_sheet import contact_sheet
+from tinyworld.group_norm import quicken
+from tinyworld.pictures import pictures, split_scene
+from tinyworld.render import render
+from tinyworld.training_loop import Recipe, device, recipe_record, train
+from tinyworld.world import sample_scene
+
+WEIGHTS = Path("tinyworld/weights/diffusion")
+CROP = 64
+
+
+def build() -> AutoencoderKL:
+    """An untrained autoencoder of 1.6 million parameters."""
+    return AutoencoderKL(
+        block_out_channels=(32, 64, 96),
+        down_block_types=("DownEncoderBlock2D",) * 3,
+        up_block_types=("UpDecoderBlock2D",) * 3,
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=16,
+        sample_size=128,
+        mid_block_add_attention=False,
+    )
+
+
+def to_model(images: NDArray[np.uint8], on: torch.device) -> Tensor:
+    """Pictures (n x h x w x 3, uint8) as the model's input (n x 3 x h x w, -1 to 1)."""
+    tensor = torch.from_numpy(np.ascontiguousarray(images)).to(on).permute(0, 3, 1, 2)
+    return tensor.float().div(127.5).sub(1).contiguous(memory_format=torch.channels_last)
+
+
+def to_pictures(tensor: Tensor) -> NDArray[np.uint8]:
+    """The inverse of `to_model`, rounded and clipped."""
+    pixels = tensor.float().add(1).mul(127.5).round().clamp(0, 255).byte()
+    return np.asarray(pixels.permute(0, 2, 3, 1).cpu().numpy(), np.uint8)
+
+
+def reconstruction_loss(output: Tensor, target: Tensor) -> Tensor:
+    error = output - target
+    across = error[..., 1:] - error[..., :-1]
+    down = error[..., 1:, :] - error[..., :-1, :]
+    return error.abs().mean() + 0.5 * error.square().mean() + 0.5 * (across.abs().mean() + down.abs().mean())
+
+
+class _Crops:
+    """Random 64-pixel crops by step, and their loss."""
+
+    def __init__(self, images: NDArray[np.uint8], batch: int, on: torch.device) -> None:
+        self.images, self.batch, self.on = images, batch, on
+
+    def loss(self, model: nn.Module, step: int) -> Tensor:
+        random = np.random.default_rng((0xAE, step))
+        chosen = random.integers(len(self.images), size=self.batch)
+        corners = random.integers(self.images.shape[1] - CROP + 1, size=(self.batch, 2))
+        crops = [self.images[i, y : y + CROP, x : x + CROP] for i, (y, x) in zip(chosen, corners, strict=True)]
+        target = to_model(np.stack(crops), self.on)
+        with torch.autocast(self.on.type, torch.bfloat16):
+            posterior = model.encode(target).latent_dist  # type: ignore[operator]
+            output = model.decode(posterior.sample()).sample  # type: ignore[operator]
+        mean, log_variance = posterior.mean.float(), posterior.logvar.float()
+        divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
+        loss: Tensor = reconstruction_loss(output.float(), target) + 1e-4 * divergence
+        return loss
+
+
+@torch.no_grad()
+def round_trip(model: AutoencoderKL, images: NDArray[np.uint8], on: torch.device) -> NDArray[np.uint8]:
+    """Pictures encoded (posterior mean) and decoded, a few at a time."""
+    done = []
+    for start in range(0, len(images), 16):
+        with torch.autocast(on.type, torch.bfloat16):
+            latents = model.encode(to_model(images[start : start + 16], on)).latent_dist.mean
+            done.append(to_pictures(model.decode(latents).sample))
+    return np.concatenate(done)
+
+
+def psnr(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> float:
+    """Mean over the pictures of their peak signal-to-noise ratio in dB."""
+    error = np.square(first.astype(np.float64) - second).mean(axis=(1, 2, 3))
+    return float(np.mean(10 * np.log10(255**2 / np.maximum(error, 1e-6))))
+
+
+@torch.no_grad()
+def latent_scale(model: AutoencoderKL, images: NDArray[np.uint8], on: torch.device) -> float:
+    """The factor that brings latents to unit standard deviation."""
+    with torch.autocast(on.type, torch.bfloat16):
+        latents = model.encode(to_model(images, on)).latent_dist.mean
+    return float(1 / latents.float().std())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=14)
+    parser.add_argument("--pictures", type=int, default=16000)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    on = device()
+    model = build().to(on, memory_format=torch.channels_last)
+    quicken(model)
+    images = pictures("generator", args.pictures, split_scene("generator")).images
+    recipe = Recipe("autoencoder", args.minutes * 60, args.batch, 2e-3, weight_decay=0.01, checkpoint_every=120)
+    progress = train(model, _Crops(images, args.batch, on).loss, recipe)
+    model.register_to_config(scaling_factor=round(latent_scale(model, images[:128], on), 5))
+    held_out = np.stack([render(sample_scene("calibration", index)).image for index in range(128)])
+    back = round_trip(model, held_out, on)
+    quality = round(psnr(held_out, back), 2)
+    pairs = [(p, "") for both in zip(held_out[:16], back[:16], strict=True) for p in both]
+    contact_sheet(pairs, 8, Path("runs/autoencoder/sheet.png"), scale=2)
+    model.half().save_pretrained(WEIGHTS / "vae")
+    record = recipe_record(recipe, progress) | {"pictures": args.pictures, "held_out_psnr_db": quality}
+    Path("runs/autoencoder/result.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Train the tiny generator's UNet and ControlNet together: `python -m tinyworld.train_diffusion --minutes 95`.
+
+Needs the autoencoder (`train_autoencoder.py`) and the text encoder (`train_text_encoder.py`) in
+`tinyworld/weights/diffusion`; both stay as they are. v-prediction with zero terminal SNR on
+latents of generator scenes; captions are written afresh for every step. The control is what an editor
+will have: edges of the picture itself or of a sibling (`dataset.py`), all of them, the structural ones,
+the object's, or none. Loss on object and companion counts more than on the place, which is the easier
+part. CPU or GPU; stop and start again at will, the run goes on from `runs/diffusion/checkpoint.pt`.
+`python -m tinyworld.publish_diffusion` writes its averaged weights in Stable Diffusion's layout.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL, ControlNetModel, DDPMScheduler, UNet2DConditionModel
+from diffusers.models.attention_processor import AttnProcessor
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import CLIPTextModel, CLIPTokenizer
+
+from tinyworld.captions import caption
+from tinyworld.dataset import training_edges
+from tinyworld.group_norm import quicken
+from tinyworld.pictures import Pictures, pictures, split_scene
+from tinyworld.train_autoencoder import WEIGHTS, to_model
+from tinyworld.training_loop import Recipe, device, recipe_record, train
+
+SCHEDULE = {
+    "num_train_timesteps": 1000,
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "prediction_type": "v_prediction",
+    "rescale_betas_zero_snr": True,
+    "timestep_spacing": "trailing",
+    "clip_sample": False,
+}
+CAPTION_DROPOUT = 0.1
+OBJECT_WEIGHT = 1.5  # added to the loss where object or companion are
+
+
+class Generator(nn.Module):
+    """UNet and ControlNet as one model to train."""
+
+    def __init__(self, text_width: int) -> None:
+        super().__init__()
+        self.unet = UNet2DConditionModel(
+            sample_size=32,
+            block_out_channels=(64, 128, 192),
+            layers_per_block=1,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+            cross_attention_dim=text_width,
+            attention_head_dim=4,
+        )
+        self.controlnet = ControlNetModel.from_unet(self.unet, conditioning_embedding_out_channels=(16, 32, 64))
+        self._open_control()
+        for part in (self.unet, self.controlnet):
+            part.set_attn_processor(AttnProcessor())  # scaled_dot_product_attention's backward is slow on CPU
+
+    def forward(self, noisy: Tensor, time: Tensor, text: Tensor, control: Tensor) -> Tensor:
+        """Velocity (n x 4 x 32 x 32) for noisy latents, time steps (n), text states (n x tokens x width), edges."""
+        down, middle = self.controlnet(noisy, time, text, controlnet_cond=control, return_dict=False)
+        velocity: Tensor = self.unet(
+            noisy, time, text, down_block_additional_residuals=down, mid_block_additional_residual=middle
+        ).sample
+        return velocity
+
+    def _open_control(self) -> None:
+        """Zero-initialised joints protect a trained UNet; with an untrained one they only delay the control."""
+        embedding = self.controlnet.controlnet_cond_embedding.conv_out
+        for joint in (*self.controlnet.controlnet_down_blocks, self.controlnet.controlnet_mid_block, embedding):
+            nn.init.normal_(joint.weight, std=0.25 * (joint.weight[0].numel() ** -0.5))
+
+
+class Examples:
+    """Latents, control images and captions of generator scenes, drawn by step."""
+
+    def __init__(self, data: Pictures, batch: int, on: torch.device) -> None:
+        self.data, self.batch, self.on = data, batch, on
+        self.latents = Latents(data, on)
+        self.tokenizer = CLIPTokenizer.from_pretrained(WEIGHTS / "tokenizer")
+        self.text_encoder = CLIPTextModel.from_pretrained(WEIGHTS / "text_encoder").float().to(on).eval()
+        self.noise = DDPMScheduler(**SCHEDULE)
+
+    def loss(self, model: nn.Module, step: int) -> Tensor:
+        random = np.random.default_rng((0xD1F, step))
+        rows = random.integers(len(self.data.scenes), size=self.batch)
+        clean = self.latents[rows]
+        strata = (np.arange(self.batch) + random.random(self.batch)) / self.batch  # one time step of each stretch
+        time = torch.from_numpy((strata * 1000).astype(np.int64)).to(self.on)
+        noise = torch.randn_like(clean)
+        noisy, target = self.noise.add_noise(clean, noise, time), self.noise.get_velocity(clean, noise, time)
+        text, control = self.text(rows, random), self.control(rows, random)
+        with torch.autocast(self.on.type, torch.bfloat16):
+            output = model(noisy.contiguous(memory_format=torch.channels_last), time, text, control)
+        weight = self.weight(rows)
+        loss: Tensor = (weight * (output.float() - target).square()).sum() / (4 * weight.sum())
+        return loss
+
+    def text(self, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:
+        seeds, kept = random.integers(2**31, size=len(rows)), random.random(len(rows)) >= CAPTION_DROPOUT
+        scenes = [self.data.scenes[row] for row in rows]
+        texts = [caption(s, int(seed)) if k else "" for s, seed, k in zip(scenes, seeds, kept, strict=True)]
+        return text_states(self.tokenizer, self.text_encoder, texts)
+
+    def control(self, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:
+        data = self.data
+        edges = [training_edges(data.scenes[row], data.images[row], data.masks[row], random) for row in rows]
+        return control_tensor(np.stack(edges), self.on)
+
+    def weight(self, rows: NDArray[np.int64]) -> Tensor:
+        masks = torch.from_numpy((self.data.masks[rows] > 0).astype(np.float32)).to(self.on)
+        return 1 + OBJECT_WEIGHT * functional.avg_pool2d(masks[:, None], 4)
+
+
+def control_tensor(edges: NDArray[np.uint8], on: torch.device) -> Tensor:
+    """Edge images (n x 128 x 128, 0 and 1) as the ControlNet sees them (n x 3 x 128 x 128)."""
+    tensor = torch.from_numpy(edges).to(on).float()[:, None].expand(-1, 3, -1, -1)
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
+@torch.no_grad()
+def text_states(tokenizer: CLIPTokenizer, encoder: CLIPTextModel, texts: list[str]) -> Tensor:
+    """Hidden states (n x tokens x width) of texts padded to the tokenizer's full length, as pipelines pad them."""
+    ids = tokenizer(
+        texts, padding="max_length", max_length=tokenizer.model_max_length, truncation=True, return_tensors="pt"
+    ).input_ids
+    states: Tensor = encoder(ids.to(encoder.device)).last_hidden_state
+    return states
+
+
+class Latents:
+    """Scaled latents (n x 4 x 32 x 32) of pictures, encoded by the autoencoder in `WEIGHTS` when first asked for."""
+
+    def __init__(self, data: Pictures, on: torch.device) -> None:
+        self.model = AutoencoderKL.from_pretrained(WEIGHTS / "vae").float().to(on, memory_format=torch.channels_last)
+        self.data, self.on = data, on
+        self.known = np.zeros(len(data.scenes), np.bool_)
+        self.stored = np.zeros((len(data.scenes), 4, 32, 32), np.float32)
+
+    @torch.no_grad()
+    def __getitem__(self, rows: NDArray[np.int64]) -> Tensor:
+        new = np.unique(rows[~self.known[rows]])
+        if len(new):
+            with torch.autocast(self.on.type, torch.bfloat16):
+                found = self.model.encode(to_model(self.data.images[new], self.on)).latent_dist.mean
+            self.stored[new] = (found.float() * self.model.config.scaling_factor).cpu().numpy()
+            self.known[new] = True
+        return torch.from_numpy(self.stored[rows]).to(self.on)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=95)
+    parser.add_argument("--pictures", type=int, default=16000)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--run", default="diffusion")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    on = device()
+    examples = Examples(pictures("generator", args.pictures, split_scene("generator")), args.batch, on)
+    model = Generator(examples.text_encoder.config.hidden_size)
+    model.to(device=on, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    quicken(model)
+    recipe = Recipe(args.run, args.minutes * 60, args.batch, 5e-4, weight_decay=0.01, checkpoint_every=150)
+    progress = train(model, examples.loss, recipe)
+    print(recipe_record(recipe, progress))
+
+
+if __name__ == "__main__":
+    main()
