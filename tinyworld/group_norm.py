@@ -34,7 +34,7 @@ class _Normalise(torch.autograd.Function):
         ones = torch.ones(n, 1, height * width, dtype=x.dtype, device=x.device)
         sum_dy, sum_xdy = torch.bmm(ones, dy)[:, 0].float(), torch.bmm(ones, flat * dy)[:, 0].float()
         mean, rstd = (v.float().repeat_interleave(share, 1) for v in (mean, rstd))
-        w = weight.float()
+        w: Tensor = weight.float()
 
         def over_group(sums: Tensor) -> Tensor:
             return (sums * w).view(n, groups, share).sum(2).repeat_interleave(share, 1)
