@@ -20,7 +20,8 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, and_, case, exists, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from gateway.database import add_event, database_now
+from gateway.database import database_now
+from gateway.events import add_event
 from gateway.tables import Job, SourceImage, utc_now
 
 LeasedTable = type[Job] | type[SourceImage]

@@ -4,25 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, Engine, create_engine, event, update
+from sqlalchemy import Connection, DateTime, Dialect, Engine, TypeDecorator, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
-
-from gateway.tables import Event, Job, Table, UtcDateTime
 
 Sessions = sessionmaker[Session]
 
 SQLITE_BUSY_MILLISECONDS = 30_000
 _READ_ONLY = "contrafact_read_only"
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A point in time: aware UTC in Python on every database; a naive datetime is refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone; use datetime.now(UTC)")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def open_engine(url: str) -> Engine:
@@ -52,7 +70,7 @@ def reading(sessions: Sessions) -> Iterator[Session]:
         yield session
 
 
-def insert_missing(session: Session, table: type[Table], rows: Sequence[Mapping[str, Any]]) -> None:
+def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows whose primary key is not there yet; give them sorted by key, so that no two writers deadlock."""
     if not rows:
         return
@@ -92,20 +110,6 @@ def _now_postgresql(element: database_now, compiler: SQLCompiler, **kwargs: Any)
 def _now_sqlite(element: database_now, compiler: SQLCompiler, **kwargs: Any) -> str:
     seconds = compiler.process(element.clauses, **kwargs)
     return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', {seconds} || ' seconds') || '000')"  # as SQLAlchemy stores times
-
-
-def add_event(session: Session, job_id: str, kind: str, payload: dict[str, Any]) -> None:
-    """Append an event to a job. Locks the job's row until the commit: call it last in the transaction."""
-    session.flush()
-    sequence = session.scalars(
-        update(Job)
-        .where(Job.id == job_id)
-        .values(events=Job.events + 1)
-        .returning(Job.events)
-        .execution_options(synchronize_session=False)
-    ).one()
-    session.add(Event(job_id=job_id, sequence=sequence, kind=kind, payload=payload))
-    session.flush()
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

@@ -15,19 +15,18 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     CheckConstraint,
-    DateTime,
-    Dialect,
     ForeignKey,
     Index,
     MetaData,
     String,
     Text,
-    TypeDecorator,
     UniqueConstraint,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+from gateway.database import UtcDateTime
 
 JobState = Literal["running", "done", "failed", "cancelled"]
 SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
@@ -37,25 +36,6 @@ LOCAL_OWNER = "local"
 _UNFINISHED_SQL = "state IN ('pending', 'leased')"
 _Json = JSON().with_variant(JSONB(), "postgresql")
 _Id = String(64)
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """A point in time: aware UTC in Python on every database; a naive datetime is refused."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"{value!r} has no time zone; use datetime.now(UTC)")
-        return value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def utc_now() -> datetime:

@@ -11,7 +11,7 @@ context.configure(
     target_metadata=Table.metadata,
     render_as_batch=True,
     compare_type=True,
-    user_module_prefix="tables.",
+    user_module_prefix="database.",
 )
 with context.begin_transaction():
     context.run_migrations()

@@ -11,7 +11,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from gateway.database import Sessions, add_event, database_now, migrate
+from gateway.database import Sessions, database_now, migrate
+from gateway.events import add_event
 from gateway.tables import Event, Job, Owner, SourceImage, Table
 from tests.integration.rows import add_job
 

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-from gateway import tables
+from gateway import database
 
 revision = "0001"
 down_revision = None
@@ -22,14 +22,14 @@ def upgrade() -> None:
         sa.Column("width", sa.Integer(), nullable=False),
         sa.Column("height", sa.Integer(), nullable=False),
         sa.Column("bytes", sa.Integer(), nullable=False),
-        sa.Column("created_at", tables.UtcDateTime(), nullable=False),
+        sa.Column("created_at", database.UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_images")),
     )
     op.create_table(
         "owners",
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column("created_at", tables.UtcDateTime(), nullable=False),
+        sa.Column("created_at", database.UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_owners")),
     )
     op.create_table(
@@ -37,8 +37,8 @@ def upgrade() -> None:
         sa.Column("hash", sa.String(length=64), nullable=False),
         sa.Column("owner_id", sa.String(length=64), nullable=False),
         sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column("created_at", tables.UtcDateTime(), nullable=False),
-        sa.Column("revoked_at", tables.UtcDateTime(), nullable=True),
+        sa.Column("created_at", database.UtcDateTime(), nullable=False),
+        sa.Column("revoked_at", database.UtcDateTime(), nullable=True),
         sa.ForeignKeyConstraint(["owner_id"], ["owners.id"], name=op.f("fk_api_keys_owner_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_api_keys")),
     )
@@ -60,12 +60,12 @@ def upgrade() -> None:
         sa.Column("idempotency_key", sa.String(length=200), nullable=True),
         sa.Column("request_hash", sa.String(length=64), nullable=False),
         sa.Column("events", sa.Integer(), nullable=False),
-        sa.Column("created_at", tables.UtcDateTime(), nullable=False),
-        sa.Column("finished_at", tables.UtcDateTime(), nullable=True),
+        sa.Column("created_at", database.UtcDateTime(), nullable=False),
+        sa.Column("finished_at", database.UtcDateTime(), nullable=True),
         sa.Column("failure", sa.Text(), nullable=False),
         sa.Column("lease_token", sa.String(length=64), nullable=True),
-        sa.Column("lease_expires_at", tables.UtcDateTime(), nullable=True),
-        sa.Column("not_before", tables.UtcDateTime(), nullable=True),
+        sa.Column("lease_expires_at", database.UtcDateTime(), nullable=True),
+        sa.Column("not_before", database.UtcDateTime(), nullable=True),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("lost_leases", sa.Integer(), nullable=False),
         sa.CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name=op.f("ck_jobs_state")),
@@ -88,7 +88,7 @@ def upgrade() -> None:
         "owned_images",
         sa.Column("owner_id", sa.String(length=64), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("created_at", tables.UtcDateTime(), nullable=False),
+        sa.Column("created_at", database.UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(["digest"], ["images.digest"], name=op.f("fk_owned_images_digest")),
         sa.ForeignKeyConstraint(["owner_id"], ["owners.id"], name=op.f("fk_owned_images_owner_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("owner_id", "digest", name=op.f("pk_owned_images")),
@@ -104,7 +104,7 @@ def upgrade() -> None:
         sa.Column("revision", sa.String(length=200), nullable=False),
         sa.Column("reply", sa.JSON(), nullable=False),
         sa.Column("seconds", sa.Double(), nullable=False),
-        sa.Column("created_at", tables.UtcDateTime(), nullable=False),
+        sa.Column("created_at", database.UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(
             ["owner_id"], ["owners.id"], name=op.f("fk_recorded_calls_owner_id"), ondelete="CASCADE"
         ),
@@ -118,7 +118,7 @@ def upgrade() -> None:
         sa.Column("owner_id", sa.String(length=64), nullable=False),
         sa.Column("original_digest", sa.String(length=64), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("created_at", tables.UtcDateTime(), nullable=False),
+        sa.Column("created_at", database.UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(["digest"], ["images.digest"], name=op.f("fk_uploads_digest")),
         sa.ForeignKeyConstraint(["owner_id"], ["owners.id"], name=op.f("fk_uploads_owner_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("owner_id", "original_digest", name=op.f("pk_uploads")),
@@ -129,7 +129,7 @@ def upgrade() -> None:
         sa.Column("sequence", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("kind", sa.String(length=50), nullable=False),
         sa.Column("payload", sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), nullable=False),
-        sa.Column("created_at", tables.UtcDateTime(), nullable=False),
+        sa.Column("created_at", database.UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_events_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", "sequence", name=op.f("pk_events")),
     )
@@ -138,7 +138,7 @@ def upgrade() -> None:
         sa.Column("job_id", sa.String(length=64), nullable=False),
         sa.Column("object_key", sa.String(length=300), nullable=False),
         sa.Column("metrics", sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), nullable=False),
-        sa.Column("created_at", tables.UtcDateTime(), nullable=False),
+        sa.Column("created_at", database.UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_reports_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_reports")),
     )
@@ -151,11 +151,11 @@ def upgrade() -> None:
         sa.Column("file_name", sa.Text(), nullable=False),
         sa.Column("ground_truth", sa.Text(), nullable=True),
         sa.Column("state", sa.String(length=16), nullable=False),
-        sa.Column("updated_at", tables.UtcDateTime(), nullable=False),
+        sa.Column("updated_at", database.UtcDateTime(), nullable=False),
         sa.Column("failure", sa.Text(), nullable=False),
         sa.Column("lease_token", sa.String(length=64), nullable=True),
-        sa.Column("lease_expires_at", tables.UtcDateTime(), nullable=True),
-        sa.Column("not_before", tables.UtcDateTime(), nullable=True),
+        sa.Column("lease_expires_at", database.UtcDateTime(), nullable=True),
+        sa.Column("not_before", database.UtcDateTime(), nullable=True),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("lost_leases", sa.Integer(), nullable=False),
         sa.CheckConstraint("(state = 'leased') = (lease_token IS NOT NULL)", name=op.f("ck_source_images_lease")),

@@ -1,0 +1,24 @@
+"""What followers of a job hear (`GET /jobs/{id}/events`): numbered rows, appended inside the change they tell of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from gateway.tables import Event, Job
+
+
+def add_event(session: Session, job_id: str, kind: str, payload: dict[str, Any]) -> None:
+    """Append an event to a job. Locks the job's row until the commit: call it last in the transaction."""
+    session.flush()
+    sequence = session.scalars(
+        update(Job)
+        .where(Job.id == job_id)
+        .values(events=Job.events + 1)
+        .returning(Job.events)
+        .execution_options(synchronize_session=False)
+    ).one()
+    session.add(Event(job_id=job_id, sequence=sequence, kind=kind, payload=payload))
+    session.flush()
