@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from gateway.tables import Event, Job
@@ -22,3 +23,9 @@ def add_event(session: Session, job_id: str, kind: str, payload: dict[str, Any])
     ).one()
     session.add(Event(job_id=job_id, sequence=sequence, kind=kind, payload=payload))
     session.flush()
+
+
+def events_after(session: Session, job_id: str, sequence: int, limit: int) -> Sequence[Event]:
+    """The events of a job that follow number `sequence` (0: all), oldest first."""
+    following = select(Event).where(Event.job_id == job_id, Event.sequence > sequence)
+    return session.scalars(following.order_by(Event.sequence).limit(limit)).all()

@@ -1,0 +1,86 @@
+"""Rows of images and who may see them; the bytes are in the object store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gateway.database import insert_missing
+from gateway.intake import KeptImage, SourceFile
+from gateway.tables import Image, OwnedImage, Table, Upload
+from shared.problems import InvalidInput, NotFound
+from shared.schemas.jobs import ManifestImage
+
+_ROWS_PER_STATEMENT = 1_000
+_MISSING_LISTED = 1_000
+
+
+def remember(session: Session, owner: str, kept: Sequence[KeptImage]) -> None:
+    """Note that the owner has these images; again for the same ones changes nothing."""
+    by_digest = {image.digest: image for image in kept}
+    images = [by_digest[digest] for digest in sorted(by_digest)]
+    _insert_all(
+        session,
+        Image,
+        [{"digest": i.digest, "width": i.width, "height": i.height, "bytes": i.bytes, "mode": "RGB"} for i in images],
+    )
+    _insert_all(session, OwnedImage, [{"owner_id": owner, "digest": image.digest} for image in images])
+    uploads = {image.upload: image.digest for image in kept}
+    _insert_all(
+        session,
+        Upload,
+        [
+            {"owner_id": owner, "original_digest": upload, "digest": digest}
+            for upload, digest in sorted(uploads.items())
+        ],
+    )
+
+
+def find(session: Session, owner: str, digest: str) -> KeptImage:
+    """The owner's image with this digest, of its canonical pixels or of the uploaded file. Raises NotFound."""
+    found = find_all(session, owner, [digest]).get(digest)
+    if found is None:
+        raise NotFound(f"you have no image {digest}; PUT /images/{{digest}} uploads one")
+    return found
+
+
+def find_all(session: Session, owner: str, digests: Sequence[str]) -> dict[str, KeptImage]:
+    """The owner's images by the digests asked for, of uploads or canonical pixels; unknown ones are absent."""
+    found: dict[str, KeptImage] = {}
+    for start in range(0, len(digests), _ROWS_PER_STATEMENT):
+        part = digests[start : start + _ROWS_PER_STATEMENT]
+        owned = select(Image).join(OwnedImage).where(OwnedImage.owner_id == owner, Image.digest.in_(part))
+        for image in session.scalars(owned):
+            found[image.digest] = _kept(image, image.digest)
+        uploaded = (
+            select(Image, Upload.original_digest)
+            .join(Upload, Upload.digest == Image.digest)
+            .where(Upload.owner_id == owner, Upload.original_digest.in_(part))
+        )
+        for image, original in session.execute(uploaded):
+            found[original] = _kept(image, original)
+    return found
+
+
+def from_manifest(session: Session, owner: str, entries: Sequence[ManifestImage]) -> list[SourceFile]:
+    """The source images that a JSON manifest names. Raises InvalidInput with the digests that are not uploaded yet."""
+    known = find_all(session, owner, list(dict.fromkeys(entry.digest for entry in entries)))
+    missing = list(dict.fromkeys(entry.digest for entry in entries if entry.digest not in known))
+    if missing:
+        raise InvalidInput(
+            f"{len(missing)} images of the manifest are not uploaded, first {missing[0]}; PUT /images/{{digest}} them",
+            members={"missing": [*missing[:_MISSING_LISTED]], "missing_total": len(missing)},
+        )
+    return [SourceFile(entry.name, entry.label, known[entry.digest]) for entry in entries]
+
+
+def _kept(image: Image, upload: str) -> KeptImage:
+    return KeptImage(image.digest, upload, image.width, image.height, image.bytes)
+
+
+def _insert_all(session: Session, table: type[Table], rows: list[dict[str, Any]]) -> None:
+    for start in range(0, len(rows), _ROWS_PER_STATEMENT):
+        insert_missing(session, table, rows[start : start + _ROWS_PER_STATEMENT])

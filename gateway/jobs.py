@@ -1,0 +1,236 @@
+"""Jobs as their owners see them: create, find, list, cancel, delete, progress. Functions that take a session.
+
+Nothing here commits, waits or calls a service: a request is one transaction, opened and committed at its edge.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Integer, cast, delete, func, insert, select, tuple_
+from sqlalchemy.orm import Session
+
+from gateway import claims
+from gateway.catalogue import Plan
+from gateway.cursors import decode_cursor, encode_cursor
+from gateway.database import insert_missing
+from gateway.events import add_event
+from gateway.intake import SourceFile
+from gateway.tables import Counterfactual, Job, Report, SourceImage
+from shared.problems import Conflict, InvalidInput, NotFound
+from shared.schemas.jobs import (
+    FunnelView,
+    ImageCounts,
+    ImageFailure,
+    JobDetail,
+    JobsPage,
+    JobSpec,
+    JobView,
+    Progress,
+)
+from shared.seeds import derive_digest, derive_id
+
+FAILURES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Everything that makes a job: what was asked, what it came to, and the source images in their order."""
+
+    spec: JobSpec
+    plan: Plan
+    profile: str
+    sources: Sequence[SourceFile]
+    idempotency_key: str | None = None
+
+    @property
+    def hash(self) -> str:
+        """Equal for equal requests: the spec as it was sent, and names, labels and bytes of the images."""
+        parts = [self.spec.model_dump_json(exclude_unset=True)]
+        for source in self.sources:
+            parts += [source.name, repr(source.label), source.image.upload if source.image else source.failure]
+        return derive_digest(*parts).hex()
+
+
+def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
+    """Store a job with its source images and return its id.
+
+    The second value is False when the same idempotency key has made the job before. Raises Conflict when the key was
+    used for another request. The images' rows must be there already.
+    """
+    key = order.idempotency_key
+    # With a key the id follows from it, so that the same request on another day names everything alike.
+    job_id = uuid.uuid4().hex if key is None else derive_id("job", owner, key)
+    insert_missing(session, Job, [_job_row(job_id, owner, order)])
+    job = find(session, owner, job_id)
+    if job.request_hash != order.hash:
+        raise Conflict("this Idempotency-Key was used for another request; take a new key")
+    if job.events > 0:  # its first event is written below, in the transaction that made it
+        return job_id, False
+    session.execute(
+        insert(SourceImage), [_source_row(job_id, position, source) for position, source in enumerate(order.sources)]
+    )
+    add_event(session, job_id, "job", {"state": "running", "images": len(order.sources)})
+    return job_id, True
+
+
+def find(session: Session, owner: str, job_id: str) -> Job:
+    """The owner's job. Raises NotFound, also for somebody else's."""
+    job = session.scalar(select(Job).where(Job.id == job_id, Job.owner_id == owner))
+    if job is None:
+        raise NotFound(f"there is no job {job_id!r}; GET /jobs lists yours")
+    return job
+
+
+def show(session: Session, owner: str, job_id: str) -> JobDetail:
+    """A job with its progress."""
+    job = find(session, owner, job_id)
+    images, labelled = session.execute(
+        select(func.count(), func.count(SourceImage.ground_truth)).where(SourceImage.job_id == job_id)
+    ).one()
+    report = session.scalar(select(Report.job_id).where(Report.job_id == job_id))
+    return JobDetail(
+        **view(job).model_dump(),
+        images=images,
+        labelled=labelled,
+        progress=progress(session, job_id),
+        failures=failures(session, job_id),
+        report=f"/jobs/{job_id}/report" if report else None,
+    )
+
+
+def listing(session: Session, owner: str, cursor: str | None, limit: int) -> JobsPage:
+    """A page of the owner's jobs, newest first."""
+    query = select(Job).where(Job.owner_id == owner).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
+    if cursor is not None:
+        created, job_id = decode_cursor(cursor, (str, str))
+        query = query.where(tuple_(Job.created_at, Job.id) < (_time(str(created)), job_id))
+    rows = session.scalars(query).all()
+    last = rows[limit - 1] if len(rows) > limit else None
+    return JobsPage(
+        jobs=[view(job) for job in rows[:limit]],
+        next=encode_cursor((last.created_at.isoformat(), last.id)) if last else None,
+    )
+
+
+def cancel(session: Session, owner: str, job_id: str) -> None:
+    """Stop a running job; what is done stays. Raises Conflict when it is over, except that cancelling twice is fine."""
+    job = find(session, owner, job_id)
+    if not claims.cancel_job(session, job_id):
+        session.refresh(job)
+        if job.state != "cancelled":
+            raise Conflict(f"the job is {job.state}; only a running job can be cancelled")
+
+
+def remove(session: Session, owner: str, job_id: str) -> str | None:
+    """Delete a job with all its rows, running or not; returns the object key of its report, to delete after commit."""
+    find(session, owner, job_id)
+    claims.cancel_job(session, job_id)
+    key = session.scalar(select(Report.object_key).where(Report.job_id == job_id))
+    session.execute(delete(Job).where(Job.id == job_id))
+    return key
+
+
+def progress(session: Session, job_id: str) -> Progress:
+    """Source images by state, and the funnel of each method."""
+    states = dict(
+        session.execute(
+            select(SourceImage.state, func.count()).where(SourceImage.job_id == job_id).group_by(SourceImage.state)
+        )
+        .tuples()
+        .all()
+    )
+    counts = ImageCounts(
+        waiting=states.get("pending", 0),
+        in_progress=states.get("leased", 0),
+        done=states.get("done", 0),
+        failed=states.get("failed", 0),
+        cancelled=states.get("cancelled", 0),
+    )
+    finished = counts.done + counts.failed + counts.cancelled
+    return Progress(images=counts, fraction=finished / max(1, sum(states.values())), funnel=_funnels(session, job_id))
+
+
+def failures(session: Session, job_id: str) -> list[ImageFailure]:
+    """The first failed source images with their reasons."""
+    rows = session.scalars(
+        select(SourceImage)
+        .where(SourceImage.job_id == job_id, SourceImage.state == "failed")
+        .order_by(SourceImage.position)
+        .limit(FAILURES_SHOWN)
+    )
+    return [ImageFailure(position=row.position, name=row.file_name, reason=row.failure) for row in rows]
+
+
+def view(job: Job) -> JobView:
+    """A job as lists show it."""
+    return JobView.model_validate(
+        {name: getattr(job, name) for name in JobView.model_fields},
+    )
+
+
+def _funnels(session: Session, job_id: str) -> list[FunnelView]:
+    rendered = func.sum(cast(Counterfactual.image_digest.is_not(None), Integer))
+    rows = session.execute(
+        select(Counterfactual.method, Counterfactual.arm, Counterfactual.check, func.count(), rendered)
+        .where(Counterfactual.job_id == job_id)
+        .group_by(Counterfactual.method, Counterfactual.arm, Counterfactual.check)
+        .order_by(Counterfactual.method)
+    ).all()
+    funnels = []
+    for method in dict.fromkeys(row[0] for row in rows):
+        edits = [row for row in rows if row[0] == method and row[1] == "edit"]
+        funnels.append(
+            FunnelView(
+                method=method,
+                proposed=sum(row[3] for row in edits),
+                rendered=sum(row[4] for row in edits),
+                accepted=sum(row[3] for row in edits if not row[2]),
+                rejected={row[2]: row[3] for row in edits if row[2]},
+                null_arms=sum(row[3] for row in rows if row[0] == method and row[1] == "null"),
+            )
+        )
+    return funnels
+
+
+def _job_row(job_id: str, owner: str, order: Order) -> dict[str, Any]:
+    return {
+        "id": job_id,
+        "owner_id": owner,
+        "task": order.spec.task,
+        "classes": order.plan.classes or sorted({source.label for source in order.sources if source.label is not None}),
+        "methods": order.plan.methods,
+        "models": [model.name for model in order.plan.models],
+        "profile": order.profile,
+        "seed": order.spec.seed,
+        "spec": order.spec.model_dump(mode="json"),
+        "idempotency_key": order.idempotency_key,
+        "request_hash": order.hash,
+    }
+
+
+def _source_row(job_id: str, position: int, source: SourceFile) -> dict[str, Any]:
+    return {
+        "id": derive_id("source image", job_id, position),
+        "job_id": job_id,
+        "position": position,
+        "digest": source.image.digest if source.image else None,
+        "file_name": source.name,
+        "ground_truth": source.label,
+        "state": "pending" if source.image else "failed",
+        "failure": source.failure,
+    }
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput("this cursor was not given by this list; leave it out") from error
+    if time.tzinfo is None:
+        raise InvalidInput("this cursor was not given by this list; leave it out")
+    return time
