@@ -112,7 +112,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
         compute_lock: threading.Lock | None = None,
     ) -> None:
         self._run = run
-        self._policy = policy
+        self.policy = policy
         self._metrics = metrics
         self._compute_lock = compute_lock or threading.Lock()
         self._line: list[_Entry[Key, Item, Result]] = []
@@ -156,11 +156,11 @@ class MicroBatcher(Generic[Key, Item, Result]):
             if self._draining:
                 raise NotReady("the service is stopping; send the request to another replica", retry_after=1)
             waiting = len(self._line)
-            if waiting + len(entries) > self._policy.capacity:
+            if waiting + len(entries) > self.policy.capacity:
                 self._metrics.count("refused", len(entries))
                 seconds = min(60.0, max(1.0, waiting * self._seconds_per_item))
                 raise Overloaded(
-                    f"{waiting} items wait in a line of {self._policy.capacity}; try again in {seconds:.0f} s",
+                    f"{waiting} items wait in a line of {self.policy.capacity}; try again in {seconds:.0f} s",
                     retry_after=seconds,
                 )
             self._line += entries
@@ -205,9 +205,9 @@ class MicroBatcher(Generic[Key, Item, Result]):
                     self._changed.wait()
                     continue
                 head = self._line[0]
-                remaining = head.arrived + self._policy.max_wait - time.monotonic()
+                remaining = head.arrived + self.policy.max_wait - time.monotonic()
                 siblings = sum(entry.key == head.key for entry in self._line)
-                if remaining <= 0 or siblings >= self._policy.max_batch or self._draining:
+                if remaining <= 0 or siblings >= self.policy.max_batch or self._draining:
                     return True
                 self._changed.wait(remaining)
 
@@ -217,7 +217,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
             if not self._line:
                 return []
             key = self._line[0].key
-            batch = [entry for entry in self._line if entry.key == key][: self._policy.max_batch]
+            batch = [entry for entry in self._line if entry.key == key][: self.policy.max_batch]
             taken = {id(entry) for entry in batch}
             self._line = [entry for entry in self._line if id(entry) not in taken]
             self._metrics.waiting.set(len(self._line))
@@ -231,7 +231,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
             self._answer(batch, self._compute(batch), "done")
             return
         except OutOfMemory as error:
-            if len(batch) == 1 or self._policy.deterministic:
+            if len(batch) == 1 or self.policy.deterministic:
                 self._answer(batch, [error] * len(batch), "failed")
                 return
         except Exception as error:  # whatever the model raised belongs to these requests, not to the owner's thread
@@ -245,8 +245,8 @@ class MicroBatcher(Generic[Key, Item, Result]):
 
     def _compute(self, batch: list[_Entry[Key, Item, Result]]) -> Sequence[Result | Exception]:
         items = [entry.item for entry in batch]
-        if self._policy.deterministic:
-            items += [items[-1]] * (self._policy.max_batch - len(items))
+        if self.policy.deterministic:
+            items += [items[-1]] * (self.policy.max_batch - len(items))
         self._metrics.batch_size.observe(len(batch))
         with self._timed(len(batch)):
             results = self._run(batch[0].key, items)

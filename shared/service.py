@@ -134,8 +134,9 @@ class ModelService(Generic[Model]):
     def info(self) -> ServiceInfo:
         """The reply of `/v1/info`."""
         weights = list(self.model.weights)
-        shape = self._settings.max_batch if self._settings.deterministic else -1
-        parts: list[str | int] = [self.name, self._code_revision, self.model.device.partition(":")[0], shape]
+        parts: list[str | int] = [self.name, self._code_revision, self.model.device.partition(":")[0]]
+        if self._settings.deterministic:  # other batch shapes give other bits
+            parts += [f"batch {batcher.policy.max_batch}" for batcher in self._batchers]
         for item in weights:
             parts += [item.role, item.id, item.revision, item.dtype]
         return ServiceInfo(
