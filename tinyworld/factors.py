@@ -68,8 +68,3 @@ def factor_accuracy(predicted: Tensor, wanted: Tensor) -> dict[str, float]:
         if known.any():
             result[name] = round(float((guess[known] == truth[known]).float().mean()), 4)
     return result
-
-
-def split_logits(logits: Tensor) -> list[Tensor]:
-    """Concatenated logits (batch, all values) → per factor, in the order of `FACTORS`."""
-    return list(logits.split([len(values) for values in FACTORS.values()], dim=1))

@@ -96,7 +96,7 @@ def spoil(image: Pixels, random: np.random.Generator, strength: float = 1.0) -> 
         spoilt = np.clip(spoilt + noise, 0, 255).astype(np.uint8)
     if random.random() < 0.2 * strength:
         quality = [cv2.IMWRITE_JPEG_QUALITY, int(random.integers(25, 80))]
-        spoilt = cv2.imdecode(cv2.imencode(".jpg", spoilt, quality)[1], cv2.IMREAD_COLOR)
+        spoilt = np.asarray(cv2.imdecode(cv2.imencode(".jpg", spoilt, quality)[1], cv2.IMREAD_COLOR), np.uint8)
     return np.asarray(spoilt, np.uint8)
 
 

@@ -83,7 +83,7 @@ def train(model: nn.Module, loss_of: Callable[[nn.Module, int], Tensor], recipe:
         torch.manual_seed(recipe.seed * 1_000_003 + step)
         loss = loss_of(model, step)
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         step += 1

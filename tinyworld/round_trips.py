@@ -1,0 +1,50 @@
+"""Pictures as the generator's autoencoder gives them back: the degradation that every generated picture has."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL
+
+from tinyworld.model_card import WEIGHTS
+from tinyworld.pictures import Pictures, Pixels, as_pixel_values
+from tinyworld.training_loop import RUNS
+
+_VAE = WEIGHTS / "diffusion" / "vae"
+
+
+def with_round_trips(data: Pictures, name: str, count: int) -> Pictures:
+    """The pictures followed by the first `count` of them once more, through the autoencoder (cached)."""
+    path = RUNS / "cache" / f"{name}-round-trips-{count}-{_digest(data, count)}.npy"
+    if not path.exists():
+        np.save(path, _through_autoencoder(data.images[:count]))
+    images = np.concatenate([data.images, np.load(path)])
+    return replace(
+        data,
+        scenes=data.scenes + data.scenes[:count],
+        images=images,
+        masks=np.concatenate([data.masks, data.masks[:count]]),
+        targets=torch.cat([data.targets, data.targets[:count]]),
+    )
+
+
+@torch.no_grad()
+def _through_autoencoder(images: Pixels) -> Pixels:
+    vae = AutoencoderKL.from_pretrained(_VAE, torch_dtype=torch.float32).eval()
+    batches = []
+    for start in range(0, len(images), 20):
+        values = as_pixel_values(images[start : start + 20])
+        with torch.autocast("cpu", torch.bfloat16):
+            restored = vae.decode(vae.encode(values).latent_dist.mode()).sample.float()
+        pixels = restored.permute(0, 2, 3, 1).add(1).mul(127.5).round().clamp(0, 255)
+        batches.append(pixels.numpy().astype(np.uint8))
+    return np.concatenate(batches)
+
+
+def _digest(data: Pictures, count: int) -> str:
+    hasher = hashlib.sha256(np.ascontiguousarray(data.images[:4]).tobytes())
+    hasher.update((_VAE / "diffusion_pytorch_model.safetensors").read_bytes())
+    return hasher.hexdigest()[:8]
