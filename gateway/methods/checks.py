@@ -1,0 +1,154 @@
+"""DILLEMA's automatic checks of rendered images. Pure functions over the replies of the services.
+
+Three checks, in this order; the first that fails names the verdict, and every score is kept:
+
+structure   the source's edges, inside what must stay, are still there (evaluator: structure agreement)
+caption     the image is nearer to the new caption than to the old one (difference of the scorer's cosines)
+label       zero-shot over the label set, the scorer still sees the ground truth (its probability, and it is the most
+            probable); left out where no ground truth or no label set is known
+
+A null arm changes nothing, so it has scores but no check can refuse it: it is the measure of what the generator does
+by itself. Thresholds belong to the scorer's weights and to the factor of the edit, and come from the profile; a check
+without thresholds only scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.methods.counterfactual import Edit, Services, SourceImage, TaskDescription, Verdict
+from shared.schemas.diffusion import RenderReply
+from shared.schemas.evaluation import EmbedRequest, StructureRequest
+
+Thresholds = Mapping[str, Mapping[str, float]]  # check -> factor, or `default` for factors not listed -> lowest score
+Scores = dict[str, float]
+Vector = NDArray[np.float64]
+
+CHECKS = ("structure", "caption", "label")
+# Zero-shot prompts, averaged per class as CLIP's authors do (arXiv 2103.00020, section 3.1.4).
+TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
+MAX_PROMPTS = 200  # a larger label set is asked with the first template only
+MAX_TEXTS = 256  # per message
+
+
+def check_images(
+    services: Services,
+    source: SourceImage,
+    task: TaskDescription,
+    reply: RenderReply,
+    edits: Sequence[Edit | None],
+    thresholds: Thresholds,
+) -> list[tuple[Verdict, Scores]]:
+    """Verdict and scores of each image of a reply; `edits` are the images' edits in order, None for a null arm.
+
+    Scores by name: `structure` (0 to 1), `caption` (cosine margin), `caption_gain` (that margin less the source
+    image's own), and where they are known `label` (probability of the ground truth) and `label_margin` (that less the
+    greatest of the other classes). One call to embed and one for structure, since a reply holds at most 15 images.
+    """
+    if len(edits) != len(reply.images):
+        raise ValueError(f"{len(reply.images)} images need as many edits: {len(edits)}")
+    agreements = services.structure(StructureRequest(source=source.image, images=reply.images, mask=reply.keep_mask))
+    scorer = _embed(services, source, task, reply, edits)
+    results = []
+    for image, edit, agreement in zip(scorer.images, edits, agreements.agreements, strict=True):
+        scores = {"structure": agreement, **scorer.caption_scores(image, edit), **scorer.label_scores(image)}
+        results.append((Verdict(True) if edit is None else judge(scores, edit, thresholds), scores))
+    return results
+
+
+def judge(scores: Scores, edit: Edit, thresholds: Thresholds) -> Verdict:
+    """The verdict that scores earn; an edit of several factors needs the strictest of their thresholds."""
+    for check in CHECKS:
+        if check not in scores or check not in thresholds:
+            continue
+        lowest = max(_threshold(thresholds[check], change.factor) for change in edit.changes)
+        if scores[check] < lowest or (check == "label" and scores["label_margin"] <= 0):
+            return Verdict(False, check, _reason(check, scores, lowest))
+    return Verdict(True)
+
+
+def skipped_checks(source: SourceImage, task: TaskDescription) -> tuple[str, ...]:
+    """The names of the checks that this source image and task leave out."""
+    return () if _classes(source, task) else ("label",)
+
+
+def _threshold(by_factor: Mapping[str, float], factor: str) -> float:
+    return by_factor.get(factor, by_factor["default"])
+
+
+def _reason(check: str, scores: Scores, lowest: float) -> str:
+    score = scores[check]
+    if check == "structure":
+        return f"only {score:.0%} of the outlines of what must stay are kept; {lowest:.0%} are wanted"
+    if check == "caption":
+        return f"the image is not nearer to the new caption than to the old: margin {score:.3f}, wanted {lowest:.3f}"
+    if scores["label_margin"] <= 0:
+        return f"another class is more probable than the ground truth, which has a probability of {score:.0%}"
+    return f"the ground truth has a probability of only {score:.0%}; {lowest:.0%} is wanted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Embedded:
+    """Unit vectors in the scorer's space: of the source image, the rendered images, captions and classes."""
+
+    source: Vector
+    images: Vector
+    captions: Mapping[str, Vector]
+    classes: Vector
+    truth: int
+    logit_scale: float
+
+    def caption_scores(self, image: Vector, edit: Edit | None) -> Scores:
+        """How much nearer the image is to the new caption than to the old."""
+        if edit is None:
+            return {}
+        difference = self.captions[edit.new_caption] - self.captions[edit.caption]
+        return {"caption": float(image @ difference), "caption_gain": float((image - self.source) @ difference)}
+
+    def label_scores(self, image: Vector) -> Scores:
+        """The probability of the ground truth, and its lead over the most probable other class."""
+        if not len(self.classes):
+            return {}
+        logits = self.logit_scale * (self.classes @ image)
+        odds = np.exp(logits - logits.max())
+        probabilities = odds / odds.sum()
+        others = np.delete(probabilities, self.truth)
+        truth = float(probabilities[self.truth])
+        return {"label": truth, "label_margin": truth - float(others.max())}
+
+
+def _embed(
+    services: Services, source: SourceImage, task: TaskDescription, reply: RenderReply, edits: Sequence[Edit | None]
+) -> _Embedded:
+    captions = list(dict.fromkeys(text for edit in edits if edit for text in (edit.caption, edit.new_caption)))
+    classes = _classes(source, task)
+    templates = TEMPLATES if len(classes) * len(TEMPLATES) <= MAX_PROMPTS else TEMPLATES[:1]
+    prompts = [template.format(label.split(",")[0]) for label in classes for template in templates]
+    texts = [*captions, *prompts]
+    first = services.embed(EmbedRequest(images=[source.image, *reply.images], texts=texts[:MAX_TEXTS]))
+    rows = first.texts
+    for start in range(MAX_TEXTS, len(texts), MAX_TEXTS):
+        rows = rows + services.embed(EmbedRequest(texts=texts[start : start + MAX_TEXTS])).texts
+    width = len(first.images[0])
+    vectors = np.asarray(rows).reshape(-1, width)
+    means = vectors[len(captions) :].reshape(len(classes), len(templates), width).mean(axis=1)
+    return _Embedded(
+        source=np.asarray(first.images[0]),
+        images=np.asarray(first.images[1:]),
+        captions=dict(zip(captions, vectors, strict=False)),
+        classes=means / np.linalg.norm(means, axis=1, keepdims=True),
+        truth=classes.index(source.ground_truth) if source.ground_truth in classes else -1,
+        logit_scale=first.logit_scale,
+    )
+
+
+def _classes(source: SourceImage, task: TaskDescription) -> list[str]:
+    """The label set of the label check; empty where it has nothing to tell apart."""
+    if source.ground_truth is None:
+        return []
+    classes = list(dict.fromkeys((*task.classes, source.ground_truth)))
+    return classes if len(classes) > 1 else []

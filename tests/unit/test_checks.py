@@ -1,0 +1,141 @@
+"""The image checks: which scores they give, which check refuses first, what null arms and missing labels do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.methods.checks import check_images, judge, skipped_checks
+from gateway.methods.counterfactual import Change, Edit, Factor, SourceImage, TaskDescription
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import RenderReply
+from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
+
+SOURCE = SourceImage("image", ImagePayload(png=b"source"), "bus")
+TASK = TaskDescription("name the vehicle", ("bus", "car"))
+MASK = ImagePayload(png=b"mask")
+THRESHOLDS = {
+    "structure": {"default": 0.5, "background": 0.3},
+    "caption": {"default": 0.0, "weather": 0.1},
+    "label": {"default": 0.6},
+}
+# The space of these tests: axis 0 is "is at night", axis 1 "is a bus", axis 2 "is a car".
+IMAGES = {
+    b"source": (0.1, 0.9, 0.1),
+    b"night bus": (0.9, 0.9, 0.1),
+    b"day bus": (0.1, 0.9, 0.1),
+    b"night car": (0.9, 0.1, 0.9),
+    b"lost": (0.9, 0.9, 0.1),
+}
+
+
+class Scorer:
+    """The evaluator's contract over a space that one can see through; it notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def structure(self, request: StructureRequest) -> StructureReply:
+        self.asked.append(request)
+        return StructureReply(agreements=[0.2 if image.png == b"lost" else 0.8 for image in request.images])
+
+    def embed(self, request: EmbedRequest) -> EmbedReply:
+        self.asked.append(request)
+        texts = [("night" in text, "bus" in text, "car" in text) for text in request.texts]
+        return EmbedReply(
+            images=[unit(IMAGES[image.png]) for image in request.images],
+            texts=[unit(np.array(text, float) + 1e-6) for text in texts],
+            logit_scale=10.0,
+        )
+
+
+def unit(vector: Sequence[float]) -> list[float]:
+    return [float(value) for value in np.asarray(vector, float) / np.linalg.norm(vector)]
+
+
+def edit(*factors: Factor) -> Edit:
+    changes = tuple(Change(factor, "by day", "at night", "day", "night") for factor in factors or ("weather",))
+    return Edit(changes, "a bus by day", "a bus at night")
+
+
+def reply(*images: bytes) -> RenderReply:
+    return RenderReply(images=[ImagePayload(png=i) for i in images], controls={}, keep_mask=MASK, evaluations=1)
+
+
+def check(*images: bytes, edits: Sequence[Edit | None] | None = None, **how: Any) -> list[Any]:
+    arms = edits if edits is not None else [edit()] * len(images)
+    given = {"source": SOURCE, "task": TASK, "thresholds": THRESHOLDS, "services": Scorer()} | how
+    return check_images(given["services"], given["source"], given["task"], reply(*images), arms, given["thresholds"])
+
+
+@pytest.mark.parametrize(
+    ("image", "refused_by"),
+    [(b"night bus", ""), (b"day bus", "caption"), (b"night car", "label"), (b"lost", "structure")],
+)
+def test_the_first_failing_check_names_the_verdict(image: bytes, refused_by: str) -> None:
+    [(verdict, scores)] = check(image)
+    assert (verdict.accepted, verdict.check) == (not refused_by, refused_by)
+    assert set(scores) == {"structure", "caption", "caption_gain", "label", "label_margin"}, "every score is kept"
+    assert bool(verdict.reason) == bool(refused_by)
+
+
+def test_null_arms_are_scored_and_never_refused() -> None:
+    (edited, _), (null, scores) = check(b"lost", b"lost", edits=[edit(), None])
+    assert not edited.accepted
+    assert null.accepted
+    assert scores["structure"] == 0.2
+    assert "caption" not in scores
+
+
+def test_the_gain_is_measured_from_the_source_image() -> None:
+    [(_, moved), (_, still)] = check(b"night bus", b"day bus")
+    assert still["caption_gain"] == pytest.approx(0)
+    assert moved["caption_gain"] == pytest.approx(moved["caption"] - still["caption"])
+
+
+def test_one_call_of_each_kind_with_the_mask_of_what_must_stay() -> None:
+    services = Scorer()
+    check(b"night bus", b"day bus", b"lost", services=services)
+    structure, embed = services.asked
+    assert structure.mask == MASK
+    assert [image.png for image in embed.images] == [b"source", b"night bus", b"day bus", b"lost"]
+
+
+def test_large_label_sets_are_asked_in_several_messages() -> None:
+    services = Scorer()
+    classes = ("bus", *(f"thing {n}, or so" for n in range(600)))
+    [(_, scores)] = check(b"night bus", services=services, task=TaskDescription("name it", classes))
+    assert [len(request.texts) for request in services.asked[1:]] == [256, 256, 603 - 512]
+    assert 0 < scores["label"] < 1
+
+
+@pytest.mark.parametrize(
+    ("source", "task"),
+    [
+        (SourceImage("image", SOURCE.image, None), TASK),
+        (SOURCE, TaskDescription("name the vehicle")),
+    ],
+)
+def test_the_label_check_is_left_out_by_name_where_nothing_is_known(source: SourceImage, task: TaskDescription) -> None:
+    [(verdict, scores)] = check(b"night car", source=source, task=task)
+    assert verdict.accepted
+    assert "label" not in scores
+    assert skipped_checks(source, task) == ("label",)
+    assert skipped_checks(SOURCE, TASK) == ()
+
+
+def test_thresholds_are_by_factor_and_the_strictest_counts() -> None:
+    scores = {"structure": 0.4, "caption": 0.05, "caption_gain": 0.0, "label": 0.9, "label_margin": 0.8}
+    assert judge(scores, edit("background"), THRESHOLDS).accepted
+    assert judge(scores, edit("weather"), THRESHOLDS).check == "structure"
+    assert judge(scores, edit("background", "weather"), THRESHOLDS).check == "structure"
+    assert judge(scores | {"structure": 0.6}, edit("background", "weather"), THRESHOLDS).check == "caption"
+    assert judge(scores, edit("weather"), {}).accepted, "without thresholds there are scores only"
+
+
+def test_images_without_an_edit_each_are_refused() -> None:
+    with pytest.raises(ValueError, match="as many edits"):
+        check(b"lost", edits=[])
