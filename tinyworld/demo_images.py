@@ -3,7 +3,7 @@
     python -m tinyworld.demo_images --out DIR --classes car,bus,truck --per-class 16
 
 Scenes come from the models' own distribution (mostly daylight, clear weather, photos) on geometry seeds that nothing
-was trained on. The same arguments always write the same bytes. File names are numbers: only the manifest has the labels.
+was trained on. The same arguments always write the same bytes. File names are numbers: only the manifest has labels.
 """
 
 from __future__ import annotations

@@ -108,6 +108,15 @@ def shifted(image: NDArray[np.uint8], by: tuple[int, int]) -> Pixels:
     return np.asarray(wide[border - down : border - down + SIDE, border - right : border - right + SIDE], np.uint8)
 
 
+def wobbled(image: Pixels, random: np.random.Generator) -> Pixels:
+    """Bent smoothly by up to about 2 pixels, as generated pictures often are."""
+    bends = random.standard_normal((2, 6, 6), np.float32) * np.float32(random.uniform(0.3, 1.4))
+    down, right = (cv2.resize(bend, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC) for bend in bends)
+    rows, columns = np.mgrid[:SIDE, :SIDE].astype(np.float32)
+    bent = cv2.remap(image, columns + right, rows + down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
+    return np.asarray(bent, np.uint8)
+
+
 def mirrored_targets(wanted: Tensor) -> Tensor:
     """Targets of the mirror image: left and right change places."""
     swapped = wanted.clone()
@@ -118,19 +127,27 @@ def mirrored_targets(wanted: Tensor) -> Tensor:
 
 
 def varied(image: Pixels, random: np.random.Generator, *, flip: bool, strength: float = 1.0) -> Pixels:
-    """Flipped if asked, shifted by up to 6 pixels, spoilt."""
+    """Flipped if asked, shifted by up to 6 pixels, sometimes bent, spoilt."""
     moved = image[:, ::-1] if flip else image
     by = (
         int(random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1)),
         int(random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1)),
     )
-    return spoil(shifted(np.ascontiguousarray(moved), by), random, strength)
+    moved = shifted(np.ascontiguousarray(moved), by)
+    if random.random() < 0.25 * strength:
+        moved = wobbled(moved, random)
+    return spoil(moved, random, strength)
 
 
-def varied_batch(data: Pictures, rows: NDArray[np.int64], random: np.random.Generator) -> tuple[Tensor, Tensor]:
+def varied_batch(
+    data: Pictures, rows: NDArray[np.int64], random: np.random.Generator, strength: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Pixel values and targets of some pictures, each varied in its own way."""
     flips = random.random(len(rows)) < 0.5
-    images = [varied(data.images[row], random, flip=bool(flip)) for row, flip in zip(rows, flips, strict=True)]
+    images = [
+        varied(data.images[row], random, flip=bool(flip), strength=strength)
+        for row, flip in zip(rows, flips, strict=True)
+    ]
     wanted = data.targets[torch.from_numpy(rows)]
     wanted = torch.where(torch.from_numpy(flips)[:, None], mirrored_targets(wanted), wanted)
     return as_pixel_values(np.stack(images)), wanted

@@ -50,7 +50,7 @@ _SPOILT_OBJECT = 0.12  # share of pictures without a whole object
 
 
 def new_oracle(name: str) -> PreTrainedModel:
-    """0.7 (ResNet) or 0.6 (ConvNeXt) million parameters, one logit per value of every factor."""
+    """0.6 (ResNet) or 0.5 (ConvNeXt) million parameters, one logit per value of every factor."""
     labels = {"id2label": dict(enumerate(LOGITS)), "label2id": {label: place for place, label in enumerate(LOGITS)}}
     if name == "oracle-a":
         residual = ResNetConfig(
