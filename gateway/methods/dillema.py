@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from gateway.methods.checks import check_images, skipped_checks
 from gateway.methods.counterfactual import (
     FACTORS,
     Change,
@@ -413,68 +414,77 @@ def region_of(edit: Edit, parameters: DillemaParameters) -> ControlRegion:
 
 
 def _render(source: _Source, caption: str, proposals: Sequence[_Proposal]) -> Iterator[Counterfactual]:
-    """Step 5: render accepted edits and their null arms (one per seed and region), then check the images."""
+    """Step 5: render accepted edits and their null arms (one per seed and region), and check the images."""
     p = source.parameters
     if p.same_caption:
         accepted = [proposal for proposal in proposals if proposal.verdict.accepted]
         proposals = [*proposals, *accepted * (p.counterfactuals_per_image - 1)]
     seeds = [source.derive("render", 0 if p.same_seed else ordinal) for ordinal in range(len(proposals))]
     arms = {
-        ordinal: Rendering(prompt=x.edit.new_caption, region=region_of(x.edit, p), seed=seeds[ordinal])
+        ordinal: _Arm(Rendering(prompt=x.edit.new_caption, region=region_of(x.edit, p), seed=seeds[ordinal]), x.edit)
         for ordinal, x in enumerate(proposals)
         if x.verdict.accepted
     }
-    nulls: dict[tuple[int, ControlRegion], int] = {}
-    for rendering in list(arms.values()):
-        if (rendering.seed, rendering.region) not in nulls:
-            ordinal = len(proposals) + len(nulls)
-            nulls[rendering.seed, rendering.region] = ordinal
-            arms[ordinal] = rendering.model_copy(update={"prompt": caption})
-    rendered = _renderings(source, arms)
-    for ordinal in range(len(proposals) + len(nulls)):
-        proposal = proposals[ordinal] if ordinal < len(proposals) else None
+    nulls = list(dict.fromkeys(arm.rendering.model_copy(update={"prompt": caption}) for arm in arms.values()))
+    arms.update({len(proposals) + place: _Arm(null, None) for place, null in enumerate(nulls)})
+    rendered = _rendered(source, arms)
+    for ordinal, proposal in enumerate([*proposals, *[None] * len(nulls)]):
         arm = arms.get(ordinal)
+        image, verdict, scores = rendered[ordinal] if arm else (None, None, {})
+        null = arm.rendering.model_copy(update={"prompt": caption}) if arm and proposal else None
         yield Counterfactual(
             ordinal=ordinal,
             arm="edit" if proposal else "null",
-            seed=arm.seed if arm else seeds[ordinal],
+            seed=arm.rendering.seed if arm else seeds[ordinal],
             edit=proposal.edit if proposal else None,
-            null_ordinal=nulls[arm.seed, arm.region] if arm and proposal else None,
-            image=rendered[ordinal] if arm else None,
-            verdict=proposal.verdict if proposal else Verdict(True),
-            lineage=_lineage(p, caption, arm, proposal),
+            null_ordinal=len(proposals) + nulls.index(null) if null else None,
+            image=image,
+            verdict=verdict or (proposal.verdict if proposal else Verdict(True)),
+            scores=scores,
+            lineage=_lineage(source, caption, arm, proposal),
         )
 
 
-def _renderings(source: _Source, arms: Mapping[int, Rendering]) -> dict[int, ImagePayload]:
-    """The rendered images by ordinal, in as few messages as the limit of images per message allows."""
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    """What is rendered: for an edit, or (None) for the null arm of some."""
+
+    rendering: Rendering
+    edit: Edit | None
+
+
+def _rendered(source: _Source, arms: Mapping[int, _Arm]) -> dict[int, tuple[ImagePayload, Verdict, dict[str, float]]]:
+    """Image, verdict and scores by ordinal, in as few messages as the limit of images per message allows."""
     p = source.parameters
-    images: dict[int, ImagePayload] = {}
+    results: dict[int, tuple[ImagePayload, Verdict, dict[str, float]]] = {}
     ordinals = sorted(arms)
-    size = MAX_IMAGES_PER_MESSAGE - 1
-    for batch in (ordinals[start : start + size] for start in range(0, len(ordinals), size)):
+    most = MAX_IMAGES_PER_MESSAGE - 1  # the source travels too
+    for batch in (ordinals[start : start + most] for start in range(0, len(ordinals), most)):
         request = RenderRequest(
             source=source.image.image,
-            renderings=[arms[ordinal] for ordinal in batch],
+            renderings=[arms[ordinal].rendering for ordinal in batch],
             control=p.control,
             control_scale=p.control_scale,
             negative_prompt=p.negative_prompt,
             steps=p.steps,
             guidance=p.guidance,
         )
-        images.update(zip(batch, source.services.render(request).images, strict=True))
-    return images
+        reply = source.services.render(request)
+        edits = [arms[ordinal].edit for ordinal in batch]
+        checked = check_images(source.services, source.image, source.task, reply, edits, p.thresholds)
+        for ordinal, image, (verdict, scores) in zip(batch, reply.images, checked, strict=True):
+            results[ordinal] = (image, verdict, scores)
+    return results
 
 
-def _lineage(
-    parameters: DillemaParameters, caption: str, arm: Rendering | None, proposal: _Proposal | None
-) -> dict[str, Any]:
+def _lineage(source: _Source, caption: str, arm: _Arm | None, proposal: _Proposal | None) -> dict[str, Any]:
     """How a counterfactual came about: enough to make it again."""
     return {
         "method": "dillema",
         "revision": REVISION,
-        "parameters": parameters.model_dump(mode="json"),
+        "parameters": source.parameters.model_dump(mode="json"),
+        "skipped_checks": list(skipped_checks(source.image, source.task)),
         "caption": caption,
         "exchanges": list(proposal.exchanges) if proposal else [],
-        "rendering": arm.model_dump(mode="json") if arm else None,
+        "rendering": arm.rendering.model_dump(mode="json") if arm else None,
     }
