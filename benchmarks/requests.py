@@ -1,0 +1,54 @@
+"""The requests that DILLEMA really makes of each service for some tinyworld pictures, in the order it makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.methods import METHODS
+from gateway.methods.counterfactual import SourceImage, TaskDescription
+from gateway.model_services import Answered, Asked, Endpoint, ModelServices, ServiceName
+from shared.images import encode
+from shared.profiles import load_profile
+from shared.schemas.base import Contract, ImagePayload
+from shared.schemas.evaluation import PredictRequest
+from tinyworld.render import render
+from tinyworld.world import CLASSES, sample_scene
+
+TASK = TaskDescription("classify the object in the picture", CLASSES)
+
+
+class NotingServices(ModelServices):
+    """The plain clients, noting what they are asked."""
+
+    def __init__(self, urls: Mapping[ServiceName, str]) -> None:
+        super().__init__(urls)
+        self.asked: list[tuple[Endpoint[Any, Any], Contract]] = []
+
+    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
+        """See `ModelServices.call`."""
+        self.asked.append((endpoint, request))
+        return super().call(endpoint, request)
+
+
+def sources(count: int) -> list[SourceImage]:
+    """The first `count` scenes of split `demo`, with their class."""
+    scenes = [sample_scene("demo", index) for index in range(count)]
+    return [
+        SourceImage(f"benchmark-{index}", ImagePayload(png=encode(render(scene).image)), scene.label)
+        for index, scene in enumerate(scenes)
+    ]
+
+
+def work_on(services: ModelServices, image: SourceImage) -> int:
+    """Do for one image what a worker does, without a database; returns the number of rendered images."""
+    profile = load_profile("tiny")
+    spec = METHODS["dillema"]
+    parameters = spec.parameters.model_validate(
+        {**profile.methods.get("dillema", {}), "thresholds": profile.thresholds}
+    )
+    made = list(spec.function(image, TASK, services, parameters, 0))
+    pictures = [image.image, *(one.image for one in made if one.image is not None)]
+    for model in profile.defaults.models:
+        services.predict(PredictRequest(model=model, images=pictures))
+    return len(pictures) - 1
