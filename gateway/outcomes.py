@@ -121,7 +121,7 @@ def outcomes_of(rows: JobRows, method: str, said: dict[str, PredictionRow]) -> t
         seen = [_seen(said.get(image), label, rows.relation) for image in (row.source, null_id, row.id)]
         if seen[0] is None or seen[1] is None or seen[2] is None:
             continue
-        for cell in _cells(row, label):
+        for cell in cells_of(row, label):
             members[cell].append(len(kept))
         kept.append((row, seen[0], seen[1], seen[2]))
     names = sorted({s.predicted for _, *seens in kept for s in seens})
@@ -150,7 +150,7 @@ def _seen(row: PredictionRow | None, label: str, relation: Relation) -> _Seen | 
     return _Seen(float("nan"), len(row.top or []) + 1, row.predicted)  # outside what was kept: unknown, not 0
 
 
-def _cells(row: CounterfactualRow, label: str) -> list[Cell]:
+def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
     """The cells of a counterfactual: to its new values, and from the old ones where the caption said them."""
     directions: tuple[tuple[Direction, Literal["to_value", "from_value"]], ...] = (
         ("to", "to_value"),

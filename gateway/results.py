@@ -8,15 +8,22 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 import numpy as np
+from sqlalchemy import select
 
 from gateway.analysis.effects import differences
 from gateway.analysis.findings import assess
 from gateway.analysis.funnel import Fate, funnel
 from gateway.analysis.metrics import paper_metrics
-from gateway.outcomes import JobRows, PredictionRow, outcomes_of
+from gateway.database import Sessions
+from gateway.outcomes import JobRows, PredictionRow, load_rows, outcomes_of
+from gateway.report.page import report_page
+from gateway.report.pictures import select_pictures
+from gateway.tables import Counterfactual, Report
+from gateway.views import counterfactual_views
 from shared.schemas.results import Cost, HowMade, JobResults, ModelResults
 from shared.schemas.service import ServiceInfo
 from shared.seeds import derive_seed
+from shared.storage import ObjectStore, image_key
 
 
 def measure(rows: JobRows, services: Sequence[ServiceInfo] = ()) -> JobResults:
@@ -88,3 +95,26 @@ def _cost(rows: JobRows, method: str) -> Cost:
         evaluations_per_rendered=evaluations / rendered if rendered else None,
         evaluations_per_accepted=evaluations / accepted if accepted else None,
     )
+
+
+def build_report(
+    sessions: Sessions, store: ObjectStore, job_id: str, services: Sequence[ServiceInfo] = ()
+) -> JobResults:
+    """Measure a finished job, write its report to the store and its row to the database; return the figures.
+
+    The page depends on the rows alone, so building it again replaces it by the same. No session is open while it
+    computes. Raises sqlalchemy's NoResultFound for an unknown job.
+    """
+    with sessions() as session:
+        rows = load_rows(session, job_id)
+    results = measure(rows, services)
+    selection = select_pictures(rows, results)
+    with sessions() as session:
+        chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
+        views = {view.id: view for view in counterfactual_views(session, chosen)}
+    page = report_page(results, selection, views, lambda digest: store.get(image_key(digest)))
+    key = f"reports/{job_id}.html"
+    store.put(key, page.encode())
+    with sessions.begin() as session:
+        session.merge(Report(job_id=job_id, object_key=key, metrics=results.model_dump(mode="json")))
+    return results

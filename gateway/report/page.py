@@ -1,0 +1,72 @@
+"""The report as one self-contained HTML page: styles, script and pictures inside, readable without a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from PIL import Image
+
+from gateway.report.pictures import Selection
+from gateway.report.words import FILTERS, GLOBALS
+from shared.schemas.jobs import CounterfactualView
+from shared.schemas.results import JobResults
+
+TEMPLATES = Path(__file__).parent / "templates"
+ASSETS = Path(__file__).parent / "assets"
+LONGEST_SIDE = 256  # of an embedded picture, in pixels
+
+
+def environment(*more_templates: Path) -> Environment:
+    """Jinja with the report's templates and filters, and with further template directories for the web pages."""
+    jinja = Environment(
+        loader=FileSystemLoader([*more_templates, TEMPLATES]),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    jinja.filters.update(FILTERS)
+    jinja.globals.update(GLOBALS)
+    return jinja
+
+
+def report_page(
+    results: JobResults, selection: Selection, views: Mapping[str, CounterfactualView], load: Callable[[str], bytes]
+) -> str:
+    """The page. `views` are by counterfactual id; `load` returns the PNG bytes of an image's digest."""
+    embedded: dict[str, str] = {}
+
+    def picture(digest: str) -> str:
+        if digest not in embedded:
+            embedded[digest] = data_uri(load(digest))
+        return embedded[digest]
+
+    style = (ASSETS / "contrafact.css").read_text(encoding="utf-8")
+    script = (ASSETS / "pairs.js").read_text(encoding="utf-8")
+    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = environment().get_template("report.html")
+    return page.render(
+        results=results,
+        selection=selection,
+        views=views,
+        picture=picture,
+        link=None,
+        style=style,
+        script=script,
+        policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script_hash}'",
+    )
+
+
+def data_uri(png: bytes) -> str:
+    """A PNG of any size as a small WebP in a data URI; its longest side is at most 256 pixels."""
+    with Image.open(io.BytesIO(png), formats=("PNG",)) as opened:
+        small = opened.convert("RGB")
+    small.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    small.save(buffer, "WEBP", quality=88, method=4)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,109 @@
+"""Figures and captions in words and marks: the filters of the templates."""
+
+from __future__ import annotations
+
+import re
+from difflib import SequenceMatcher
+
+from markupsafe import Markup, escape
+
+from gateway.analysis.findings import points
+from shared.schemas.jobs import ChangeView, PredictionView
+from shared.schemas.results import Cell, Interval, Rate
+
+_TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
+
+
+def marked_caption(caption: str, new_caption: str) -> Markup:
+    """The new caption with what was taken out in <del> and what was put in in <ins>, by whole words."""
+    old, new = _TOKENS.findall(caption), _TOKENS.findall(new_caption)
+    marked, removed, added = Markup(""), "", ""
+    for kind, i, j, k, m in [*SequenceMatcher(None, old, new, autojunk=False).get_opcodes(), ("end", 0, 0, 0, 0)]:
+        before, after = "".join(old[i:j]), "".join(new[k:m])
+        if kind == "equal" and not after.strip() and (removed or added):
+            removed, added = removed + before, added + after  # a space between two changes: one change
+        elif kind in ("equal", "end"):
+            marked += _marked(removed, added) + escape(after)
+            removed = added = ""
+        else:
+            removed, added = removed + before, added + after
+    return marked
+
+
+def _marked(removed: str, added: str) -> Markup:
+    gone, come = removed.strip(), added.strip()
+    marks = [Markup("<del>{}</del>").format(gone)] if gone else []
+    marks += [Markup("<ins>{}</ins>").format(come)] if come else []
+    before = " " if (added or removed).startswith(" ") else ""
+    after = " " if marks and (added or removed).endswith(" ") else ""
+    return Markup("").join([before, Markup(" ").join(marks), after])
+
+
+def percent(share: float | None) -> str:
+    """0.983 → "98 %"; between 0 and 1 or 99 and 100 % with a decimal; "–" for None."""
+    if share is None:
+        return "–"
+    digits = 1 if 0 < share < 0.0995 or 0.9905 < share < 1 else 0
+    return f"{100 * share:.{digits}f} %"
+
+
+def rate(value: Rate) -> Markup:
+    """A rate with its count, n and Wilson interval: "93.8 % (30 of 32; 80–98 %)"."""
+    if value.value is None:
+        return Markup('<span class="quiet">none</span>')
+    low, high = round(100 * value.low), round(100 * value.high)
+    figure = Markup("{} <span class=quiet>({} of {}; {}–{} %)</span>")
+    return figure.format(percent(value.value), value.count, value.n, low, high)
+
+
+def interval(value: Interval | None) -> str:
+    """ "−98 to −55", or "–" for None."""
+    return "–" if value is None else f"{points(value.low)} to {points(value.high)}"
+
+
+def signed(value: float | None) -> str:
+    """A probability or accuracy difference in points, or "–"."""
+    return "–" if value is None else points(value)
+
+
+def p_value(value: float | None) -> str:
+    """0.0312 → "0.031"; tiny ones as "< 0.001"; "–" for None."""
+    if value is None:
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def cell_name(cell: Cell) -> str:
+    """Short name of a cell: "bus, to night"."""
+    return f"{cell.label}, {cell.direction} {cell.value}"
+
+
+def change_name(change: ChangeView) -> str:
+    """ "weather: day → night"."""
+    return f"{change.factor}: {change.from_value or change.from_phrase} → {change.to_value or change.to_phrase}"
+
+
+def holds(opinion: PredictionView | None, expected: str | None) -> bool | None:
+    """Whether a prediction is the expected class; None if either is unknown."""
+    return None if opinion is None or expected is None else opinion.predicted == expected
+
+
+def spoken(sentence: str) -> Markup:
+    """A sentence with its `class` set as code."""
+    parts = str(escape(sentence)).split("`")
+    return Markup("").join(
+        Markup(f"<code>{part}</code>") if odd % 2 else Markup(part) for odd, part in enumerate(parts)
+    )
+
+
+FILTERS = {
+    "percent": percent,
+    "rate": rate,
+    "interval": interval,
+    "signed": signed,
+    "p_value": p_value,
+    "cell_name": cell_name,
+    "change_name": change_name,
+    "spoken": spoken,
+}
+GLOBALS = {"marked_caption": marked_caption, "holds": holds}
