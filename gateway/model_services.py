@@ -131,7 +131,7 @@ class ModelServices(TypedServices):
         self._urls = dict(urls)
         self._deadline = deadline
         self._wait = wait
-        self._stopping = stopping or threading.Event()
+        self.stopping = stopping or threading.Event()
         self._client = httpx.Client(
             timeout=httpx.Timeout(deadline + GRACE_SECONDS, connect=5.0),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
@@ -177,7 +177,7 @@ class ModelServices(TypedServices):
                     self._revisions.pop(service, None)  # it may come back with other weights
                 pause = min(MAX_PAUSE_SECONDS, problem.retry_after or 2 * pause)
                 hopeless = problem.members.get("failed") is True
-                if hopeless or time.monotonic() + pause > give_up or self._stopping.wait(pause):
+                if hopeless or time.monotonic() + pause > give_up or self.stopping.wait(pause):
                     raise
 
     def _once(self, service: ServiceName, verb: str, path: str, body: bytes | None) -> bytes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from gateway.model_services import ServiceName
 
 
 class Settings(BaseSettings):
@@ -40,7 +41,9 @@ class Settings(BaseSettings):
     authentication: bool = False
     """Ask for API keys. Off means that everybody is the one local owner: only for loopback."""
     max_request_bytes: int = 2 * 1024**3
-    max_image_bytes: int = 64 * 1024**2
+    max_archive_bytes: int = 8 * 1024**3
+    """Unpacked bytes of one archive."""
+    max_image_bytes: int = 20 * 1024**2
     max_image_pixels: int = 40_000_000
     max_images_per_job: int = 100_000
 
@@ -56,5 +59,12 @@ class Settings(BaseSettings):
     images_per_message: Annotated[int, Field(ge=1)] = 16
     """After so many images a step hands over to a new message, so that no step runs for hours."""
 
-    work_directory: Path = Path(".")
-    """Embedded mode's directory: database, objects and lock."""
+    @property
+    def service_urls(self) -> dict[ServiceName, str]:
+        """Where each model service listens."""
+        return {
+            "caption_service": self.caption_url,
+            "llm_service": self.llm_url,
+            "diffusion_service": self.diffusion_url,
+            "evaluator_service": self.evaluator_url,
+        }

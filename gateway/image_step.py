@@ -1,0 +1,204 @@
+"""The work on one source image: load it, let the methods make counterfactuals, ask the models under test, apply.
+
+Loading and applying are one short transaction each; between them, no session is open. Everything is written by the one
+transaction that also marks the image as done, guarded by the lease: all of it is there, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import func, insert, select
+from sqlalchemy.orm import Session
+
+from gateway import claims
+from gateway.claims import Lease
+from gateway.database import Sessions, reading
+from gateway.events import add_event
+from gateway.methods import METHODS
+from gateway.methods.counterfactual import Counterfactual as Made
+from gateway.methods.counterfactual import SourceImage as MethodImage
+from gateway.methods.counterfactual import TaskDescription
+from gateway.recorded import ImageShelf, RecordedServices
+from gateway.tables import Counterfactual, Job, Prediction, SourceImage
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
+from shared.schemas.evaluation import PredictRequest
+from shared.seeds import derive_id
+
+TOP = 5
+_LINEAGE = TypeAdapter(dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ImageWork:
+    """All that the work on one source image needs to know of its rows. `occurrence` counts equal images before it."""
+
+    id: str
+    job_id: str
+    owner_id: str
+    position: int
+    digest: str
+    occurrence: int
+    ground_truth: str | None
+    task: TaskDescription
+    methods: tuple[tuple[str, Mapping[str, Any]], ...]
+    models: tuple[str, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a model under test says of one image (an original: `counterfactual_id` None); see `tables.Prediction`."""
+
+    counterfactual_id: str | None
+    model: str
+    probabilities: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageResult:
+    """What the work came to, as rows without the job's and the image's ids."""
+
+    counterfactuals: list[dict[str, Any]]
+    opinions: list[Opinion]
+
+
+def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
+    """What the lease is about; None when the row has gone."""
+    with reading(sessions) as session:
+        found = session.execute(
+            select(SourceImage, Job).join(Job, SourceImage.job_id == Job.id).where(SourceImage.id == lease.id)
+        ).one_or_none()
+        if found is None:
+            return None
+        image, job = found
+        if image.digest is None:
+            raise ValueError(f"source image {image.id} was never readable; its row should have been failed at intake")
+        occurrence = session.scalar(
+            select(func.count()).where(
+                SourceImage.job_id == job.id,
+                SourceImage.digest == image.digest,
+                SourceImage.position < image.position,
+            )
+        )
+        return ImageWork(
+            id=image.id,
+            job_id=job.id,
+            owner_id=job.owner_id,
+            position=image.position,
+            digest=image.digest,
+            occurrence=occurrence or 0,
+            ground_truth=image.ground_truth,
+            task=TaskDescription(job.task, tuple(job.classes)),
+            methods=tuple((method["name"], method.get("parameters", {})) for method in job.methods),
+            models=tuple(job.models),
+            seed=job.seed,
+        )
+
+
+def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf) -> ImageResult:
+    """Make the counterfactuals and ask the models under test. Raises what methods and services raise."""
+    payload = ImagePayload(png=shelf.load(work.digest))
+    # Equal images at two positions are two source images: their seeds differ. The position itself stays out of it, so
+    # that a longer or reordered job finds the calls of an earlier one.
+    source = MethodImage(f"{work.digest}/{work.occurrence}", payload, work.ground_truth)
+    rows: list[dict[str, Any]] = []
+    images: list[tuple[str | None, ImagePayload]] = [(None, payload)]
+    for name, chosen in work.methods:
+        method = METHODS[name]
+        parameters = method.parameters.model_validate(chosen)
+        for made in method.function(source, work.task, services, parameters, work.seed):
+            row = _row(work, name, method.revision, made, shelf)
+            rows.append(row)
+            if made.image is not None:
+                images.append((row["id"], made.image))
+    shelf.save({digest for row in rows for digest in (row["image_digest"], row["control_digest"]) if digest})
+    opinions = [opinion for model in work.models for opinion in _opinions(model, images, services)]
+    return ImageResult(rows, opinions)
+
+
+def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) -> bool:
+    """Write the result and mark the image as done; False, and nothing written, when the lease no longer holds."""
+    if not claims.finish(session, lease):
+        return False
+    common = {"job_id": work.job_id, "source_image_id": work.id}
+    if result.counterfactuals:
+        rows = [{**common, "position": work.position, **row} for row in result.counterfactuals]
+        session.execute(insert(Counterfactual), rows)
+    if result.opinions:
+        session.execute(insert(Prediction), [{**common, **row} for row in _prediction_rows(work, result.opinions)])
+    edits = [row for row in result.counterfactuals if row["arm"] == "edit"]
+    payload = {
+        "state": "done",
+        "position": work.position,
+        "edits": len(edits),
+        "accepted": sum(row["accepted"] for row in edits),
+    }
+    add_event(session, work.job_id, "image", payload)
+    return True
+
+
+def _row(work: ImageWork, method: str, revision: str, made: Made, shelf: ImageShelf) -> dict[str, Any]:
+    edit = made.edit
+    changes = edit.changes if edit else ()
+    only = changes[0] if len(changes) == 1 else None
+    lineage = _LINEAGE.dump_python(dict(made.lineage), mode="json", context={"images": shelf})
+    control = lineage.get("control")
+    parts = ("counterfactual", work.owner_id, work.job_id, work.position, method, revision, made.ordinal, made.seed)
+    return {
+        "id": derive_id(*parts),
+        "method": method,
+        "ordinal": made.ordinal,
+        "arm": made.arm,
+        "null_ordinal": made.null_ordinal,
+        "seed": made.seed,
+        "changes": [asdict(change) for change in changes],
+        "factor": only.factor if only else None,
+        "from_value": only.from_value if only else None,
+        "to_value": only.to_value if only else None,
+        "caption": edit.caption if edit else str(made.lineage.get("caption", "")),
+        "new_caption": edit.new_caption if edit else "",
+        "image_digest": shelf.keep(made.image.png) if made.image is not None else None,
+        "control_digest": control["digest"] if isinstance(control, dict) else None,
+        "accepted": made.verdict.accepted,
+        "check": made.verdict.check,
+        "reason": made.verdict.reason,
+        "scores": dict(made.scores),
+        "lineage": lineage,
+    }
+
+
+def _opinions(
+    model: str, images: Sequence[tuple[str | None, ImagePayload]], services: RecordedServices
+) -> Iterator[Opinion]:
+    for start in range(0, len(images), MAX_IMAGES_PER_MESSAGE):
+        part = images[start : start + MAX_IMAGES_PER_MESSAGE]
+        reply = services.predict(PredictRequest(model=model, images=[image for _, image in part]))
+        for (counterfactual_id, _), probabilities in zip(part, reply.probabilities, strict=True):
+            yield Opinion(counterfactual_id, model, dict(zip(reply.classes, probabilities, strict=True)))
+
+
+def _prediction_rows(work: ImageWork, opinions: Sequence[Opinion]) -> Iterator[dict[str, Any]]:
+    said = {opinion.model: _best(opinion) for opinion in opinions if opinion.counterfactual_id is None}
+    for opinion in opinions:
+        ranked = sorted(opinion.probabilities.items(), key=lambda item: -item[1])
+        true = opinion.probabilities.get(work.ground_truth) if work.ground_truth is not None else None
+        edited = opinion.counterfactual_id is not None
+        yield {
+            "id": derive_id("prediction", opinion.counterfactual_id or work.id, opinion.model),
+            "counterfactual_id": opinion.counterfactual_id,
+            "model": opinion.model,
+            "predicted": ranked[0][0],
+            "probability": ranked[0][1],
+            "ground_truth_probability": true,
+            "rank": None if true is None else 1 + sum(value > true for value in opinion.probabilities.values()),
+            "flipped": ranked[0][0] != said[opinion.model] if edited else None,
+            "top": [{"class": name, "probability": value} for name, value in ranked[:TOP]],
+        }
+
+
+def _best(opinion: Opinion) -> str:
+    return max(opinion.probabilities.items(), key=lambda item: item[1])[0]

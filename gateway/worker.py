@@ -1,0 +1,247 @@
+"""The worker: woken by messages, it claims source images and analyses until nothing is left, and keeps its leases.
+
+    step          claim → load → call → apply, again and again        (as many at a time as `images_in_flight`)
+    housekeeping  one thread: renews leases, sweeps expired ones, and wakes an idle worker when work waits
+
+A step that finds work leaves one message behind for the next idle step, so a job of any size needs a handful of
+messages at a time. `python -m gateway.worker` runs it; `embedded` runs the same in its own process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from celery import Celery, bootsteps
+from sqlalchemy.exc import OperationalError
+
+from gateway import claims, image_step
+from gateway.claims import Lease
+from gateway.database import Sessions, open_engine, open_sessions
+from gateway.events import add_event
+from gateway.messages import WORK, open_celery, wake_worker
+from gateway.model_services import SERVICES, BrokenOff, ModelServices, is_passing
+from gateway.object_store import open_store
+from gateway.recorded import ImageShelf, RecordedServices
+from gateway.results import build_report
+from gateway.settings import Settings
+from gateway.tables import Job
+from shared import logging as json_logging
+from shared.problems import Problem
+from shared.storage import ObjectStore
+
+MAX_PAUSE_SECONDS = 300.0
+PASSING_PAUSE_SECONDS = 5.0
+
+logger = logging.getLogger("contrafact.worker")
+
+
+class LeaseLost(Exception):
+    """Somebody else has the row now, or nobody wants it any more: the step must not go on."""
+
+
+class Stopping(Exception):
+    """The worker is being stopped: the step gives its lease back."""
+
+
+class Worker:
+    """What the steps of one worker process share: settings, connections, and the leases that they hold."""
+
+    def __init__(
+        self, settings: Settings, sessions: Sessions, store: ObjectStore, services: ModelServices, celery: Celery
+    ) -> None:
+        """`services.stopping` is also what stops this worker."""
+        self._settings = settings
+        self._sessions = sessions
+        self._store = store
+        self._services = services
+        self._celery = celery
+        self._leases: dict[str, Lease] = {}
+        self._changing = threading.Lock()
+        self._steps = 0
+        self._stopping = services.stopping
+        self._housekeeping = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+
+    def start(self) -> None:
+        """Begin housekeeping."""
+        self._housekeeping.start()
+
+    def stop(self) -> None:
+        """Let running steps give up their leases at their next call, and end housekeeping."""
+        self._stopping.set()
+
+    def step(self) -> None:
+        """Work until nothing is claimable, or the share of one message is done."""
+        with self._counted():
+            for number in range(self._settings.images_per_message):
+                if self._stopping.is_set() or not self._work_once(first=number == 0):
+                    return
+
+    def _work_once(self, first: bool) -> bool:
+        lease = self._claim()
+        if lease is None:
+            return False
+        if first:
+            wake_worker(self._celery)
+        with self._held(lease):
+            try:
+                if lease.table is Job:
+                    self._analyse(lease)
+                else:
+                    self._work_on_image(lease)
+            except Exception as error:  # whatever one image or one analysis raises is its own failure, not the step's
+                self._settle(lease, error)
+        return True
+
+    def _claim(self) -> Lease | None:
+        seconds = self._settings.lease_seconds
+        with self._sessions.begin() as session:
+            return claims.claim(session, seconds) or claims.claim_analysis(session, seconds)
+
+    def _work_on_image(self, lease: Lease) -> None:
+        work = image_step.load(self._sessions, lease)
+        if work is None:
+            return
+        shelf = ImageShelf(self._store, self._sessions, work.owner_id)
+
+        def check() -> None:
+            self._check(lease)
+
+        services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check)
+        result = image_step.call(work, services, shelf)
+        with self._sessions.begin() as session:
+            if not image_step.apply(session, lease, work, result):
+                raise LeaseLost(lease.id)
+
+    def _analyse(self, lease: Lease) -> None:
+        infos = [self._services.info(service) for service in SERVICES]
+        build_report(self._sessions, self._store, lease.job_id, infos)
+        with self._sessions.begin() as session:
+            if claims.finish(session, lease):
+                add_event(session, lease.job_id, "job", {"state": "done"})
+
+    def _check(self, lease: Lease) -> None:
+        if self._stopping.is_set():
+            raise Stopping
+        if lease.token not in self._leases:
+            raise LeaseLost(lease.id)
+
+    def _settle(self, lease: Lease, error: Exception) -> None:
+        """Write down what an error means for the row that it happened to."""
+        settings = self._settings
+        if isinstance(error, LeaseLost):
+            logger.info("lost the lease of %s", lease.id)
+            return
+        if isinstance(error, OperationalError):
+            logger.warning("the database failed during %s; its lease will expire: %s", lease.id, error)
+            return
+        reason = error.detail if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
+        with self._sessions.begin() as session:
+            if isinstance(error, Stopping) or self._stopping.is_set():
+                claims.release(session, lease, "", delay=0)
+            elif isinstance(error, BrokenOff):
+                claims.lose(session, lease, reason, settings.max_lost_leases, delay=PASSING_PAUSE_SECONDS)
+            elif isinstance(error, Problem) and is_passing(error):
+                delay = min(MAX_PAUSE_SECONDS, error.retry_after or PASSING_PAUSE_SECONDS)
+                claims.release(session, lease, reason, delay)
+            else:
+                claims.fail(session, lease, reason, settings.max_attempts)
+                logger.warning("%s failed", lease.id, exc_info=error)
+                return
+        logger.info("gave back %s: %s", lease.id, reason)
+
+    @contextmanager
+    def _held(self, lease: Lease) -> Iterator[None]:
+        with self._changing:
+            self._leases[lease.token] = lease
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._leases.pop(lease.token, None)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._changing:
+            self._steps += 1
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._steps -= 1
+
+    def _keep_house(self) -> None:
+        settings = self._settings
+        next_renewal = next_sweep = time.monotonic()
+        while not self._stopping.wait(max(0.0, min(next_renewal, next_sweep) - time.monotonic())):
+            now = time.monotonic()
+            try:
+                if now >= next_renewal:
+                    next_renewal = now + settings.lease_renewal_seconds
+                    self._renew()
+                if now >= next_sweep:
+                    next_sweep = now + settings.sweep_seconds
+                    self._sweep()
+            except OperationalError as error:  # a database that is away for a while must not end the thread
+                logger.warning("housekeeping is late: %s", error)
+
+    def _renew(self) -> None:
+        with self._changing:
+            leases = list(self._leases.values())
+        if not leases:
+            return
+        with self._sessions.begin() as session:
+            held = claims.renew(session, leases, self._settings.lease_seconds)
+        with self._changing:
+            for lease in leases:
+                if lease.token not in held:
+                    self._leases.pop(lease.token, None)
+
+    def _sweep(self) -> None:
+        with self._sessions.begin() as session:
+            claims.sweep(session, self._settings.max_lost_leases)
+            waits = claims.work_waits(session)
+        if waits and self._steps < self._settings.images_in_flight:
+            wake_worker(self._celery)
+
+
+def register(celery: Celery, worker: Worker) -> None:
+    """Make the worker's step the task of its Celery app, and let it start and stop with the app's worker."""
+
+    celery.task(worker.step, name=WORK, ignore_result=True)
+
+    class Housekeeping(bootsteps.StartStopStep):  # type: ignore[misc]
+        """Celery's hook for what lives as long as its worker; stopped before the pool waits for its steps."""
+
+        requires = ("celery.worker.components:Pool",)
+
+        def start(self, parent: Any) -> None:
+            worker.start()
+
+        def stop(self, parent: Any) -> None:
+            worker.stop()
+
+    celery.steps["worker"].add(Housekeeping)
+    celery.finalize()
+
+
+def main() -> None:
+    """Run a worker with the settings of the environment until it is told to stop."""
+    json_logging.configure()
+    settings = Settings()
+    celery = open_celery(settings.broker_url)
+    services = ModelServices(
+        settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds, threading.Event()
+    )
+    sessions = open_sessions(open_engine(settings.database_url))
+    register(celery, Worker(settings, sessions, open_store(settings), services, celery))
+    concurrency = str(settings.images_in_flight)
+    celery.worker_main(["worker", "--pool", "threads", "--concurrency", concurrency, "--loglevel", "WARNING"])
+
+
+if __name__ == "__main__":
+    main()

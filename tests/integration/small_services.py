@@ -1,0 +1,140 @@
+"""The four services' contracts answered by arithmetic: for tests of the work's state, where quality does not matter."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI
+
+from embedded.serving import ServedApp
+from shared import problems
+from shared.images import decode, encode
+from shared.problems import Problem
+from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.diffusion import RenderReply, RenderRequest
+from shared.schemas.evaluation import (
+    EmbedReply,
+    EmbedRequest,
+    PredictReply,
+    PredictRequest,
+    StructureReply,
+    StructureRequest,
+)
+from shared.schemas.language import GenerateReply, GenerateRequest
+from shared.schemas.service import ServiceInfo
+
+CAPTION = "A red car on a street. It is a sunny day."
+CLASSES = ["car", "bus", "boat"]
+ANSWERS: dict[str, Any] = {
+    "keywords": [{"phrase": "sunny", "factor": "weather", "value": "sunny"}],
+    "alternatives": [{"phrase": "rainy", "value": "rain"}, {"phrase": "foggy", "value": "fog"}],
+}
+
+
+class SmallServices:
+    """What the endpoints count and how a test makes them fail: `troubles` are raised once each, oldest first."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.troubles: list[Problem] = []
+        self.revision = "1"
+        self.gate = threading.Event()
+        self.gate.set()
+        self.app = FastAPI()
+        problems.install(self.app)
+        self.app.get("/v1/info")(self._info)
+        for path, answer in {
+            "/v1/captions": self._captions,
+            "/v1/generate": self._generate,
+            "/v1/renderings": self._renderings,
+            "/v1/predictions": self._predictions,
+            "/v1/embeddings": self._embeddings,
+            "/v1/structure": self._structure,
+        }.items():
+            self.app.post(path)(answer)
+
+    def _called(self, name: str) -> None:
+        self.gate.wait(30)
+        if self.troubles:
+            raise self.troubles.pop(0)
+        self.calls[name] += 1
+
+    def _info(self) -> ServiceInfo:
+        return ServiceInfo(
+            service="small",
+            profile="tiny",
+            device="cpu",
+            deterministic=True,
+            revision=self.revision,
+            weights=[],
+            version="0",
+        )
+
+    def _captions(self, request: CaptionRequest) -> CaptionReply:
+        self._called("caption")
+        return CaptionReply(captions=[CAPTION] * len(request.images))
+
+    def _generate(self, request: GenerateRequest) -> GenerateReply:
+        self._called("generate")
+        (wanted,) = request.json_schema["properties"]
+        value: Any = ANSWERS.get(wanted)
+        if value is None:
+            value = CAPTION
+            for line in request.messages[-1].content.splitlines():
+                if line.startswith("Change: "):
+                    value = value.replace(*line.removeprefix("Change: ").split(" -> "))
+        document = {wanted: value}
+        return GenerateReply(
+            value=document, text=json.dumps(document), attempts=1, prompt_tokens=1, completion_tokens=1
+        )
+
+    def _renderings(self, request: RenderRequest) -> RenderReply:
+        self._called("render")
+        source = decode(request.source.png)
+        images = []
+        for rendering in request.renderings:
+            seed = hashlib.sha256(f"{rendering.prompt}/{rendering.seed}".encode()).digest()
+            noise = np.random.default_rng(list(seed)).integers(0, 60, source.shape)
+            images.append(ImagePayload(png=encode(((source.astype(int) + noise) % 256).astype(np.uint8))))
+        control = ImagePayload(png=encode(source[..., 0]))
+        regions = {rendering.region for rendering in request.renderings}
+        return RenderReply(
+            images=images, controls=dict.fromkeys(regions, control), keep_mask=None, evaluations=request.steps
+        )
+
+    def _predictions(self, request: PredictRequest) -> PredictReply:
+        self._called("predict")
+        rows = []
+        for image in request.images:
+            weights = np.frombuffer(hashlib.sha256(request.model.encode() + image.png).digest()[:3], np.uint8) + 1.0
+            rows.append((weights / weights.sum()).tolist())
+        return PredictReply(classes=CLASSES, probabilities=rows)
+
+    def _embeddings(self, request: EmbedRequest) -> EmbedReply:
+        self._called("embed")
+        return EmbedReply(
+            images=[[1.0, 0.0] for _ in request.images], texts=[[1.0, 0.0] for _ in request.texts], logit_scale=10.0
+        )
+
+    def _structure(self, request: StructureRequest) -> StructureReply:
+        self._called("structure")
+        return StructureReply(agreements=[1.0] * len(request.images))
+
+
+@contextmanager
+def serve(services: SmallServices) -> Iterator[str]:
+    """The base URL that all four services answer at."""
+    served = ServedApp(services.app, "small services")
+    try:
+        yield served.base_url
+    finally:
+        services.gate.set()
+        served.stop()

@@ -1,0 +1,146 @@
+"""Recorded calls: made once per owner, request and weights, and whole after any crash."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Picture
+from sqlalchemy import select
+
+from gateway.database import Sessions
+from gateway.model_services import SERVICES, BrokenOff, ModelServices
+from gateway.recorded import ImageShelf, RecordedServices
+from gateway.tables import Image, OwnedImage, Owner, RecordedCall
+from shared.images import encode
+from shared.problems import InvalidInput, NotReady, Overloaded
+from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionRequest
+from shared.schemas.diffusion import Rendering, RenderReply, RenderRequest
+from shared.schemas.evaluation import PredictRequest
+from shared.storage import DirectoryStore, image_key
+from tests.integration.small_services import SmallServices, serve
+
+SOURCE = ImagePayload(png=encode(np.random.default_rng(0).integers(0, 255, (16, 16, 3)).astype(np.uint8)))
+RENDER = RenderRequest(source=SOURCE, renderings=[Rendering(prompt="a car at night", seed=1)])
+
+
+class Bench:
+    """Recorded clients of owners over small services, a store and a database."""
+
+    def __init__(self, sessions: Sessions, store: DirectoryStore, small: SmallServices, url: str) -> None:
+        self.sessions, self.store, self.small = sessions, store, small
+        self.plain = ModelServices(dict.fromkeys(SERVICES, url), deadline=20, wait=6)
+        with sessions.begin() as session:
+            session.add_all([Owner(id="ann", name="Ann"), Owner(id="bob", name="Bob")])
+
+    def services(self, owner: str = "ann") -> RecordedServices:
+        return RecordedServices(self.plain, self.sessions, ImageShelf(self.store, self.sessions, owner), owner)
+
+    def calls(self) -> list[RecordedCall]:
+        with self.sessions() as session:
+            return list(session.scalars(select(RecordedCall)))
+
+
+@pytest.fixture
+def bench(sessions: Sessions, tmp_path: Path) -> Iterator[Bench]:
+    small = SmallServices()
+    with serve(small) as url:
+        bench = Bench(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        yield bench
+        bench.plain.close()
+
+
+def test_a_call_is_made_once_and_its_images_come_back_bit_for_bit(bench: Bench) -> None:
+    first = bench.services().render(RENDER)
+    second = bench.services().render(RENDER)
+    assert first == second
+    assert isinstance(second, RenderReply)
+    assert bench.small.calls["render"] == 1
+    (row,) = bench.calls()
+    assert row.seconds > 0
+    assert "png" not in str(row.reply)
+    with bench.sessions() as session:
+        digests = set(session.scalars(select(Image.digest)))
+        assert digests == set(session.scalars(select(OwnedImage.digest).where(OwnedImage.owner_id == "ann")))
+    assert all(bench.store.exists(image_key(digest)) for digest in digests)
+
+
+def test_another_seed_owner_or_weights_is_another_call(bench: Bench) -> None:
+    bench.services().render(RENDER)
+    other_seed = RENDER.model_copy(update={"renderings": [Rendering(prompt="a car at night", seed=2)]})
+    bench.services().render(other_seed)
+    bench.services("bob").render(RENDER)
+    assert bench.small.calls["render"] == 3
+    bench.small.revision = "2"
+    bench.plain._revisions.clear()  # a minute later
+    bench.services().render(RENDER)
+    assert bench.small.calls["render"] == 4
+    assert len(bench.calls()) == 4
+
+
+def test_predictions_of_the_same_pixels_are_found_whatever_their_compression(bench: Bench) -> None:
+    buffer = io.BytesIO()
+    Picture.open(io.BytesIO(SOURCE.png)).save(buffer, "PNG", compress_level=0)
+    bench.services().predict(PredictRequest(model="m", images=[SOURCE]))
+    bench.services().predict(PredictRequest(model="m", images=[ImagePayload(png=buffer.getvalue())]))
+    assert bench.small.calls["predict"] == 1
+
+
+def test_a_reply_whose_image_was_removed_is_made_again(bench: Bench) -> None:
+    image = bench.services().render(RENDER).images[0]
+    digest = ImageShelf(bench.store, bench.sessions, "ann").keep(image.png)
+    bench.store.delete(image_key(digest))
+    assert bench.services().render(RENDER).images[0] == image
+    assert bench.small.calls["render"] == 2
+    assert bench.services().render(RENDER).images[0] == image
+    assert bench.small.calls["render"] == 2
+
+
+def test_a_busy_service_is_asked_again_and_a_refusal_is_not(bench: Bench) -> None:
+    request = CaptionRequest(images=[SOURCE])
+    bench.small.troubles = [Overloaded("full", retry_after=0.1), NotReady("loading", retry_after=0.1)]
+    bench.services().caption(request)
+    assert bench.small.calls["caption"] == 1
+    bench.small.troubles = [InvalidInput("too strange"), InvalidInput("still too strange")]
+    with pytest.raises(InvalidInput, match="too strange"):
+        bench.services().caption(CaptionRequest(images=[SOURCE], prompt="strange"))
+    assert len(bench.small.troubles) == 1
+    assert len(bench.calls()) == 1
+
+
+def test_an_absent_service_is_named_after_a_bounded_wait() -> None:
+    services = ModelServices(dict.fromkeys(SERVICES, "http://127.0.0.1:9"), deadline=1, wait=0.3)
+    with pytest.raises(NotReady, match="caption_service at http"):
+        services.caption(CaptionRequest(images=[SOURCE]))
+    services.close()
+
+
+def test_weights_that_failed_to_load_are_not_waited_for(bench: Bench) -> None:
+    bench.small.troubles = [NotReady("the weights failed to load: no file", members={"failed": True})] * 2
+    with pytest.raises(NotReady, match="failed to load"):
+        bench.services().caption(CaptionRequest(images=[SOURCE]))
+    assert len(bench.small.troubles) == 1
+
+
+def test_a_service_that_dies_mid_call_is_told_apart(bench: Bench) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def hang_up() -> None:
+        connection, _ = listener.accept()
+        connection.recv(1)
+        connection.close()
+
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    services = ModelServices(dict.fromkeys(SERVICES, f"http://127.0.0.1:{listener.getsockname()[1]}"), 5, 0.3)
+    with pytest.raises(BrokenOff):
+        services.caption(CaptionRequest(images=[SOURCE]))
+    thread.join()
+    listener.close()
+    services.close()
