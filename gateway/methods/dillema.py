@@ -430,7 +430,7 @@ def _render(source: _Source, caption: str, proposals: Sequence[_Proposal]) -> It
     rendered = _rendered(source, arms)
     for ordinal, proposal in enumerate([*proposals, *[None] * len(nulls)]):
         arm = arms.get(ordinal)
-        image, verdict, scores = rendered[ordinal] if arm else (None, None, {})
+        image, verdict, scores, evaluations = rendered[ordinal] if arm else (None, None, {}, 0)
         null = arm.rendering.model_copy(update={"prompt": caption}) if arm and proposal else None
         yield Counterfactual(
             ordinal=ordinal,
@@ -441,7 +441,7 @@ def _render(source: _Source, caption: str, proposals: Sequence[_Proposal]) -> It
             image=image,
             verdict=verdict or (proposal.verdict if proposal else Verdict(True)),
             scores=scores,
-            lineage=_lineage(source, caption, arm, proposal),
+            lineage=_lineage(source, caption, arm, proposal) | {"evaluations": evaluations},
         )
 
 
@@ -453,10 +453,13 @@ class _Arm:
     edit: Edit | None
 
 
-def _rendered(source: _Source, arms: Mapping[int, _Arm]) -> dict[int, tuple[ImagePayload, Verdict, dict[str, float]]]:
-    """Image, verdict and scores by ordinal, in as few messages as the limit of images per message allows."""
+_Rendered = tuple[ImagePayload, Verdict, dict[str, float], int]
+
+
+def _rendered(source: _Source, arms: Mapping[int, _Arm]) -> dict[int, _Rendered]:
+    """Image, verdict, scores and network evaluations by ordinal, in as few messages as their limit of images allows."""
     p = source.parameters
-    results: dict[int, tuple[ImagePayload, Verdict, dict[str, float]]] = {}
+    results: dict[int, _Rendered] = {}
     ordinals = sorted(arms)
     most = MAX_IMAGES_PER_MESSAGE - 1  # the source travels too
     for batch in (ordinals[start : start + most] for start in range(0, len(ordinals), most)):
@@ -473,7 +476,7 @@ def _rendered(source: _Source, arms: Mapping[int, _Arm]) -> dict[int, tuple[Imag
         edits = [arms[ordinal].edit for ordinal in batch]
         checked = check_images(source.services, source.image, source.task, reply, edits, p.thresholds)
         for ordinal, image, (verdict, scores) in zip(batch, reply.images, checked, strict=True):
-            results[ordinal] = (image, verdict, scores)
+            results[ordinal] = (image, verdict, scores, reply.evaluations)
     return results
 
 
