@@ -67,6 +67,9 @@ class StructureRequest(Contract):
 
 
 class StructureReply(Contract):
-    """Per image, the share (0 to 1) of the source's edge pixels that have an edge pixel of the image nearby."""
+    """Per image, the share of the source's edge pixels with an edge pixel of the image nearby, corrected for chance.
+
+    1 is all of them, 0 no more than any place has by chance.
+    """
 
     agreements: list[float]

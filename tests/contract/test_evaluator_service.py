@@ -169,6 +169,9 @@ def test_structure_agreement_counts_kept_edges(folder: Path) -> None:
             assert reply.agreements[1] > 0.95, "light may change"
             assert abs(reply.agreements[2] - 0.5) < 0.1
             assert reply.agreements[3] == 0
+            noise = asked.model_copy(update={"images": [payload(pixels()) for _ in range(8)]})
+            reply = StructureReply.model_validate_json(await post(client, "/v1/structure", noise))
+            assert np.mean(reply.agreements) < 0.15, "edges everywhere agree by chance only"
             masked = asked.model_copy(update={"mask": payload(left)})
             reply = StructureReply.model_validate_json(await post(client, "/v1/structure", masked))
             assert reply.agreements[2] > 0.95, "what lies outside the mask does not count"
