@@ -21,9 +21,10 @@ class Contract(BaseModel):
     @classmethod
     def _name_the_allowed(cls, value: Any) -> Any:
         if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
-            unknown = sorted(str(name)[:50] for name in value if name not in cls.model_fields)[:5]
+            allowed = [field.alias or name for name, field in cls.model_fields.items()]
+            unknown = sorted(str(name)[:50] for name in value if name not in allowed)[:5]
             if unknown:
-                raise ValueError(f"there is no field {', '.join(unknown)}; allowed are {', '.join(cls.model_fields)}")
+                raise ValueError(f"there is no field {', '.join(unknown)}; allowed are {', '.join(allowed)}")
         return value
 
 

@@ -1,0 +1,1 @@
+"""The public HTTP contract: one module per noun, routes of about ten lines."""

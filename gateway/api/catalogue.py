@@ -1,0 +1,46 @@
+"""`/methods`, `/models`, `/profiles`: what a job may choose from; and the gateway's own health."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from sqlalchemy import select
+
+from gateway import catalogue
+from gateway.api.requests import Gateway, problems
+from gateway.database import reading
+from shared.schemas.jobs import MethodsReply, ModelsListing, ProfilesReply
+
+router = APIRouter(tags=["catalogue"])
+health = APIRouter(tags=["health"])
+
+
+@router.get("/methods")
+def list_methods(gateway: Gateway) -> MethodsReply:
+    """The methods, each with the JSON schema of its parameters and this installation's defaults."""
+    return catalogue.methods_listing(gateway.profile)
+
+
+@router.get("/models", responses=problems(s503="the evaluator is not ready yet"))
+def list_models(gateway: Gateway) -> ModelsListing:
+    """The models under test with their classes."""
+    return catalogue.models_listing(gateway.profile, gateway.services.models().models)
+
+
+@router.get("/profiles")
+def list_profiles(gateway: Gateway) -> ProfilesReply:
+    """The profiles, and which one this installation runs."""
+    return catalogue.profiles_listing(gateway.settings.profile)
+
+
+@health.get("/healthz")
+def healthz() -> dict[str, str]:
+    """The process is alive."""
+    return {"status": "alive"}
+
+
+@health.get("/readyz")
+def readyz(gateway: Gateway) -> dict[str, str]:
+    """The database answers."""
+    with reading(gateway.sessions) as session:
+        session.execute(select(1))
+    return {"status": "ready"}

@@ -1,0 +1,144 @@
+"""`POST /jobs` on the wire: a form with images, or JSON that names uploaded ones, into a `Submission`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from gateway.intake import NamedFile
+from gateway.submission import Submission
+from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
+from shared.schemas.base import Contract
+from shared.schemas.jobs import JobRequest, JobSpec
+
+MAX_FILES = 1_000  # of one form; larger sets come as an archive or by digest
+MAX_SPEC_BYTES = 4 * 1024**2
+MAX_MANIFEST_BYTES = 32 * 1024**2
+PARTS = ("images", "task", "spec", "manifest")
+
+Asked = TypeVar("Asked", bound=Contract)
+
+REQUEST_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["images"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "images": {
+                            "type": "array",
+                            "items": {"type": "string", "format": "binary"},
+                            "description": "PNG, JPEG or WebP files, or one zip, tar or tar.gz of them",
+                        },
+                        "task": {"type": "string", "description": "short for a `spec` of nothing but the task"},
+                        "spec": {"$ref": "#/components/schemas/JobSpec"},
+                        "manifest": {
+                            "type": "string",
+                            "format": "binary",
+                            "description": "ground truth: CSV (`file,label`) or JSON Lines",
+                        },
+                    },
+                },
+                "encoding": {"spec": {"contentType": "application/json"}},
+            },
+            "application/json": {
+                "schema": {"$ref": "#/components/schemas/JobRequest"},
+                "examples": {
+                    "uploaded": {
+                        "summary": "two images that PUT /images/{digest} uploaded before",
+                        "value": {
+                            "task": "classify the vehicle",
+                            "images": [
+                                {"digest": "5c" * 32, "label": "bus", "name": "bus/1.png"},
+                                {"digest": "9f" * 32, "label": "car", "name": "car/1.png"},
+                            ],
+                        },
+                    }
+                },
+            },
+        },
+    }
+}
+
+
+@asynccontextmanager
+async def read_submission(request: Request, idempotency_key: str | None) -> AsyncIterator[Submission]:
+    """The submission; its files are open until the context ends."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        asked = _parse(JobRequest, await request.body(), "the request")
+        spec = JobSpec.model_validate(asked.model_dump(exclude={"images"}, exclude_unset=True))
+        yield Submission(spec, uploaded=asked.images, idempotency_key=idempotency_key)
+    elif kind == "multipart/form-data":
+        try:
+            form = await request.form(max_files=MAX_FILES, max_fields=MAX_FILES)
+        except HTTPException as error:
+            raise Malformed(
+                f"the form cannot be read: {error.detail} Send more than {MAX_FILES:,} images as a zip or tar, or "
+                "upload them with PUT /images/{digest}"
+            ) from error
+        try:
+            yield await _from_form(form, idempotency_key)
+        finally:
+            await form.close()
+    else:
+        raise HTTPException(415, f"Content-Type is {kind!r}; send multipart/form-data or application/json")
+
+
+async def _from_form(form: FormData, idempotency_key: str | None) -> Submission:
+    if unknown := sorted(set(form) - set(PARTS)):
+        raise InvalidInput(f"there is no part {', '.join(unknown)[:100]}; allowed are {', '.join(PARTS)}")
+    files = form.getlist("images")
+    if any(isinstance(file, str) for file in files):
+        raise InvalidInput("`images` must be files; with curl, write -F images=@a.png with the @")
+    return Submission(
+        spec=_spec(await _text(form, "spec", MAX_SPEC_BYTES), await _text(form, "task", MAX_SPEC_BYTES)),
+        files=[NamedFile(file.filename or "", file.file) for file in files if isinstance(file, UploadFile)],
+        manifest=await _text(form, "manifest", MAX_MANIFEST_BYTES),
+        idempotency_key=idempotency_key,
+    )
+
+
+def _spec(spec: bytes | None, task: bytes | None) -> JobSpec:
+    if task is None:
+        if spec is None:
+            raise InvalidInput("say what your model does: -F task='classify the vehicle', or a `spec` part with a task")
+        return _parse(JobSpec, spec, "spec")
+    try:
+        merged = {"task": task.decode()} if spec is None else {"task": task.decode(), **json.loads(spec)}
+    except (ValueError, TypeError) as error:
+        raise Malformed(f"spec is not a JSON object, or task is not UTF-8: {error}") from error
+    if merged["task"] != task.decode():
+        raise InvalidInput("`task` and the task in `spec` differ; send one of them")
+    return _parse(JobSpec, json.dumps(merged).encode(), "spec")
+
+
+async def _text(form: FormData, name: str, most: int) -> bytes | None:
+    parts = form.getlist(name)
+    if len(parts) > 1:
+        raise InvalidInput(f"there is more than one part {name}; send one")
+    if not parts:
+        return None
+    data = parts[0].encode() if isinstance(parts[0], str) else await parts[0].read(most + 1)
+    if len(data) > most:
+        raise TooLarge(f"the part {name} is larger than {most:,} bytes")
+    return data
+
+
+def _parse(asked: type[Asked], data: bytes, name: str) -> Asked:
+    try:
+        return asked.model_validate_json(data)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        unreadable = any(item["type"] == "json_invalid" for item in errors)
+        raise (Malformed if unreadable else InvalidInput)(f"{name}: {validation_sentence(errors)}") from error

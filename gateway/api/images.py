@@ -1,0 +1,75 @@
+"""`/images/{digest}`: upload ahead of a job, so that a large set resumes; and download of whatever one may see."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from gateway import images
+from gateway.api.requests import Gateway, Owner, problems
+from gateway.database import reading
+from gateway.intake import KeptImage, keep_image
+from gateway.parts import Parts
+from shared.problems import InvalidInput
+from shared.schemas.jobs import ImageView
+from shared.storage import image_key
+
+router = APIRouter(tags=["images"])
+DIGEST = r"^[0-9a-f]{64}$"
+UploadDigest = Annotated[str, Path(pattern=DIGEST, description="SHA-256 of the file's bytes, in hexadecimal")]
+ImageDigest = Annotated[str, Path(pattern=DIGEST, description="`digest` or `upload` of an image")]
+FILE = {"schema": {"type": "string", "format": "binary"}}
+BODY = {"requestBody": {"required": True, "content": {"application/octet-stream": FILE}}}
+IMMUTABLE = "private, max-age=31536000, immutable"  # a digest never means other pixels
+
+
+@router.put(
+    "/images/{digest}",
+    openapi_extra=BODY,
+    responses=problems(s400="not a PNG, JPEG or WebP, or broken", s413="too many bytes or pixels"),
+)
+async def upload_image(digest: UploadDigest, request: Request, gateway: Gateway, owner: Owner) -> ImageView:
+    """Upload one image; the body is the file. Sending it again changes nothing, and HEAD says whether it is needed."""
+    return await run_in_threadpool(_keep, gateway, owner, digest, await request.body())
+
+
+@router.head("/images/{digest}", responses=problems(s404="no such image"))
+@router.get(
+    "/images/{digest}",
+    response_class=Response,
+    responses={
+        200: {"content": {"image/png": FILE}, "description": "the canonical pixels as lossless PNG"},
+        304: {"description": "you have it already"},
+        **problems(s404="no such image, or not yours"),
+    },
+)
+def download_image(
+    digest: ImageDigest,
+    request: Request,
+    gateway: Gateway,
+    owner: Owner,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """An image that you uploaded, or that one of your jobs made."""
+    with reading(gateway.sessions) as session:
+        image = images.find(session, owner, digest)
+    headers = {"ETag": f'"{image.digest}"', "Cache-Control": IMMUTABLE, "X-Content-Type-Options": "nosniff"}
+    if if_none_match is not None and f'"{image.digest}"' in if_none_match:
+        return Response(status_code=304, headers=headers)
+    if request.method == "HEAD":
+        return Response(media_type="image/png", headers={**headers, "Content-Length": str(image.bytes)})
+    return Response(gateway.store.get(image_key(image.digest)), media_type="image/png", headers=headers)
+
+
+def _keep(gateway: Parts, owner: str, digest: str, data: bytes) -> ImageView:
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InvalidInput("the body's SHA-256 is not the digest in the path; the file changed, or arrived damaged")
+    image: KeptImage = keep_image(gateway.store, data, gateway.limits)
+    with gateway.sessions.begin() as session:
+        images.remember(session, owner, [image])
+    return ImageView(
+        digest=image.digest, upload=image.upload, width=image.width, height=image.height, bytes=image.bytes
+    )

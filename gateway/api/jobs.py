@@ -1,0 +1,75 @@
+"""`/jobs`: create, list, show, cancel, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from gateway import jobs
+from gateway.api.forms import REQUEST_BODY, read_submission
+from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, problems
+from gateway.database import reading
+from gateway.submission import submit
+from shared.schemas.jobs import JobDetail, JobsPage
+
+router = APIRouter(tags=["jobs"])
+Key = Annotated[str | None, Header(min_length=1, max_length=200, description="the same key never makes a second job")]
+
+
+@router.post(
+    "/jobs",
+    status_code=202,
+    openapi_extra=REQUEST_BODY,
+    responses={
+        202: {"headers": {"Location": {"description": "the job's path", "schema": {"type": "string"}}}},
+        **problems(
+            s400="a file or the form cannot be read",
+            s409="the Idempotency-Key was used for another request",
+            s413="too many bytes, files or pixels",
+            s415="neither a form nor JSON",
+            s503="the models under test are not ready yet",
+        ),
+    },
+)
+async def create_job(
+    request: Request, response: Response, gateway: Gateway, owner: Owner, idempotency_key: Key = None
+) -> JobDetail:
+    """Start a job: images and a task description are enough; everything else has defaults."""
+    async with read_submission(request, idempotency_key) as submission:
+        job = await run_in_threadpool(submit, gateway, owner, submission)
+    response.headers["Location"] = f"/jobs/{job.id}"
+    return job
+
+
+@router.get("/jobs")
+def list_jobs(gateway: Gateway, owner: Owner, cursor: Cursor = None, limit: Limit = 20) -> JobsPage:
+    """Your jobs, newest first."""
+    with reading(gateway.sessions) as session:
+        return jobs.listing(session, owner, cursor, limit)
+
+
+@router.get("/jobs/{job}", responses=problems(s404="no such job"))
+def show_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
+    """A job: its state, its source images by state, and how far its edits came."""
+    with reading(gateway.sessions) as session:
+        return jobs.show(session, owner, job)
+
+
+@router.post("/jobs/{job}/cancel", responses=problems(s404="no such job", s409="the job is over"))
+def cancel_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
+    """Stop a running job. What is done stays; cancelling twice is fine."""
+    with gateway.sessions.begin() as session:
+        jobs.cancel(session, owner, job)
+    with reading(gateway.sessions) as session:
+        return jobs.show(session, owner, job)
+
+
+@router.delete("/jobs/{job}", status_code=204, responses=problems(s404="no such job"))
+def delete_job(job: JobId, gateway: Gateway, owner: Owner) -> None:
+    """Delete a job with its results and report, running or not. Uploaded images stay yours."""
+    with gateway.sessions.begin() as session:
+        report = jobs.remove(session, owner, job)
+    if report is not None:
+        gateway.store.delete(report)

@@ -1,0 +1,53 @@
+"""`/jobs/{job}/results` and the report."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from gateway import counterfactuals, jobs
+from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, problems
+from gateway.counterfactuals import Filters
+from gateway.database import reading
+from gateway.tables import Report
+from shared.problems import NotFound
+from shared.schemas.jobs import CounterfactualDetail, ResultsPage
+
+router = APIRouter(tags=["results"])
+
+
+class Page(Filters):
+    """Filters, and which page."""
+
+    cursor: Cursor = None
+    limit: Limit = 50
+
+
+@router.get("/jobs/{job}/results", responses=problems(s404="no such job"))
+def show_results(job: JobId, gateway: Gateway, owner: Owner, page: Annotated[Page, Query()]) -> ResultsPage:
+    """The metrics, once the job is done, and a page of counterfactuals, as soon as there are some."""
+    with reading(gateway.sessions) as session:
+        return counterfactuals.results_page(session, owner, job, page, page.cursor, page.limit)
+
+
+@router.get("/jobs/{job}/results/{counterfactual}", responses=problems(s404="no such counterfactual"))
+def show_counterfactual(job: JobId, counterfactual: str, gateway: Gateway, owner: Owner) -> CounterfactualDetail:
+    """One counterfactual with its lineage: the prompts, replies and parameters that made it."""
+    with reading(gateway.sessions) as session:
+        return counterfactuals.detail(session, owner, job, counterfactual)
+
+
+@router.get(
+    "/jobs/{job}/report", response_class=HTMLResponse, responses=problems(s404="no such job, or no report of it yet")
+)
+def show_report(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
+    """The report: one HTML page that needs nothing else, to read, print and keep."""
+    with reading(gateway.sessions) as session:
+        state = jobs.find(session, owner, job).state
+        report = session.get(Report, job)
+    if report is None:
+        raise NotFound(f"the job is {state}; its report is written when it is done")
+    headers = {"Content-Disposition": f'inline; filename="contrafact-{job}.html"', "X-Content-Type-Options": "nosniff"}
+    return HTMLResponse(gateway.store.get(report.object_key), headers=headers)

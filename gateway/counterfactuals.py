@@ -1,0 +1,89 @@
+"""Pages of counterfactuals, filtered, in the order of (source position, method, ordinal)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from sqlalchemy import ColumnElement, select, tuple_
+from sqlalchemy.orm import Session
+
+from gateway import jobs
+from gateway.cursors import decode_cursor, encode_cursor
+from gateway.tables import Counterfactual, Prediction, Report, SourceImage
+from gateway.views import counterfactual_views
+from shared.problems import NotFound
+from shared.schemas.base import Contract
+from shared.schemas.jobs import CounterfactualDetail, ResultsPage
+from shared.schemas.results import JobResults
+
+Text = Annotated[str, Field(max_length=200)]
+
+
+class Filters(Contract):
+    """Which counterfactuals; several filters must all hold. `value` is the value that an edit changed to."""
+
+    method: Text | None = None
+    factor: Text | None = None
+    value: Text | None = None
+    label: Annotated[Text | None, Field(alias="class", description="ground truth of the source image")] = None
+    verdict: Literal["accepted", "rejected"] | None = None
+    check: Annotated[Text | None, Field(description="the check that refused")] = None
+    flipped: Annotated[bool | None, Field(description="the prediction changed (of `model`, else of any)")] = None
+    model: Annotated[Text | None, Field(description="a model under test that saw it")] = None
+
+
+def results_page(
+    session: Session, owner: str, job_id: str, filters: Filters, cursor: str | None, limit: int
+) -> ResultsPage:
+    """The job's metrics and a page of its counterfactuals (edits; null arms are shown beside them)."""
+    job = jobs.find(session, owner, job_id)
+    order = (Counterfactual.position, Counterfactual.method, Counterfactual.ordinal)
+    query = select(Counterfactual).where(Counterfactual.job_id == job_id, Counterfactual.arm == "edit")
+    query = query.where(*_conditions(filters)).order_by(*order).limit(limit + 1)
+    if cursor is not None:
+        query = query.where(tuple_(*order) > tuple(decode_cursor(cursor, (int, str, int))))
+    rows = session.scalars(query).all()
+    last = rows[limit - 1] if len(rows) > limit else None
+    report = session.get(Report, job_id)
+    return ResultsPage(
+        job=job_id,
+        state=job.state,
+        metrics=JobResults.model_validate(report.metrics) if report else None,
+        counterfactuals=counterfactual_views(session, rows[:limit]),
+        failures=jobs.failures(session, job_id),
+        next=encode_cursor((last.position, last.method, last.ordinal)) if last else None,
+    )
+
+
+def detail(session: Session, owner: str, job_id: str, counterfactual_id: str) -> CounterfactualDetail:
+    """One counterfactual with its lineage. Raises NotFound."""
+    jobs.find(session, owner, job_id)
+    row = session.get(Counterfactual, counterfactual_id)
+    if row is None or row.job_id != job_id or row.arm != "edit":
+        raise NotFound(f"job {job_id} has no counterfactual {counterfactual_id!r}")
+    (view,) = counterfactual_views(session, [row])
+    return CounterfactualDetail(**view.model_dump(), lineage=row.lineage)
+
+
+def _conditions(filters: Filters) -> list[ColumnElement[bool]]:
+    columns = {
+        Counterfactual.method: filters.method,
+        Counterfactual.factor: filters.factor,
+        Counterfactual.to_value: filters.value,
+        Counterfactual.check: filters.check,
+    }
+    conditions = [column == wanted for column, wanted in columns.items() if wanted is not None]
+    if filters.verdict is not None:
+        conditions.append(Counterfactual.accepted.is_(filters.verdict == "accepted"))
+    if filters.label is not None:
+        labelled = select(SourceImage.id).where(SourceImage.ground_truth == filters.label)
+        conditions.append(Counterfactual.source_image_id.in_(labelled))
+    if filters.flipped is not None or filters.model is not None:
+        said = select(Prediction.id).where(Prediction.counterfactual_id == Counterfactual.id)
+        if filters.model is not None:
+            said = said.where(Prediction.model == filters.model)
+        if filters.flipped is not None:
+            said = said.where(Prediction.flipped.is_(filters.flipped))
+        conditions.append(said.exists())
+    return conditions

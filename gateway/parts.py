@@ -1,0 +1,54 @@
+"""What routes and pages work with, made once: settings, profile, database, store, model services, alarm clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.database import Sessions, open_engine, open_sessions
+from gateway.intake import IntakeLimits
+from gateway.messages import open_celery, wake_worker
+from gateway.model_services import ModelServices
+from gateway.object_store import open_store
+from gateway.settings import Settings
+from shared.profiles import Profile, load_profile
+from shared.storage import ObjectStore
+
+SERVICE_WAIT_SECONDS = 20.0  # a request does not wait for a starting service as long as a worker does
+SERVICE_DEADLINE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The gateway's parts; `wake` says that there is work, after a commit."""
+
+    settings: Settings
+    profile: Profile
+    sessions: Sessions
+    store: ObjectStore
+    services: ModelServices
+    wake: Callable[[], None]
+
+    @property
+    def limits(self) -> IntakeLimits:
+        """What uploads may measure."""
+        settings = self.settings
+        return IntakeLimits(
+            image_bytes=settings.max_image_bytes,
+            image_pixels=settings.max_image_pixels,
+            images=settings.max_images_per_job,
+            archive_bytes=settings.max_archive_bytes,
+        )
+
+
+def open_parts(settings: Settings) -> Parts:
+    """The parts that the settings describe; connects to nothing yet."""
+    celery = open_celery(settings.broker_url)
+    return Parts(
+        settings=settings,
+        profile=load_profile(settings.profile),
+        sessions=open_sessions(open_engine(settings.database_url)),
+        store=open_store(settings),
+        services=ModelServices(settings.service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS),
+        wake=lambda: wake_worker(celery),
+    )
