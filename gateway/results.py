@@ -14,7 +14,7 @@ from gateway.analysis.effects import differences
 from gateway.analysis.findings import assess
 from gateway.analysis.funnel import Fate, funnel
 from gateway.analysis.metrics import paper_metrics
-from gateway.database import Sessions
+from gateway.database import Sessions, reading
 from gateway.outcomes import JobRows, PredictionRow, load_rows, outcomes_of
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
@@ -105,11 +105,11 @@ def build_report(
     The page depends on the rows alone, so building it again replaces it by the same. No session is open while it
     computes. Raises sqlalchemy's NoResultFound for an unknown job.
     """
-    with sessions() as session:
+    with reading(sessions) as session:
         rows = load_rows(session, job_id)
     results = measure(rows, services)
     selection = select_pictures(rows, results)
-    with sessions() as session:
+    with reading(sessions) as session:
         chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
         views = {view.id: view for view in counterfactual_views(session, chosen)}
     page = report_page(results, selection, views, lambda digest: store.get(image_key(digest)))
