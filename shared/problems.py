@@ -180,7 +180,10 @@ def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Prob
 
 def validation_sentence(errors: list[ErrorDetails]) -> str:
     """The first errors of a pydantic validation as one readable line, without echoing the (perhaps huge) input."""
-    lines = [f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg']}" for error in errors[:MAX_LISTED_ERRORS]]
+    lines = [
+        f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg'].removeprefix('Value error, ')}"
+        for error in errors[:MAX_LISTED_ERRORS]
+    ]
     more = len(errors) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
 

@@ -1,0 +1,40 @@
+"""caption_service over HTTP: `POST /v1/captions`, and what every model service answers.
+
+Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory caption_service.app:create_app --port 8001`
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from fastapi import FastAPI
+from transformers.utils.logging import disable_progress_bar
+
+from caption_service.engines import ENGINES, Captioner
+from shared.profiles import load_profile
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.service import MakeBatcher, ModelService, ServiceSettings
+
+CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
+
+
+def create_app(settings: ServiceSettings | None = None, compute_lock: threading.Lock | None = None) -> FastAPI:
+    """The service under `settings` (by default: the environment's); see `shared.service`."""
+    settings = settings or ServiceSettings()
+    profile = load_profile(settings.profile).caption
+
+    def load(make_batcher: MakeBatcher) -> Captioner:
+        disable_progress_bar()
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        torch.backends.cudnn.deterministic = settings.deterministic
+        return ENGINES[profile.engine](profile, settings, make_batcher)
+
+    service = ModelService("caption_service", CODE_REVISION, settings, load, compute_lock)
+
+    @service.post("/v1/captions", CaptionRequest, CaptionReply)
+    async def captions(request: CaptionRequest, deadline: float) -> CaptionReply:
+        return CaptionReply(captions=await service.model.caption(request, deadline))
+
+    return service.app

@@ -1,0 +1,48 @@
+"""BLIP-2 in process (DILLEMA's and LANCE's captioner, arXiv 2301.12597): the caption continues the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import AutoImageProcessor, AutoTokenizer, Blip2ForConditionalGeneration, Blip2Processor
+
+from caption_service.in_process import InProcessCaptioner, Loaded, choose_device
+from shared.images import Pixels
+from shared.profiles import Caption
+from shared.service import MakeBatcher, ServiceSettings
+
+
+def load_blip2(profile: Caption, settings: ServiceSettings, make_batcher: MakeBatcher) -> InProcessCaptioner:
+    """Load `profile.weights`, safetensors only, with Pillow's image processor."""
+    weights = profile.weights
+    assert weights is not None
+    device = choose_device(settings.device)
+    at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
+    model = Blip2ForConditionalGeneration.from_pretrained(
+        weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
+    )
+    model.eval().to(device)
+    tokenizer = AutoTokenizer.from_pretrained(weights.location, padding_side="left", **at)
+    images = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
+    processor = Blip2Processor(images, tokenizer, num_query_tokens=model.config.num_query_tokens)
+
+    def encode(pixels: Sequence[Pixels], prompt: str) -> dict[str, Tensor]:
+        # All rows share one prompt, so none is padded.
+        return dict(processor(images=list(pixels), text=[prompt] * len(pixels), return_tensors="pt"))
+
+    def text_of(tokens: Tensor) -> list[str]:
+        return list(tokenizer.batch_decode(tokens, skip_special_tokens=True))
+
+    commit = getattr(model.config, "_commit_hash", None)
+    loaded = Loaded(
+        model=model,
+        encode=encode,
+        text_of=text_of,
+        weights=weights.info("captioner", commit),
+        device=device,
+        repeats_prompt=bool(model.config.use_decoder_only_language_model),
+        length_follows_size=False,
+    )
+    return InProcessCaptioner(loaded, make_batcher, profile.max_batch, settings.deterministic)

@@ -1,0 +1,53 @@
+"""Any image-text-to-text chat model in process (Qwen-VL, LLaVA, ...): the prompt is an instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from caption_service.in_process import InProcessCaptioner, Loaded, choose_device
+from shared.images import Pixels
+from shared.profiles import Caption
+from shared.service import MakeBatcher, ServiceSettings
+
+
+def load_image_text_to_text(
+    profile: Caption, settings: ServiceSettings, make_batcher: MakeBatcher
+) -> InProcessCaptioner:
+    """Load `profile.weights`, safetensors only. An empty prompt becomes the profile's `instruction`."""
+    weights = profile.weights
+    assert weights is not None
+    device = choose_device(settings.device)
+    at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
+    model = AutoModelForImageTextToText.from_pretrained(
+        weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
+    )
+    model.eval().to(device)
+    processor = AutoProcessor.from_pretrained(weights.location, backend="pil", **at)
+    processor.tokenizer.padding_side = "left"
+
+    def encode(pixels: Sequence[Pixels], prompt: str) -> dict[str, Tensor]:
+        content = [{"type": "image"}, {"type": "text", "text": prompt or profile.instruction}]
+        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        images = [[Image.fromarray(array)] for array in pixels]
+        encoded = processor(text=[text] * len(images), images=images, padding=True, return_tensors="pt")
+        return {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
+
+    def text_of(tokens: Tensor) -> list[str]:
+        return list(processor.batch_decode(tokens, skip_special_tokens=True))
+
+    commit = getattr(model.config, "_commit_hash", None)
+    loaded = Loaded(
+        model=model,
+        encode=encode,
+        text_of=text_of,
+        weights=weights.info("captioner", commit),
+        device=device,
+        repeats_prompt=True,
+        length_follows_size=True,
+    )
+    return InProcessCaptioner(loaded, make_batcher, profile.max_batch, settings.deterministic)

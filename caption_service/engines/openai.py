@@ -1,0 +1,58 @@
+"""Captions from somebody else's OpenAI-compatible vision server (vLLM, SGLang, TGI, llama.cpp, ...)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+from pydantic import JsonValue
+
+from shared.chat_server import ChatServer
+from shared.problems import InvalidInput
+from shared.profiles import Caption
+from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionRequest
+from shared.service import MakeBatcher, ServiceSettings
+
+
+class RemoteCaptioner:
+    """Asks the server for one caption per image, several at a time; the server does the batching."""
+
+    def __init__(self, server: ChatServer, instruction: str) -> None:
+        self._server = server
+        self._instruction = instruction
+        self.device = "server"
+        self.weights = [server.server.info("captioner")]
+
+    async def caption(self, request: CaptionRequest, deadline: float) -> list[str]:
+        """One caption per image. The protocol has no beam search, so `beams` above 1 is refused."""
+        if request.beams > 1:
+            raise InvalidInput("an OpenAI-compatible server has no beam search: set beams to 1")
+        asked = [asyncio.ensure_future(self._caption(image, request, deadline)) for image in request.images]
+        try:
+            return list(await asyncio.gather(*asked))
+        finally:
+            for task in asked:
+                task.cancel()
+
+    async def _caption(self, image: ImagePayload, request: CaptionRequest, deadline: float) -> str:
+        url = "data:image/png;base64," + base64.b64encode(image.png).decode()
+        content: list[JsonValue] = [
+            {"type": "image_url", "image_url": {"url": url}},
+            {"type": "text", "text": request.prompt or self._instruction},
+        ]
+        options: dict[str, JsonValue] = {
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "max_tokens": request.max_tokens,
+        }
+        if request.min_tokens:  # an extension of vLLM and others; a server that lacks it says so
+            options["min_tokens"] = request.min_tokens
+        reply = await self._server.complete([{"role": "user", "content": content}], options, deadline)
+        return reply.text.strip()
+
+
+def connect_openai(profile: Caption, settings: ServiceSettings, make_batcher: MakeBatcher) -> RemoteCaptioner:
+    """A client of `profile.server`; nothing is loaded here."""
+    assert profile.server is not None
+    return RemoteCaptioner(ChatServer(profile.server), profile.instruction)

@@ -1,0 +1,120 @@
+"""Captioning with weights in this process: batched generation by the model's one owner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, PreTrainedModel
+
+from caption_service.sampling import RowNoise
+from shared.images import Pixels, decode
+from shared.problems import InvalidInput, OutOfMemory
+from shared.schemas.caption import CaptionRequest
+from shared.schemas.service import WeightsInfo
+from shared.service import MakeBatcher
+
+Encode = Callable[[Sequence[Pixels], str], dict[str, Tensor]]
+
+
+class BatchKey(NamedTuple):
+    """What images that run together have in common."""
+
+    prompt: str
+    min_tokens: int
+    max_tokens: int
+    beams: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One image to caption."""
+
+    pixels: Pixels
+    temperature: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model and how to speak with it.
+
+    `encode` turns images and a prompt into `generate`'s inputs, of equal length for all images unless
+    `length_follows_size`. `repeats_prompt` says that `generate` returns the prompt's tokens before the new ones.
+    """
+
+    model: PreTrainedModel
+    encode: Encode
+    text_of: Callable[[Tensor], list[str]]
+    weights: WeightsInfo
+    device: str
+    repeats_prompt: bool
+    length_follows_size: bool
+
+
+class InProcessCaptioner:
+    """Captions images with `loaded`; its batcher's thread is the only one that runs the model."""
+
+    def __init__(self, loaded: Loaded, make_batcher: MakeBatcher, max_batch: int, deterministic: bool) -> None:
+        self._loaded = loaded
+        # Rows of unlike length are padded, and padding changes the last bits: such images then run one at a time.
+        self._one_by_one = deterministic and loaded.length_follows_size
+        self.device = loaded.device
+        self.weights = [loaded.weights]
+        self._run(BatchKey("", 0, 2, 1), [Wanted(np.zeros((64, 64, 3), np.uint8), 0.0, 0)])  # warm-up
+        self._batcher = make_batcher(self._run, 1 if self._one_by_one else max_batch)
+
+    async def caption(self, request: CaptionRequest, deadline: float) -> list[str]:
+        """One caption per image. Beam search cannot sample, so `beams` above 1 wants `temperature` 0."""
+        if request.beams > 1 and request.temperature > 0:
+            raise InvalidInput("beam search does not sample: set temperature to 0, or beams to 1")
+        if request.min_tokens > request.max_tokens:
+            raise InvalidInput("min_tokens is above max_tokens; lower it")
+        images = await asyncio.to_thread(lambda: [decode(image.png) for image in request.images])
+        wanted = [Wanted(pixels, request.temperature, request.seed) for pixels in images]
+        key = BatchKey(request.prompt, request.min_tokens, request.max_tokens, request.beams)
+        return await self._batcher.submit_all(wanted, key=key, deadline=deadline)
+
+    def _run(self, key: BatchKey, items: Sequence[Wanted]) -> list[str]:
+        try:
+            if self._one_by_one:
+                return [self._generate(key, [item])[0] for item in items]
+            return self._generate(key, items)
+        except torch.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            raise OutOfMemory(f"the device has too little memory for {len(items)} captions at once") from error
+
+    @torch.inference_mode()
+    def _generate(self, key: BatchKey, items: Sequence[Wanted]) -> list[str]:
+        inputs = {
+            name: self._place(tensor)
+            for name, tensor in self._loaded.encode([item.pixels for item in items], key.prompt).items()
+        }
+        options: dict[str, Any] = {
+            "do_sample": False,
+            "num_beams": key.beams,
+            "max_new_tokens": key.max_tokens,
+            "min_new_tokens": key.min_tokens,
+        }
+        if key.beams == 1:
+            noise = RowNoise([item.seed for item in items], [item.temperature for item in items])
+            options["logits_processor"] = LogitsProcessorList([noise])
+        tokens = self._loaded.model.generate(**inputs, **options)
+        start = inputs["input_ids"].shape[1] if self._loaded.repeats_prompt else 0
+        return [text.strip() for text in self._loaded.text_of(tokens[:, start:])]
+
+    def _place(self, tensor: Tensor) -> Tensor:
+        dtype = self._loaded.model.dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(self._loaded.device, dtype)
+
+
+def choose_device(name: str) -> str:
+    """`auto` is the first GPU where there is one; other names are torch's own (`cpu`, `cuda:1`, ...)."""
+    if name != "auto":
+        return name
+    return "cuda:0" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,29 @@
+"""Sampling whose randomness belongs to a row, not to a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class RowNoise:
+    """A logits processor with which greedy decoding samples: argmax(logits + T·Gumbel noise) ~ softmax(logits / T).
+
+    Each row has its own generator on the CPU, so a row's text depends on its seed alone, whatever its neighbours and
+    the device. Rows with temperature 0 stay greedy.
+    """
+
+    def __init__(self, seeds: Sequence[int], temperatures: Sequence[float]) -> None:
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self._temperatures = temperatures
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores of shape (rows, vocabulary) with each row's noise added."""
+        noisy = scores.float()
+        for row, (generator, temperature) in enumerate(zip(self._generators, self._temperatures, strict=True)):
+            if temperature > 0:
+                exponential = torch.empty(scores.shape[-1]).exponential_(generator=generator)
+                noisy[row] -= temperature * exponential.log().to(scores.device)
+        return noisy
