@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
+from pydoc_data.topics import topics
 from random import Random
 from typing import Literal
 
@@ -17,7 +19,6 @@ from gateway.methods.dillema import alternative_messages, keyword_messages, rewr
 from shared.schemas.language import Message
 from tinyworld.captions import Description, Mention, describe
 from tinyworld.phrases import SLOTS, Sentences, slot_of, with_articles
-from tinyworld.tokenizer import english_words
 from tinyworld.world import EDIT_FACTOR, Scene, Split, sample_scene
 
 Kind = Literal["keywords", "alternatives", "rewrite"]
@@ -55,7 +56,15 @@ TASKS: dict[str, Sentences] = {
         ("tell photos from paintings", "recognise the kind of picture", "classify the style"), ("is this a photo?",)
     ),
 }
-_WORDS = english_words()[:1500]
+
+
+def english_words() -> list[str]:
+    """Common English words, commonest first, from the language reference that Python itself ships."""
+    found = re.findall(r"(?<![\w.])[a-z]{3,9}(?![\w.(])", " ".join(topics.values()))
+    return [word for word, count in Counter(found).most_common() if count >= 3]
+
+
+_WORDS = english_words()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,8 @@
-"""The tiny language model's tokenizer: byte-level BPE over the prompts, the captions and some plain English.
-
-Bytes mean that any text can be written; plain English (the language reference that Python itself ships) gives
-pieces for words that tinyworld never says.
-"""
+"""The tiny language model's tokenizer: byte-level BPE, so that any text can be read and written."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable
-from pydoc_data.topics import topics
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -34,7 +27,7 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([*texts, " ".join(english_words())], trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -46,9 +39,3 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         model_max_length=1024,
     )
-
-
-def english_words() -> list[str]:
-    """Common English words, commonest first."""
-    found = re.findall(r"(?<![\w.])[a-z]{3,9}(?![\w.(])", " ".join(topics.values()))
-    return [word for word, count in Counter(found).most_common() if count >= 3]

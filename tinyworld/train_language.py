@@ -20,7 +20,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrained
 from gateway.methods.dillema import prompt_digest
 from tinyworld.captions import caption
 from tinyworld.evaluate_language import evaluate
-from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
+from tinyworld.language_examples import KINDS, Example, Kind, Wordings, english_words, example
 from tinyworld.model_card import WEIGHTS, save_model, write_card
 from tinyworld.tokenizer import END, train_tokenizer
 from tinyworld.training_loop import Recipe, device, recipe_record, train, training_arguments
@@ -58,10 +58,11 @@ def main() -> None:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer of the prompts and captions that training shows."""
+    """A tokenizer of the prompts and captions that training shows, with pieces for other English words."""
     examples = [example(kind, seed, Wordings(noise=0)) for seed in range(_TOKENIZER_EXAMPLES) for kind in KINDS]
     fixed = [message.content for kind in KINDS for message in example(kind, 0, Wordings()).messages[:3]]
-    return train_tokenizer([*(f"{e.messages[-1].content}\n{e.reply}" for e in examples), *fixed * 100])
+    asked = [f"{one.messages[-1].content}\n{one.reply}" for one in examples]
+    return train_tokenizer([*asked, *fixed * 100, " ".join(english_words())])
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:

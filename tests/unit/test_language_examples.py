@@ -1,0 +1,78 @@
+"""The language model's examples ask what the method asks, and answer rightly."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tinyworld.captions import read
+from tinyworld.evaluate_language import is_right, rate
+from tinyworld.language_examples import KINDS, Kind, Wordings, example
+from tinyworld.phrases import SLOTS, slot_of, value_of
+from tinyworld.world import EDIT_FACTOR
+
+PLAIN = Wordings(noise=0)
+SEEDS = range(400)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_right_answer_is_right_and_examples_repeat(kind: Kind) -> None:
+    for seed in SEEDS:
+        one = example(kind, seed, PLAIN)
+        assert is_right(one, one.reply)
+        assert not is_right(one, one.reply[:-1])
+    assert example(kind, 7, PLAIN) == example(kind, 7, PLAIN)
+
+
+def test_keywords_are_all_that_may_change() -> None:
+    for seed in SEEDS:
+        one = example("keywords", seed, PLAIN)
+        listed = json.loads(one.reply)["keywords"]
+        assert len(listed) <= 8
+        stated = {field for field in one.description.stated if field in EDIT_FACTOR and field != one.forbidden}
+        assert len(listed) == len(stated)
+        assert all(keyword["phrase"] in one.description.text for keyword in listed)
+        assert one.forbidden != "label" or all(keyword["factor"] != "subject" for keyword in listed)
+
+
+def test_alternatives_are_other_values_in_the_same_place() -> None:
+    for seed in SEEDS:
+        one = example("alternatives", seed, PLAIN)
+        assert one.asked is not None
+        assert one.asked.field != one.forbidden
+        place = slot_of(one.asked.phrase, field=one.asked.field)
+        found = json.loads(one.reply)["alternatives"]
+        assert 1 <= len(found) <= 3
+        assert one.asked.value not in {value_of(a["phrase"], field=one.asked.field) for a in found}
+        assert all(slot_of(a["phrase"], field=one.asked.field) == place for a in found)
+
+
+def test_rewritten_captions_state_the_new_values_and_keep_the_rest() -> None:
+    for seed in SEEDS:
+        one = example("rewrite", seed, PLAIN)
+        lines = [line.removeprefix("Change: ") for line in one.messages[-1].content.splitlines()]
+        changes = dict(line.split(" -> ") for line in lines if " -> " in line)
+        after = read(json.loads(one.reply)["caption"])
+        fields = {m.field for m in one.description.mentions if m.phrase in changes and m.field in EDIT_FACTOR}
+        expected = dict(one.description.stated)
+        for mention in one.description.mentions:
+            if mention.field in fields:
+                expected[mention.field] = value_of(changes[mention.phrase], field=mention.field)
+        assert after == expected
+
+
+def test_every_usual_phrase_is_asked_about() -> None:
+    asked = {one.asked.phrase for seed in range(3000) if (one := example("alternatives", seed, PLAIN)).asked}
+    usual = {
+        phrase
+        for slot in SLOTS.values()
+        if slot.field in EDIT_FACTOR
+        for wording in slot.wordings.values()
+        for phrase in wording.usual
+    }
+    assert asked == usual
+
+
+def test_rates_have_a_wilson_interval() -> None:
+    assert rate(180, 200) == "180 / 200 (90.0%, 85.1% to 93.4%)"
