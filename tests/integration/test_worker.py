@@ -1,0 +1,254 @@
+"""The worker over real HTTP, a real store and both databases: what is written, what fails alone, what is done once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+
+from embedded.celery_thread import CeleryThread
+from gateway import claims
+from gateway.database import Sessions
+from gateway.messages import open_celery, wake_worker
+from gateway.model_services import SERVICES, ModelServices
+from gateway.recorded import ImageShelf
+from gateway.settings import Settings
+from gateway.tables import LOCAL_OWNER, Counterfactual, Event, Job, Owner, Prediction, Report, SourceImage
+from gateway.worker import Worker, register
+from shared.images import encode
+from shared.problems import GenerationFailed, InvalidInput, Overloaded
+from shared.storage import DirectoryStore
+from tests.integration.small_services import CLASSES, SmallServices, serve
+
+METHODS = [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}}]
+QUICK = Settings(lease_seconds=2, lease_renewal_seconds=0.3, sweep_seconds=0.3, service_wait_seconds=1.5)
+
+
+class Site:
+    """A worker over small services, and jobs for it."""
+
+    def __init__(self, sessions: Sessions, store: DirectoryStore, small: SmallServices, url: str) -> None:
+        self.sessions, self.store, self.small, self.url = sessions, store, small, url
+        self.celery = open_celery("memory://")
+        self.clients: list[ModelServices] = []
+
+    def worker(self) -> Worker:
+        services = ModelServices(dict.fromkeys(SERVICES, self.url), deadline=20, wait=QUICK.service_wait_seconds)
+        self.clients.append(services)
+        return Worker(QUICK, self.sessions, self.store, services, self.celery)
+
+    def add_job(
+        self, job_id: str = "job", images: int = 3, models: tuple[str, ...] = ("m1", "m2"), seed: int = 0
+    ) -> None:
+        with self.sessions.begin() as session:
+            session.merge(Owner(id=LOCAL_OWNER, name="local"))
+        shelf = ImageShelf(self.store, self.sessions, LOCAL_OWNER)
+        pictures = np.random.default_rng(5).integers(0, 255, (images, 12, 12, 3)).astype(np.uint8)
+        digests = [shelf.keep(encode(picture)) for picture in pictures]
+        shelf.save(set(digests))
+        with self.sessions.begin() as session:
+            session.add(
+                Job(
+                    id=job_id,
+                    owner_id=LOCAL_OWNER,
+                    task="name the vehicle",
+                    classes=CLASSES,
+                    methods=METHODS,
+                    models=list(models),
+                    profile="tiny",
+                    seed=seed,
+                )
+            )
+            session.flush()
+            session.add_all(
+                SourceImage(id=f"{job_id}-{n}", job_id=job_id, position=n, digest=digest, ground_truth="car")
+                for n, digest in enumerate(digests)
+            )
+
+    def state(self, job_id: str = "job") -> str:
+        with self.sessions() as session:
+            return session.get_one(Job, job_id).state
+
+    def images(self, job_id: str = "job") -> list[SourceImage]:
+        with self.sessions() as session:
+            query = select(SourceImage).where(SourceImage.job_id == job_id).order_by(SourceImage.position)
+            return list(session.scalars(query))
+
+    def results(self, job_id: str = "job") -> tuple[list[object], list[object]]:
+        """Everything that a repetition must reproduce, without ids of the job's own."""
+        c, p = Counterfactual, Prediction
+        with self.sessions() as session:
+            made = session.execute(
+                select(c.position, c.method, c.ordinal, c.seed, c.image_digest, c.accepted, c.check, c.new_caption)
+                .where(c.job_id == job_id)
+                .order_by(c.position, c.method, c.ordinal)
+            ).all()
+            said = session.execute(
+                select(p.model, p.predicted, p.probability, p.rank, c.position, c.ordinal)
+                .join(c, p.counterfactual_id == c.id, isouter=True)
+                .where(p.job_id == job_id)
+                .order_by(p.model, c.position, c.ordinal, p.probability)
+            ).all()
+        return [tuple(row) for row in made], [tuple(row) for row in said]
+
+
+@pytest.fixture
+def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
+    small = SmallServices()
+    with serve(small) as url:
+        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        yield site
+        for client in site.clients:
+            client.close()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_one_step_does_a_whole_small_job(site: Site) -> None:
+    site.add_job(images=3)
+    site.worker().step()
+    assert [image.state for image in site.images()] == ["done"] * 3
+    assert site.state() == "done"
+    made, said = site.results()
+    with site.sessions() as session:
+        report = session.get_one(Report, "job")
+        edits = session.scalar(select(func.count()).where(Counterfactual.arm == "edit"))
+        rendered = session.scalar(select(func.count()).where(Counterfactual.image_digest.is_not(None)))
+        events = session.scalars(select(Event).order_by(Event.sequence)).all()
+        flips = session.scalars(select(Prediction.flipped).where(Prediction.counterfactual_id.is_not(None))).all()
+        originals = session.scalars(select(Prediction).where(Prediction.counterfactual_id.is_(None))).all()
+        edit = session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit").limit(1)).one()
+    assert site.store.exists(report.object_key)
+    assert edits == 6
+    assert len(said) == 2 * (3 + (rendered or 0))
+    assert [event.payload["state"] for event in events] == ["done"] * 4
+    assert None not in flips
+    assert all(row.rank in (1, 2, 3) and row.ground_truth_probability for row in originals)
+    assert (edit.factor, edit.from_value, edit.to_value in ("rain", "fog")) == ("weather", "sunny", True)
+    assert edit.lineage["exchanges"]
+    assert len(made) == len(set(made))
+
+
+def test_a_repeated_job_makes_no_call_and_a_second_model_only_predictions(site: Site) -> None:
+    site.add_job("first", models=("m1",))
+    site.worker().step()
+    before = site.small.calls.copy()
+    site.add_job("again", models=("m1",))
+    site.worker().step()
+    assert site.small.calls == before
+    assert site.results("again") == site.results("first")
+    site.add_job("second", models=("m1", "m2"))
+    site.worker().step()
+    assert site.small.calls - before == {"predict": 3}
+
+
+def test_a_job_without_models_only_generates(site: Site) -> None:
+    site.add_job(images=1, models=())
+    site.worker().step()
+    made, said = site.results()
+    assert made
+    assert said == []
+    assert site.state() == "done"
+
+
+def test_one_bad_image_fails_alone_and_by_name(site: Site) -> None:
+    site.add_job(images=3)
+    site.small.troubles = [InvalidInput("this picture is refused")] + [GenerationFailed("no valid value")] * 2
+    worker = site.worker()
+    wait_for(lambda: worker.step() or site.state() == "done")
+    images = site.images()
+    assert sorted(image.state for image in images) == ["done", "done", "done"]
+    assert sum(image.attempts for image in images) == 3
+    site.add_job("bad", images=3, seed=9)
+    site.store.delete(f"images/{images[1].digest[:2]}/{images[1].digest}.png")
+    wait_for(lambda: worker.step() or site.state("bad") == "done")
+    bad = site.images("bad")
+    assert [image.state for image in bad] == ["done", "failed", "done"]
+    assert bad[1].attempts == 3
+    assert str(images[1].digest) in bad[1].failure
+
+
+def test_a_busy_service_costs_no_attempt(site: Site) -> None:
+    site.add_job(images=1)
+    site.small.troubles = [Overloaded("full", retry_after=1)] * 3
+    worker = site.worker()
+    worker.step()
+    (image,) = site.images()
+    assert (image.state, image.attempts) == ("pending", 0)
+    assert "full" in image.failure
+    site.small.troubles = []
+    wait_for(lambda: worker.step() or site.state() == "done")
+    (image,) = site.images()
+    assert (image.attempts, image.lost_leases, image.failure) == (0, 0, "")
+
+
+def test_a_cancelled_job_stops_its_workers_and_writes_nothing_more(site: Site) -> None:
+    site.add_job(images=2)
+    site.small.gate.clear()
+    worker = site.worker()
+    worker.start()
+    step = threading.Thread(target=worker.step)
+    step.start()
+    wait_for(lambda: site.images()[0].state == "leased")
+    with site.sessions.begin() as session:
+        claims.cancel_job(session, "job")
+    time.sleep(0.8)  # a renewal notices
+    site.small.gate.set()
+    step.join(20)
+    worker.stop()
+    assert [image.state for image in site.images()] == ["cancelled"] * 2
+    assert site.results() == ([], [])
+    assert site.small.calls["render"] == 0
+
+
+def test_a_stopped_worker_gives_its_image_back(site: Site) -> None:
+    site.add_job(images=1)
+    site.small.gate.clear()
+    worker = site.worker()
+    step = threading.Thread(target=worker.step)
+    step.start()
+    wait_for(lambda: site.images()[0].state == "leased")
+    worker.stop()
+    site.small.gate.set()
+    step.join(20)
+    (image,) = site.images()
+    assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
+
+
+def test_celery_runs_many_images_at_a_time_and_wakes_itself(site: Site) -> None:
+    worker = site.worker()
+    register(site.celery, worker)
+    celery = CeleryThread(site.celery, QUICK.images_in_flight)
+    try:
+        site.small.gate.clear()
+        site.add_job("woken", images=6)
+        wake_worker(site.celery)
+        wait_for(lambda: sum(image.state == "leased" for image in site.images("woken")) == 6)
+        site.small.gate.set()
+        wait_for(lambda: site.state("woken") == "done")
+        site.add_job("unnoticed", images=2, seed=1)  # its message was lost
+        wait_for(lambda: site.state("unnoticed") == "done")
+    finally:
+        celery.stop()
+
+
+def test_the_work_of_a_dead_worker_is_taken_over_and_not_repeated(site: Site) -> None:
+    site.add_job(images=1)
+    with site.sessions.begin() as session:
+        assert claims.claim(session, seconds=0.2) is not None  # and its worker dies
+    worker = site.worker()
+    worker.start()
+    wait_for(lambda: worker.step() or site.state() == "done")
+    worker.stop()
+    (image,) = site.images()
+    assert (image.state, image.lost_leases, image.attempts) == ("done", 1, 0)
