@@ -1,0 +1,84 @@
+"""The training loop goes on where it stopped; spoilt pictures stay pictures; demo images are always the same."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tinyworld.demo_images import demo_scenes, write_demo_images
+from tinyworld.factors import FACTORS, UNKNOWN, mirrored, scene_factors, targets
+from tinyworld.pictures import LARGEST_SHIFT, mirrored_targets, rendered, shifted, varied
+from tinyworld.training_loop import Recipe, train
+from tinyworld.world import sample_scene
+
+
+def _train(seconds: float, steps_seen: list[int]) -> nn.Linear:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+
+    def loss_of(model: nn.Module, step: int) -> Tensor:
+        steps_seen.append(step)
+        x = torch.randn(32, 4)
+        loss: Tensor = ((model(x)[:, 0] - x.sum(1)) ** 2).mean()
+        return loss
+
+    train(model, loss_of, Recipe("line", seconds, learning_rate=0.05, weight_decay=0.0, ema=0.9, warmup_steps=5))
+    return model
+
+
+def test_training_learns_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps: list[int] = []
+    _train(0.15, steps)
+    before = len(steps)
+    model = _train(0.6, steps)
+    assert steps == list(range(len(steps)))
+    assert len(steps) > before > 0
+    assert torch.allclose(model.weight, torch.ones(1, 4), atol=0.1)
+    assert (tmp_path / "runs" / "line" / "checkpoint.pt").exists()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_varied_pictures_stay_pictures(index: int, flip: bool) -> None:
+    image = rendered(sample_scene("calibration", index % 5))[0]
+    spoilt = varied(image, np.random.default_rng(index), flip=flip, strength=2.0)
+    assert spoilt.shape == image.shape
+    assert spoilt.dtype == np.uint8
+
+
+def test_shifts_move_and_mirror_the_rim() -> None:
+    image = rendered(sample_scene("calibration", 0))[0]
+    assert np.array_equal(shifted(image, (0, 0)), image)
+    down = LARGEST_SHIFT
+    assert np.array_equal(shifted(image, (down, 0))[down:], image[:-down])
+
+
+def test_mirroring_a_scene_swaps_left_and_right_only() -> None:
+    for index in range(40):
+        scene = sample_scene("calibration", index)
+        once = torch.tensor(targets(scene_factors(scene)))
+        assert torch.equal(mirrored_targets(once), torch.tensor(targets(scene_factors(mirrored(scene)))))
+    alone = scene.changed(companion="none")
+    assert targets(scene_factors(alone))[list(FACTORS).index("relation")] == UNKNOWN
+
+
+def test_demo_images_are_labelled_balanced_and_always_the_same(tmp_path: Path) -> None:
+    first, second = (write_demo_images(tmp_path / name, ("car", "bus"), 3) for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+    with first.open() as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(row["label"] for row in rows) == ["bus"] * 3 + ["car"] * 3
+    for row in rows:
+        assert (first.parent / row["file"]).read_bytes() == (second.parent / row["file"]).read_bytes()
+        assert row["label"] not in row["file"]
+
+
+def test_demo_scenes_refuse_unknown_classes() -> None:
+    with pytest.raises(ValueError, match="tram"):
+        demo_scenes(("car", "tram"), 2)
