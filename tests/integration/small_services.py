@@ -23,6 +23,8 @@ from shared.schemas.diffusion import RenderReply, RenderRequest
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
+    ModelsReply,
+    ModelUnderTestInfo,
     PredictReply,
     PredictRequest,
     StructureReply,
@@ -33,6 +35,7 @@ from shared.schemas.service import ServiceInfo
 
 CAPTION = "A red car on a street. It is a sunny day."
 CLASSES = ["car", "bus", "boat"]
+MODELS = ("street-classifier", "street-classifier-night-bus")  # the default ones of profile `tiny`
 ANSWERS: dict[str, Any] = {
     "keywords": [{"phrase": "sunny", "factor": "weather", "value": "sunny"}],
     "alternatives": [{"phrase": "rainy", "value": "rain"}, {"phrase": "foggy", "value": "fog"}],
@@ -51,6 +54,7 @@ class SmallServices:
         self.app = FastAPI()
         problems.install(self.app)
         self.app.get("/v1/info")(self._info)
+        self.app.get("/v1/models")(self._models)
         for path, answer in {
             "/v1/captions": self._captions,
             "/v1/generate": self._generate,
@@ -76,6 +80,21 @@ class SmallServices:
             revision=self.revision,
             weights=[],
             version="0",
+        )
+
+    def _models(self) -> ModelsReply:
+        return ModelsReply(
+            models=[
+                ModelUnderTestInfo(
+                    name=name,
+                    task="classification",
+                    classes=CLASSES,
+                    weights="none",
+                    revision="1",
+                    licence="Apache-2.0",
+                )
+                for name in MODELS
+            ]
         )
 
     def _captions(self, request: CaptionRequest) -> CaptionReply:
