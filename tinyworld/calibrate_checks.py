@@ -1,0 +1,287 @@
+"""Fix the thresholds of the image checks for the shipped scorer: `python -m tinyworld.calibrate_checks --write`.
+
+On scenes of the split "calibration", on which nothing is trained and nothing is reported. First drawings, whose truth
+is known: renderer counterfactuals, which ought to pass, beside broken ones (another class in the object's place, the
+object gone, the edit not made), which one check each ought to refuse. Then, where the generator's weights are there,
+what it makes of such edits, good or broken as both oracles judge.
+
+A threshold is the one that lets through fewest of the broken ones among those that refuse at most `REFUSED` of the good
+ones (generated ones where there are enough, else drawn ones): three checks refuse at most three times that. `--write`
+puts the thresholds into the shipped profile `tiny`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem, Source
+from diffusion_service.segmentation import Segmenter
+from diffusion_service.stable_diffusion import load
+from evaluator_service.similarity import Scorer
+from evaluator_service.structure import agreement
+from gateway.methods.checks import CHECKS, Scores, Thresholds, check_images, judge
+from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor, SourceImage, TaskDescription
+from gateway.methods.dillema import DillemaParameters, region_of
+from shared.images import decode, encode
+from shared.profiles import SHIPPED, Profile, load_profile
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
+from shared.schemas.diffusion import Rendering, RenderReply
+from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
+from shared.seeds import derive_seed
+from tinyworld.captions import describe
+from tinyworld.oracles import judge as oracles_read
+from tinyworld.oracles import kept
+from tinyworld.pictures import Pixels
+from tinyworld.render import render
+from tinyworld.world import CLASSES, EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene
+
+REFUSED = 0.05  # of the good counterfactuals, by one check
+ENOUGH = 15  # generated counterfactuals of a kind, to go by them rather than by drawings
+# Edges hold the object at its size, so the generator cannot follow such an edit, and should not be calibrated on it.
+FIELDS = tuple(field for field in EDIT_FACTOR if field != "size")
+TASK = TaskDescription("name the vehicle, house or bird", CLASSES)
+# Which check ought to refuse what; "" is good.
+OUGHT = {"good": "", "class": "label", "gone": "structure", "unedited": "caption"}
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """An edit of a scene, said in captions, and the scene that it wants."""
+
+    field: str
+    edit: Edit
+    wanted: Scene
+
+    @property
+    def factor(self) -> Factor:
+        """Contrafact's factor of the field."""
+        return self.edit.changes[0].factor
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One image that a check sees: drawn or generated, of a kind in `OUGHT`, and the scores that it got."""
+
+    proposal: Proposal
+    kind: str
+    generated: bool
+    image: Pixels
+    scores: Scores
+
+
+class Evaluator:
+    """The evaluator's two replies that the checks ask for, in this process."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._scorer = Scorer(profile.evaluator.scorer, device="cpu")
+
+    def embed(self, request: EmbedRequest) -> EmbedReply:
+        images = self._scorer.embed_images([decode(image.png) for image in request.images])
+        texts = self._scorer.embed_texts(request.texts)
+        return EmbedReply(images=images.tolist(), texts=texts.tolist(), logit_scale=self._scorer.logit_scale)
+
+    def structure(self, request: StructureRequest) -> StructureReply:
+        source = decode(request.source.png)
+        mask = None if request.mask is None else decode(request.mask.png, "L")
+        return StructureReply(agreements=[agreement(source, decode(image.png), mask) for image in request.images])
+
+
+def proposals(scene: Scene, random: np.random.Generator) -> Iterator[Proposal]:
+    """One edit of each field that the scene's caption states, as a faultless language model would write it."""
+    seed = derive_seed("calibration", scene.geometry_seed)
+    before = describe(scene, seed)
+    for field in FIELDS:
+        if field not in before.stated:
+            continue
+        others = [v for v in FACTOR_VALUES[field] if v not in ("none", getattr(scene, field))]
+        wanted = scene.changed(**{field: str(others[int(random.integers(len(others)))])})
+        after = describe(wanted, seed)
+        old, new = ({m.field: m.phrase for m in text.mentions}.get(field, "") for text in (before, after))
+        if old and new and before.text != after.text:
+            change = Change(_factor(field), old, new, before.stated[field], str(getattr(wanted, field)))
+            yield Proposal(field, Edit((change,), before.text, after.text), wanted)
+
+
+def _factor(field: str) -> Factor:
+    return next(factor for factor in FACTORS if factor == EDIT_FACTOR[field])
+
+
+def drawn(scene: Scene, proposal: Proposal, random: np.random.Generator) -> dict[str, Pixels]:
+    """The edit made and broken in three ways, by the renderer, as soft as what a generator draws."""
+    good = render(proposal.wanted)
+    other = [label for label in CLASSES if label != scene.label][int(random.integers(len(CLASSES) - 1))]
+    near = cv2.dilate(good.object_mask.astype(np.uint8), np.ones((7, 7), np.uint8))
+    images = {
+        "good": good.image,
+        "class": render(proposal.wanted.changed(label=other)).image,
+        "gone": cv2.inpaint(np.ascontiguousarray(good.image), near, 3, cv2.INPAINT_TELEA),
+        "unedited": render(scene).image,
+    }
+    return {kind: soft(np.asarray(image, np.uint8), random) for kind, image in images.items()}
+
+
+def soft(image: Pixels, random: np.random.Generator) -> Pixels:
+    """Slightly out of focus and noisy."""
+    blurred = cv2.GaussianBlur(image, (0, 0), float(random.uniform(0.5, 1.0))).astype(np.float32)
+    return np.asarray(np.clip(blurred + random.normal(0, 4, image.shape), 0, 255), np.uint8)
+
+
+def scored(services: Evaluator, scene: Scene, keep: Pixels, trials: Sequence[Trial]) -> list[Trial]:
+    """The trials of one scene with the scores that the gateway would compute."""
+    source = SourceImage(str(scene.geometry_seed), _payload(render(scene).image), scene.label)
+    done: list[Trial] = []
+    size = MAX_IMAGES_PER_MESSAGE - 1
+    for some in (trials[start : start + size] for start in range(0, len(trials), size)):
+        images = [_payload(trial.image) for trial in some]
+        reply = RenderReply(images=images, controls={}, keep_mask=_payload(keep), evaluations=0)
+        results = check_images(services, source, TASK, reply, [trial.proposal.edit for trial in some], {})  # type: ignore[arg-type]
+        done += [replace(trial, scores=scores) for trial, (_, scores) in zip(some, results, strict=True)]
+    return done
+
+
+def generate(
+    editor: ControlNetEditor, scene: Scene, some: Sequence[Proposal], steps: int, guidance: float
+) -> list[Trial]:
+    """What the generator makes of edits, called good, class or unedited as the oracles judge (unsure ones left out)."""
+    source = Source.of(np.ascontiguousarray(render(scene).image))
+    key = BatchKey(*editor.fit(source).padded, steps, guidance, 1.0)
+    items = [
+        RenderItem(
+            source, Rendering(prompt=p.edit.new_caption, region=region_of(p.edit, DillemaParameters()), seed=n), ""
+        )
+        for n, p in enumerate(some, scene.geometry_seed)
+    ]
+    rendered = [one for one in editor.render(key, items) if isinstance(one, Rendered)]
+    images = [one.image for one in rendered]
+    trials = []
+    for proposal, image, reading in zip(some, images, oracles_read(images), strict=True):
+        if not kept(proposal.wanted, reading, "label"):
+            kind = "class"
+        elif not kept(proposal.wanted, reading, proposal.field):
+            kind = "unedited"
+        else:
+            kind = "good"
+        trials.append(Trial(proposal, kind, True, image, {}))
+    return trials
+
+
+def threshold(good: NDArray[np.float64], broken: NDArray[np.float64]) -> float:
+    """Among the thresholds that refuse at most `REFUSED` of the good scores, one that lets fewest broken ones through.
+
+    In the middle between the highest that is allowed and the best broken score below it.
+    """
+    highest = float(np.quantile(good, REFUSED, method="lower"))
+    below = broken[broken < highest]
+    return highest if not len(below) else (highest + float(below.max())) / 2
+
+
+def thresholds(trials: Sequence[Trial]) -> dict[str, dict[str, float]]:
+    """Per check: of each factor, and of all together as `default`."""
+    factors = sorted({trial.proposal.factor for trial in trials})
+    return {
+        check: {
+            factor or "default": round(
+                threshold(_scores(trials, check, factor, "good"), _scores(trials, check, factor, _broken(check))),
+                4,
+            )
+            for factor in ("", *factors)
+        }
+        for check in CHECKS
+    }
+
+
+def _broken(check: str) -> str:
+    return next(kind for kind, ought in OUGHT.items() if ought == check)
+
+
+def _scores(trials: Sequence[Trial], check: str, factor: str, kind: str) -> NDArray[np.float64]:
+    """Scores of one kind, generated ones where there are enough."""
+    some = [t for t in trials if t.kind == kind and factor in ("", t.proposal.factor)]
+    generated = [t for t in some if t.generated]
+    return np.array([t.scores[check] for t in (generated if len(generated) >= ENOUGH else some)])
+
+
+def rates(trials: Sequence[Trial], limits: Thresholds) -> dict[tuple[str, bool, str], tuple[int, int]]:
+    """(factor, generated, kind) → how many trials, and how many of them all checks accept."""
+    counts: dict[tuple[str, bool, str], tuple[int, int]] = {}
+    for trial in trials:
+        accepted = judge(trial.scores, trial.proposal.edit, limits).accepted
+        for factor in (trial.proposal.factor, "all"):
+            count, passed = counts.get((factor, trial.generated, trial.kind), (0, 0))
+            counts[factor, trial.generated, trial.kind] = (count + 1, passed + accepted)
+    return counts
+
+
+def toml(limits: Mapping[str, Mapping[str, float]], note: str) -> str:
+    """The profile's tables."""
+    tables = [
+        f"[thresholds.{check}]\n" + "".join(f"{factor} = {value}\n" for factor, value in values.items())
+        for check, values in limits.items()
+    ]
+    return f"# {note}\n" + "\n".join(tables)
+
+
+def collect(profile: Profile, scenes: int, generated: int, steps: int, guidance: float) -> list[Trial]:
+    """All trials: `scenes` scenes with drawings, the first `generated` of them also through the generator."""
+    services = Evaluator(profile)
+    if profile.diffusion.segmenter is None:
+        raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
+    segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
+    editor = None
+    if generated:
+        editor = ControlNetEditor(
+            load(profile.diffusion.base, profile.diffusion.controlnets["canny"], device="cpu"), segmenter
+        )
+    trials: list[Trial] = []
+    for index in range(scenes):
+        random = np.random.default_rng((0xCC, index))
+        scene = sample_scene("calibration", index)
+        asked = list(proposals(scene, random))
+        of_scene = [Trial(p, kind, False, i, {}) for p in asked for kind, i in drawn(scene, p, random).items()]
+        if editor is not None and index < generated:
+            of_scene += generate(editor, scene, asked, steps, guidance)
+        keep = segmenter.keep_mask(np.ascontiguousarray(render(scene).image))
+        trials += scored(services, scene, keep, of_scene)
+    return trials
+
+
+def _payload(image: Pixels) -> ImagePayload:
+    return ImagePayload(png=encode(np.ascontiguousarray(image)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scenes", type=int, default=60, help="scenes to draw")
+    parser.add_argument("--generated", type=int, default=24, help="of them, how many the generator edits too")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--guidance", type=float, default=2.5)
+    parser.add_argument("--write", action="store_true", help="put the thresholds into shared/profiles/tiny.toml")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    trials = collect(load_profile("tiny"), arguments.scenes, arguments.generated, arguments.steps, arguments.guidance)
+    limits = thresholds(trials)
+    counts = rates(trials, limits)
+    for (factor, generated, kind), (count, passed) in sorted(counts.items()):
+        print(f"{factor:<12} {'generated' if generated else 'drawn':<10} {kind:<9} {passed:4d} of {count:4d} accepted")
+    text = toml(limits, "Made by `python -m tinyworld.calibrate_checks --write`; they belong to the scorer's weights.")
+    print("\n" + text)
+    if arguments.write:
+        path = SHIPPED / "tiny.toml"
+        rest = re.sub(
+            r"(?ms)^# Made by `python -m tinyworld\.calibrate_checks.*?\n|^\[thresholds\..*?(?=^\[(?!thresholds)|\Z)",
+            "",
+            path.read_text(),
+        )
+        path.write_text(rest.rstrip() + "\n\n" + text)
+
+
+if __name__ == "__main__":
+    main()
