@@ -9,6 +9,7 @@ import threading
 
 import torch
 from fastapi import FastAPI
+from transformers.utils.logging import disable_progress_bar
 
 from diffusion_service.model import DiffusionModel, choose_device
 from shared.profiles import load_profile
@@ -24,6 +25,7 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
     profile = load_profile(settings.profile).diffusion
 
     def load(make_batcher: MakeBatcher) -> DiffusionModel:
+        disable_progress_bar()
         if settings.threads:
             torch.set_num_threads(settings.threads)
         torch.backends.cudnn.deterministic = settings.deterministic

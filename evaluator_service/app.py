@@ -9,6 +9,7 @@ import threading
 
 import torch
 from fastapi import FastAPI
+from transformers.utils.logging import disable_progress_bar
 
 from evaluator_service.model import EvaluatorModel, choose_device
 from shared.profiles import load_profile
@@ -32,6 +33,7 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
     profile = load_profile(settings.profile).evaluator
 
     def load(make_batcher: MakeBatcher) -> EvaluatorModel:
+        disable_progress_bar()
         if settings.threads:
             torch.set_num_threads(settings.threads)
         torch.backends.cudnn.deterministic = settings.deterministic
