@@ -64,7 +64,7 @@ def members(file: IO[bytes], limits: ArchiveLimits) -> Iterator[Member]:
         if head.startswith(b"PK"):
             yield from _zip_members(file, meter)
         elif head.startswith(b"\x1f\x8b"):
-            with gzip.GzipFile(fileobj=file) as unpacked:
+            with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
                 yield from _tar_members(unpacked, meter)
         elif _is_tar(head):
             yield from _tar_members(file, meter)

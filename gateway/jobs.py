@@ -137,13 +137,10 @@ def remove(session: Session, owner: str, job_id: str) -> str | None:
 
 def progress(session: Session, job_id: str) -> Progress:
     """Source images by state, and the funnel of each method."""
-    states = dict(
-        session.execute(
-            select(SourceImage.state, func.count()).where(SourceImage.job_id == job_id).group_by(SourceImage.state)
-        )
-        .tuples()
-        .all()
+    rows = session.execute(
+        select(SourceImage.state, func.count()).where(SourceImage.job_id == job_id).group_by(SourceImage.state)
     )
+    states = {str(state): int(count) for state, count in rows}
     counts = ImageCounts(
         waiting=states.get("pending", 0),
         in_progress=states.get("leased", 0),

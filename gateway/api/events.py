@@ -26,8 +26,9 @@ BATCH = 200
 
 @router.get(
     "/jobs/{job}/events",
-    response_class=EventSourceResponse,
+    response_class=Response,
     responses={
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
         204: {"description": "the job is over and you have heard everything; do not come back"},
         **problems(s404="no such job"),
     },

@@ -1,0 +1,63 @@
+"""The real gateway on a loopback port: SQLite, a directory as store, and an evaluator that lists two models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+from fastapi import FastAPI
+
+from embedded.serving import ServedApp
+from gateway.app import create_app
+from gateway.database import migrate, open_engine, open_sessions
+from gateway.model_services import SERVICES, ModelServices
+from gateway.parts import Parts
+from gateway.settings import Settings
+from shared.images import encode
+from shared.profiles import load_profile
+from shared.storage import DirectoryStore
+from tests.integration.small_services import SmallServices, serve
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A client of a served gateway, its parts, its app, and how often it said that there is work."""
+
+    client: httpx.Client
+    parts: Parts
+    app: FastAPI
+    wakes: list[None]
+
+
+@contextmanager
+def serve_gateway(directory: Path, **settings: object) -> Iterator[Gateway]:
+    """A gateway with everything under `directory`; no worker runs."""
+    engine = open_engine(f"sqlite:///{directory / 'contrafact.db'}")
+    migrate(engine)
+    wakes: list[None] = []
+    with serve(SmallServices()) as url:
+        parts = Parts(
+            settings=Settings.model_validate(settings),
+            profile=load_profile("tiny"),
+            sessions=open_sessions(engine),
+            store=DirectoryStore(directory / "objects"),
+            services=ModelServices(dict.fromkeys(SERVICES, url), deadline=5, wait=1),
+            wake=lambda: wakes.append(None),
+        )
+        app = create_app(parts)
+        served = ServedApp(app, "gateway")
+        try:
+            with httpx.Client(base_url=served.base_url, timeout=30) as client:
+                yield Gateway(client, parts, app, wakes)
+        finally:
+            served.stop()
+            engine.dispose()
+
+
+def picture(shade: int = 0, size: int = 16) -> bytes:
+    """PNG bytes of one grey."""
+    return encode(np.full((size, size, 3), shade, dtype=np.uint8))

@@ -1,0 +1,91 @@
+"""The gate: keys, byte counts and foreign sites are judged before a body is read."""
+
+from __future__ import annotations
+
+import base64
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from gateway.keys import create_key, revoke_key
+from gateway.tables import ApiKey
+from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[Gateway]:
+    with serve_gateway(tmp_path, authentication=True, max_request_bytes=200_000, max_image_bytes=50_000) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def key(locked: Gateway) -> str:
+    with locked.parts.sessions.begin() as session:
+        return create_key(session, "ann")
+
+
+def detail(reply: httpx.Response, status: int) -> str:
+    assert reply.status_code == status, reply.text
+    assert reply.headers["Content-Type"] == "application/problem+json"
+    return str(reply.json()["detail"])
+
+
+def test_only_keys_open_and_only_their_hash_is_kept(locked: Gateway, key: str) -> None:
+    client = locked.client
+    assert "API key" in detail(client.get("/jobs"), 401)
+    assert "API key" in detail(client.get("/jobs", headers={"Authorization": "Bearer cf_wrong"}), 401)
+    assert client.get("/jobs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+    basic = base64.b64encode(f"anybody:{key}".encode()).decode()
+    assert client.get("/jobs", headers={"Authorization": f"Basic {basic}"}).status_code == 200
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/openapi.json").status_code == 200
+    asked = client.get("/jobs", headers={"Accept": "text/html"})
+    assert asked.headers["WWW-Authenticate"].startswith("Basic")  # so that a browser asks for the key
+    with locked.parts.sessions.begin() as session:
+        assert all(key not in row.hash for row in session.query(ApiKey))
+        assert revoke_key(session, key)
+    assert "API key" in detail(client.get("/jobs", headers={"Authorization": f"Bearer {key}"}), 401)
+
+
+def test_a_stranger_is_refused_before_sending_a_byte(locked: Gateway) -> None:
+    address = urlsplit(str(locked.client.base_url))
+    with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
+        connection.sendall(
+            b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+            b"Content-Length: 150000\r\n\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 401")
+
+
+def test_declared_and_streamed_bytes_are_limited(locked: Gateway, key: str) -> None:
+    headers = {"Authorization": f"Bearer {key}"}
+    large = [("images", ("a.png", picture() + bytes(210_000)))]
+    assert "larger than 200,000" in detail(locked.client.post("/jobs", files=large, headers=headers), 413)
+
+    def chunks() -> Iterator[bytes]:
+        yield b"--x\r\nContent-Disposition: form-data; name=images; filename=a.png\r\n\r\n"
+        for _ in range(30):
+            yield bytes(10_000)
+
+    streamed = {**headers, "Content-Type": "multipart/form-data; boundary=x"}
+    assert "larger than 200,000" in detail(locked.client.post("/jobs", content=chunks(), headers=streamed), 413)
+    assert "larger than 50,000" in detail(
+        locked.client.put(f"/images/{'a' * 64}", content=bytes(50_001), headers=headers), 413
+    )
+    assert "larger than 65,536" in detail(
+        locked.client.request("DELETE", "/jobs/x", content=bytes(70_000), headers=headers), 413
+    )
+
+
+def test_without_keys_only_this_machine_and_this_site_are_served(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as gateway:
+        client = gateway.client
+        assert client.get("/jobs").status_code == 200
+        assert "localhost" in detail(client.get("/jobs", headers={"Host": "evil.example"}), 403)
+        for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert "another site" in detail(client.post("/jobs", data={"task": "abc"}, headers=headers), 403)
+        assert client.post("/jobs", data={"task": "abc"}, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 415
