@@ -1,4 +1,4 @@
-"""The scorer: CLIP's joint space of images and texts. Its weights are not the generator's and not an oracle's."""
+"""The scorer: a CLIP's or SigLIP's joint space of images and texts; neither the generator's weights nor an oracle's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
 from shared.weights import Weights
 
@@ -17,12 +17,12 @@ Pixels = NDArray[np.uint8]
 
 
 class Scorer:
-    """A CLIP model with its tokenizer and preprocessing."""
+    """A CLIP or SigLIP with its tokenizer and preprocessing."""
 
     def __init__(self, weights: Weights, *, device: str) -> None:
         """Load weights in Hub layout (safetensors, no remote code)."""
         at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
-        model = CLIPModel.from_pretrained(
+        model = AutoModel.from_pretrained(
             weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
         )
         self._model = model.to(device).eval()
@@ -38,20 +38,20 @@ class Scorer:
         """L2-normalised embeddings, images × width, of RGB images of any sizes (height × width × 3)."""
         inputs = self._processor(images=[Image.fromarray(image) for image in images], return_tensors="pt")
         pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
-        vision = self._model.vision_model(pixel_values=pixel_values)
-        return _normalised(self._model.visual_projection(vision.pooler_output))
+        return _normalised(self._model.get_image_features(pixel_values=pixel_values).pooler_output)
 
     @torch.inference_mode()
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """L2-normalised embeddings, texts × width. CLIP reads the first tokens (77 with the large weights) of each.
+        """L2-normalised embeddings, texts × width. The first tokens of each are read (77 with OpenAI's weights).
 
-        All texts are padded to that length, so that an embedding does not depend on its neighbours' lengths.
+        All texts are padded to that length: so an embedding does not depend on its neighbours' lengths, and SigLIP was
+        trained so. CLIP looks only backwards from the end of the text, so that padding changes nothing.
         """
         tokens = self._tokenizer(
             list(texts), padding="max_length", truncation=True, max_length=self._limit, return_tensors="pt"
-        ).to(self._model.device)
-        text = self._model.text_model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask)
-        return _normalised(self._model.text_projection(text.pooler_output))
+        )
+        features = self._model.get_text_features(input_ids=tokens.input_ids.to(self._model.device))
+        return _normalised(features.pooler_output)
 
 
 def _normalised(embeddings: Tensor) -> NDArray[np.float64]:

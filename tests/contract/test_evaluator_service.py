@@ -14,6 +14,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoTokenizer, CLIPModel
 
 from evaluator_service.app import create_app
+from evaluator_service.similarity import Scorer
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import (
@@ -26,6 +27,7 @@ from shared.schemas.evaluation import (
     StructureRequest,
 )
 from shared.service import ServiceSettings
+from shared.weights import Weights
 from tests.contract.serving import serving
 from tests.contract.small_evaluator import CLASSES, write_classifier, write_scorer
 
@@ -133,6 +135,15 @@ def test_embeddings_are_clips_and_unit_length(folder: Path) -> None:
             assert again.images == []
 
     asyncio.run(scenario())
+
+
+def test_a_siglip_can_be_the_scorer(tmp_path: Path) -> None:
+    write_scorer(tmp_path, "siglip")
+    scorer = Scorer(Weights(path=tmp_path, licence="none", gigabytes=0.01), device="cpu")
+    texts = scorer.embed_texts(["A red car.", "snow " * 200])
+    both = np.concatenate([texts, scorer.embed_images([pixels(), pixels(30, 99)])])
+    assert np.allclose(np.linalg.norm(both, axis=1), 1)
+    assert np.allclose(texts[:1], scorer.embed_texts(["A red car."]), atol=1e-6)
 
 
 def test_deterministic_replies_do_not_depend_on_company(folder: Path) -> None:

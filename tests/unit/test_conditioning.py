@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -62,6 +62,7 @@ def test_object_region_has_only_the_outline_of_the_object() -> None:
     assert not edges[:, :30].any(), "the horizon"
 
 
+@settings(deadline=None)
 @given(width=sides, height=sides, resolution=st.sampled_from([128, 512]), multiple=st.sampled_from([16, 64]))
 def test_sizes_fit_the_networks_and_their_budget(width: int, height: int, resolution: int, multiple: int) -> None:
     geometry = fit(width, height, resolution, multiple)
@@ -75,6 +76,7 @@ def test_sizes_fit_the_networks_and_their_budget(width: int, height: int, resolu
         assert min(geometry.scaled) == resolution
 
 
+@settings(deadline=None)
 @given(width=sides, height=sides)
 def test_the_way_back_has_exactly_the_sources_size(width: int, height: int) -> None:
     geometry = fit(width, height, 128, 16)
