@@ -1,4 +1,4 @@
-"""An ASGI app served by uvicorn in a thread of this process, on a loopback port."""
+"""ASGI apps served by uvicorn in threads of this process, on loopback ports."""
 
 from __future__ import annotations
 
@@ -9,39 +9,46 @@ import time
 import uvicorn
 from fastapi import FastAPI
 
-START_SECONDS = 30.0
-STOP_SECONDS = 5
+START_SECONDS = 60.0
+GRACE_SECONDS = 3
 
 
-class ServedApp:
-    """A served app: it answers from construction on, at `base_url`, until `stop`.
+class ListeningPort:
+    """A port of this machine that is ours before the app behind it exists; nobody answers there until `serve`.
 
-    `port` 0 takes a free one. Raises OSError when the port is taken, RuntimeError when the app's start fails.
+    `port` 0 takes a free one. Raises OSError when the port is taken.
     """
 
-    def __init__(self, app: FastAPI, name: str, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind((host, port))
+        try:
+            self._socket.bind((host, port))
+        except OSError:
+            self._socket.close()
+            raise
         self.base_url = f"http://{host}:{self._socket.getsockname()[1]}"
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=STOP_SECONDS
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def serve(self, app: FastAPI) -> None:
+        """Serve the app in a thread; returns when it answers. Raises RuntimeError when the app's start fails."""
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_SECONDS)
         )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name=f"serve-{name}")
-        self._thread.daemon = True
-        self._thread.start()
-        self._wait(name)
-
-    def stop(self) -> None:
-        """End connections, run the app's shutdown, and wait for the thread."""
-        self._server.should_exit = True
-        self._thread.join(2 * STOP_SECONDS)
-        self._socket.close()
-
-    def _wait(self, name: str) -> None:
+        self._server = server
+        thread = threading.Thread(target=server.run, args=([self._socket],), name=f"serve {app.title}", daemon=True)
+        self._thread = thread
+        thread.start()
         give_up = time.monotonic() + START_SECONDS
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > give_up:
-                raise RuntimeError(f"{name} did not start on {self.base_url}")
+        while not server.started:
+            if not thread.is_alive() or time.monotonic() > give_up:
+                raise RuntimeError(f"{app.title} did not start on {self.base_url}")
             time.sleep(0.01)
+
+    def close(self) -> None:
+        """End connections, run the app's shutdown, and give the port back."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join()
+        self._socket.close()

@@ -199,6 +199,17 @@ def sweep(session: Session, max_lost_leases: int) -> int:
     return taken
 
 
+def expire_leases(session: Session) -> None:
+    """Let every lease expire now: for whoever knows that no worker is alive. The next sweep counts them as lost."""
+    for table in (SourceImage, Job):
+        session.execute(
+            update(table)
+            .where(table.lease_token.is_not(None))
+            .values(lease_expires_at=database_now(-1))
+            .execution_options(synchronize_session=False)
+        )
+
+
 def cancel_job(session: Session, job_id: str) -> bool:
     """Cancel a running job and its unfinished images; what is done stays. False when it was not running.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI
 
-from embedded.serving import ServedApp
+from embedded.serving import ListeningPort
 from shared import problems
 from shared.images import decode, encode
 from shared.problems import Problem
@@ -43,9 +44,13 @@ ANSWERS: dict[str, Any] = {
 
 
 class SmallServices:
-    """What the endpoints count and how a test makes them fail: `troubles` are raised once each, oldest first."""
+    """What the endpoints count and how a test makes them fail: `troubles` are raised once each, oldest first.
 
-    def __init__(self) -> None:
+    Each call takes `seconds`, and waits while `gate` is closed.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
         self.calls: Counter[str] = Counter()
         self.troubles: list[Problem] = []
         self.revision = "1"
@@ -54,6 +59,7 @@ class SmallServices:
         self.app = FastAPI()
         problems.install(self.app)
         self.app.get("/v1/info")(self._info)
+        self.app.get("/v1/models")(self._models)
         self.app.get("/v1/models")(self._models)
         for path, answer in {
             "/v1/captions": self._captions,
@@ -67,6 +73,7 @@ class SmallServices:
 
     def _called(self, name: str) -> None:
         self.gate.wait(30)
+        time.sleep(self.seconds)
         if self.troubles:
             raise self.troubles.pop(0)
         self.calls[name] += 1
@@ -96,6 +103,11 @@ class SmallServices:
                 for name in MODELS
             ]
         )
+
+    def _models(self) -> ModelsReply:
+        names = ("m1", "m2")
+        facts = {"task": "classification", "classes": CLASSES, "weights": "none", "revision": "1", "licence": "none"}
+        return ModelsReply(models=[ModelUnderTestInfo.model_validate({"name": name, **facts}) for name in names])
 
     def _captions(self, request: CaptionRequest) -> CaptionReply:
         self._called("caption")
@@ -151,9 +163,10 @@ class SmallServices:
 @contextmanager
 def serve(services: SmallServices) -> Iterator[str]:
     """The base URL that all four services answer at."""
-    served = ServedApp(services.app, "small services")
+    port = ListeningPort()
+    port.serve(services.app)
     try:
-        yield served.base_url
+        yield port.base_url
     finally:
         services.gate.set()
-        served.stop()
+        port.close()

@@ -1,0 +1,46 @@
+"""`python -m embedded`: the whole system on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from embedded.directory import DirectoryInUse
+from embedded.run import run_embedded
+from shared.profiles import ProfileError
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m embedded", description=__doc__)
+    parser.add_argument("--directory", type=Path, default=Path("contrafact-data"), help="where everything is kept")
+    parser.add_argument("--port", type=int, default=8000, help="the gateway's port on 127.0.0.1; 0 takes a free one")
+    parser.add_argument("--profile", default="tiny", help="a shipped profile, or the path of a TOML file")
+    parser.add_argument("--deterministic", action="store_true", help="fixed batch shapes: results repeat bit for bit")
+    parser.add_argument("--images-in-flight", type=int, default=8, help="source images worked on at a time")
+    options = parser.parse_args()
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        with run_embedded(
+            options.directory,
+            options.profile,
+            deterministic=options.deterministic,
+            port=options.port,
+            images_in_flight=options.images_in_flight,
+        ) as system:
+            print(f"Contrafact answers at {system.base_url} and keeps everything in {system.directory}", flush=True)
+            print("Ctrl-C stops it; started again on the same directory, it goes on.", flush=True)
+            stopping.wait()
+    except (DirectoryInUse, ProfileError) as error:
+        sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"cannot serve on port {options.port}: {error}; choose another with --port")
+
+
+if __name__ == "__main__":
+    main()

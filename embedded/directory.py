@@ -1,0 +1,35 @@
+"""The directory that an embedded system lives in: database, objects, and the lock that keeps a second one out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class DirectoryInUse(Exception):
+    """Another process works in the directory."""
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the directory (made if need be) alone. Raises DirectoryInUse.
+
+    The operating system drops the lock when the process dies, however it dies.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise DirectoryInUse(
+                f"another Contrafact (process {holder}) works in {directory}; stop it, or name another directory"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,145 @@
+"""The whole system in one process: the same apps, worker and methods as deployed, over SQLite and a directory.
+
+Gateway and model services are served by threads on loopback ports, Celery's worker is a thread on an in-memory broker,
+and one model computes at a time. The gateway answers at once; services load meanwhile, and steps wait for them.
+Started again on the same directory, after whatever end, it goes on with the jobs that are not finished.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from celery import Celery
+from sqlalchemy import Engine
+
+from embedded.celery_thread import CeleryThread
+from embedded.directory import locked
+from embedded.serving import ListeningPort
+from gateway import claims
+from gateway.app import create_app
+from gateway.database import Sessions, migrate, open_engine, open_sessions
+from gateway.messages import open_celery, wake_worker
+from gateway.model_services import SERVICES, ModelServices, ServiceName
+from gateway.parts import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Parts
+from gateway.settings import Settings
+from gateway.worker import Worker, register
+from shared.profiles import load_profile
+from shared.service import ServiceSettings
+from shared.storage import DirectoryStore
+
+DRAIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A running system: where the gateway and each model service answer."""
+
+    base_url: str
+    service_urls: Mapping[ServiceName, str]
+    directory: Path
+
+
+@contextmanager
+def run_embedded(
+    directory: Path,
+    profile: str = "tiny",
+    *,
+    deterministic: bool = False,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    images_in_flight: int = 8,
+    service_urls: Mapping[ServiceName, str] | None = None,
+) -> Iterator[Embedded]:
+    """Run the system until the block ends; then everything in it stops, and unfinished images wait for the next time.
+
+    `port` 0 takes a free one. With `service_urls`, the model services of another place are used and none is started.
+    Raises `embedded.directory.DirectoryInUse`, `shared.profiles.ProfileError`, and OSError for a port that is taken.
+    """
+    directory = directory.resolve()
+    chosen = load_profile(profile)
+    with ExitStack() as stack:
+        stack.enter_context(locked(directory))
+        gateway_port = ListeningPort(host, port)
+        stack.callback(gateway_port.close)
+        if service_urls is None:
+            service_urls = stack.enter_context(_model_services(profile, deterministic))
+        settings = Settings(
+            database_url=f"sqlite:///{directory / 'contrafact.db'}",
+            broker_url="memory://",
+            object_store=f"directory:{directory / 'objects'}",
+            profile=profile,
+            authentication=False,
+            images_in_flight=images_in_flight,
+        )
+        engine = stack.enter_context(_engine(settings.database_url))
+        sessions = open_sessions(engine)
+        store = DirectoryStore(directory / "objects")
+        celery = open_celery(settings.broker_url)
+        services = ModelServices(service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS)
+        gateway_port.serve(create_app(Parts(settings, chosen, sessions, store, services, lambda: wake_worker(celery))))
+        stack.enter_context(_worker(settings, sessions, store, service_urls, celery))
+        wake_worker(celery)
+        yield Embedded(gateway_port.base_url, service_urls, directory)
+
+
+@contextmanager
+def _engine(url: str) -> Iterator[Engine]:
+    engine = open_engine(url)
+    migrate(engine)
+    with open_sessions(engine).begin() as session:
+        claims.expire_leases(session)  # the lock says that whoever held them is dead
+    yield engine
+    engine.dispose()
+
+
+@contextmanager
+def _worker(
+    settings: Settings,
+    sessions: Sessions,
+    store: DirectoryStore,
+    service_urls: Mapping[ServiceName, str],
+    celery: Celery,
+) -> Iterator[None]:
+    services = ModelServices(service_urls, settings.service_deadline_seconds, settings.service_wait_seconds)
+    worker = Worker(settings, sessions, store, services, celery)
+    register(celery, worker)
+    thread = CeleryThread(celery, settings.images_in_flight)
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.stop()
+        services.close()
+
+
+@contextmanager
+def _model_services(profile: str, deterministic: bool) -> Iterator[dict[ServiceName, str]]:
+    """The ports of the four services at once; one thread imports and serves them, and they load side by side."""
+    settings = ServiceSettings(profile=profile, deterministic=deterministic, drain_seconds=DRAIN_SECONDS)
+    compute_lock = threading.Lock()
+    ports: dict[ServiceName, ListeningPort] = {name: ListeningPort() for name in SERVICES}
+    stopping = threading.Event()
+
+    def serve_all() -> None:
+        for name, port in ports.items():
+            if stopping.is_set():
+                return
+            port.serve(importlib.import_module(f"{name}.app").create_app(settings, compute_lock))
+
+    thread = threading.Thread(target=serve_all, name="start services", daemon=True)
+    thread.start()
+    try:
+        yield {name: port.base_url for name, port in ports.items()}
+    finally:
+        stopping.set()
+        thread.join()
+        closers = [threading.Thread(target=port.close) for port in ports.values()]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join()

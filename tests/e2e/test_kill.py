@@ -1,0 +1,157 @@
+"""Kill the embedded system at random moments: nothing is lost, nothing is there twice, done work is not done again."""
+
+from __future__ import annotations
+
+import io
+import random
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from gateway.database import open_engine
+from gateway.tables import Counterfactual, Prediction, RecordedCall, Report, SourceImage, Table
+from shared.images import encode
+from tests.integration.small_services import SmallServices, serve
+
+KILLS = 10
+IN_FLIGHT = 8
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is sent as the shortest form, with an idempotency key, so that both runs give their things the same ids."""
+
+    files: Sequence[tuple[str, bytes]]
+    spec: str
+    seconds: float
+
+    def post(self, base_url: str) -> str:
+        parts = [("images", (name, io.BytesIO(data), "image/png")) for name, data in self.files]
+        parts.append(("spec", ("spec.json", io.BytesIO(self.spec.encode()), "application/json")))
+        give_up = time.monotonic() + START_SECONDS
+        while True:  # the models under test are listed once their service has loaded them
+            reply = httpx.post(f"{base_url}/jobs", files=parts, headers={"Idempotency-Key": "kill"}, timeout=60)
+            if reply.status_code != 503 or time.monotonic() > give_up:
+                break
+            time.sleep(1)
+        assert reply.status_code == 202, reply.text
+        return str(reply.json()["id"])
+
+
+class Life:
+    """One process over a directory, from its start to its kill."""
+
+    def __init__(self, directory: Path, services_url: str | None) -> None:
+        command = [sys.executable, "-m", "tests.e2e.embedded_process", str(directory)]
+        self.log = (directory.parent / f"{directory.name}.log").open("ab")
+        self._process = subprocess.Popen(
+            [*command, services_url] if services_url else command, stdout=subprocess.PIPE, stderr=self.log
+        )
+
+    def base_url(self) -> str:
+        """Where the gateway answers, once it does."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
+        line = self._process.stdout.readline().decode().strip() if ready else ""
+        assert line, f"the system did not start; see {self.log.name}"
+        return line
+
+    def kill(self) -> None:
+        """SIGKILL: no handler, no cleanup, no last words."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self.log.close()
+
+
+def finish(directory: Path, services_url: str | None, job: Job) -> None:
+    """Let the system on the directory run until the job is done."""
+    life = Life(directory, services_url)
+    try:
+        url = life.base_url()
+        job_id = job.post(url)
+        give_up = time.monotonic() + job.seconds
+        while (state := httpx.get(f"{url}/jobs/{job_id}", timeout=30).json()["state"]) == "running":
+            assert time.monotonic() < give_up, "the job did not finish"
+            time.sleep(0.2)
+        assert state == "done"
+    finally:
+        life.kill()
+
+
+def rows(directory: Path, table: type[Table], *columns: str) -> list[tuple[Any, ...]]:
+    """All rows of a table, in the order of their keys."""
+    engine = open_engine(f"sqlite:///{directory / 'contrafact.db'}")
+    chosen = [table.__table__.c[name] for name in columns] or list(table.__table__.c)
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(*chosen).order_by(*table.__table__.primary_key)).all()
+    engine.dispose()
+    return [tuple(row) for row in found]
+
+
+def assert_equal(killed: Path, undisturbed: Path) -> None:
+    """Everything that a job comes to is the same in both directories, and there exactly once."""
+    for table in (Counterfactual, Prediction):
+        assert rows(killed, table) == rows(undisturbed, table)
+    columns = ("id", "job_id", "position", "digest", "state", "failure", "attempts")
+    assert rows(killed, SourceImage, *columns) == rows(undisturbed, SourceImage, *columns)
+    assert rows(killed, Report, "job_id", "metrics") == rows(undisturbed, Report, "job_id", "metrics")
+    assert rows(killed, RecordedCall, "key", "reply") == rows(undisturbed, RecordedCall, "key", "reply")
+    assert rows(killed, Counterfactual)
+
+
+def kill_again_and_again(directory: Path, services_url: str | None, job: Job, longest_life: float) -> int:
+    """Start and kill; some lives end before the gateway answers. Returns how many lives saw the job unfinished."""
+    moments = random.Random(7)
+    unfinished = 0
+    for number in range(KILLS):
+        life = Life(directory, services_url)
+        if number % 4 == 3:
+            time.sleep(moments.uniform(0.2, 2.0))
+        else:
+            job_id = job.post(url := life.base_url())
+            unfinished += httpx.get(f"{url}/jobs/{job_id}", timeout=30).json()["state"] == "running"
+            time.sleep(moments.uniform(0.0, longest_life))
+        life.kill()
+    return unfinished
+
+
+def test_ten_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
+    pictures = np.random.default_rng(3).integers(0, 255, (24, 12, 12, 3)).astype(np.uint8)
+    spec = '{"task": "name the vehicle", "models": ["m1", "m2"], "ground_truth": "none"}'
+    job = Job([(f"{n}.png", encode(picture)) for n, picture in enumerate(pictures)], spec, seconds=60)
+    small = SmallServices(seconds=0.08)
+    with serve(small) as url:
+        finish(tmp_path / "undisturbed", url, job)
+        undisturbed = small.calls.total()
+        unfinished = kill_again_and_again(tmp_path / "killed", url, job, longest_life=0.5)
+        finish(tmp_path / "killed", url, job)
+    assert unfinished >= 5, "the kills came too late to mean anything"
+    assert_equal(tmp_path / "killed", tmp_path / "undisturbed")
+    repeated = small.calls.total() - 2 * undisturbed
+    assert repeated <= KILLS * IN_FLIGHT, "only calls that were under way at a kill may be made again"
+
+
+@pytest.mark.slow
+def test_ten_kills_of_the_real_small_models(tmp_path: Path) -> None:
+    demo = Path(__file__).parents[2] / "tinyworld" / "demo_images"
+    files = [(path.name, path.read_bytes()) for path in sorted(demo.rglob("*.png"))[:3]]
+    parameters = '{"counterfactuals_per_image": 2, "steps": 4}'
+    spec = f'{{"task": "classify the vehicle", "methods": [{{"name": "dillema", "parameters": {parameters}}}]}}'
+    job = Job(files, spec, seconds=600)
+    finish(tmp_path / "undisturbed", None, job)
+    kill_again_and_again(tmp_path / "killed", None, job, longest_life=8.0)
+    finish(tmp_path / "killed", None, job)
+    assert_equal(tmp_path / "killed", tmp_path / "undisturbed")
