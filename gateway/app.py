@@ -15,6 +15,7 @@ from gateway.api.requests import refuse_unknown_parameters
 from gateway.keys import ensure_local_owner
 from gateway.parts import Parts, open_parts
 from gateway.settings import Settings
+from gateway.web import routes as pages
 from shared import __version__, problems
 from shared import logging as json_logging
 from shared.asgi import AccessLog
@@ -47,6 +48,7 @@ def create_app(parts: Parts | None = None) -> FastAPI:
     app.state.parts = parts
     for module in (jobs, results, events, images, catalogue):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
+    app.include_router(pages.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(catalogue.health)
     problems.install(app)
     app.add_middleware(Access, parts=parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, select, tuple_
+from sqlalchemy import ColumnElement, Select, select, tuple_
 from sqlalchemy.orm import Session
 
 from gateway import jobs
@@ -18,14 +18,16 @@ from shared.schemas.jobs import CounterfactualDetail, ResultsPage
 from shared.schemas.results import JobResults
 
 Text = Annotated[str, Field(max_length=200)]
+_ORDER = (Counterfactual.position, Counterfactual.method, Counterfactual.ordinal)
 
 
 class Filters(Contract):
-    """Which counterfactuals; several filters must all hold. `value` is the value that an edit changed to."""
+    """Which counterfactuals; several filters must all hold. `value` and `from` are of edits with one change."""
 
     method: Text | None = None
     factor: Text | None = None
-    value: Text | None = None
+    value: Annotated[Text | None, Field(description="the value that the edit changed to")] = None
+    from_value: Annotated[Text | None, Field(alias="from", description="the value that the edit changed")] = None
     label: Annotated[Text | None, Field(alias="class", description="ground truth of the source image")] = None
     verdict: Literal["accepted", "rejected"] | None = None
     check: Annotated[Text | None, Field(description="the check that refused")] = None
@@ -38,11 +40,9 @@ def results_page(
 ) -> ResultsPage:
     """The job's metrics and a page of its counterfactuals (edits; null arms are shown beside them)."""
     job = jobs.find(session, owner, job_id)
-    order = (Counterfactual.position, Counterfactual.method, Counterfactual.ordinal)
-    query = select(Counterfactual).where(Counterfactual.job_id == job_id, Counterfactual.arm == "edit")
-    query = query.where(*_conditions(filters)).order_by(*order).limit(limit + 1)
+    query = _filtered(job_id, filters).order_by(*_ORDER).limit(limit + 1)
     if cursor is not None:
-        query = query.where(tuple_(*order) > tuple(decode_cursor(cursor, (int, str, int))))
+        query = query.where(tuple_(*_ORDER) > tuple(decode_cursor(cursor, (int, str, int))))
     rows = session.scalars(query).all()
     last = rows[limit - 1] if len(rows) > limit else None
     report = session.get(Report, job_id)
@@ -58,12 +58,34 @@ def results_page(
 
 def detail(session: Session, owner: str, job_id: str, counterfactual_id: str) -> CounterfactualDetail:
     """One counterfactual with its lineage. Raises NotFound."""
+    row = _find(session, owner, job_id, counterfactual_id)
+    (view,) = counterfactual_views(session, [row])
+    return CounterfactualDetail(**view.model_dump(), lineage=row.lineage)
+
+
+def neighbours(
+    session: Session, owner: str, job_id: str, filters: Filters, counterfactual_id: str
+) -> tuple[str | None, str | None]:
+    """Ids of the counterfactuals before and after one, among those that the filters let through. Raises NotFound."""
+    row = _find(session, owner, job_id, counterfactual_id)
+    here = (row.position, row.method, row.ordinal)
+    query = _filtered(job_id, filters).with_only_columns(Counterfactual.id).limit(1)
+    backwards = [column.desc() for column in _ORDER]
+    before = session.scalar(query.where(tuple_(*_ORDER) < here).order_by(*backwards))
+    return before, session.scalar(query.where(tuple_(*_ORDER) > here).order_by(*_ORDER))
+
+
+def _find(session: Session, owner: str, job_id: str, counterfactual_id: str) -> Counterfactual:
     jobs.find(session, owner, job_id)
     row = session.get(Counterfactual, counterfactual_id)
     if row is None or row.job_id != job_id or row.arm != "edit":
         raise NotFound(f"job {job_id} has no counterfactual {counterfactual_id!r}")
-    (view,) = counterfactual_views(session, [row])
-    return CounterfactualDetail(**view.model_dump(), lineage=row.lineage)
+    return row
+
+
+def _filtered(job_id: str, filters: Filters) -> Select[Counterfactual]:
+    edits = select(Counterfactual).where(Counterfactual.job_id == job_id, Counterfactual.arm == "edit")
+    return edits.where(*_conditions(filters))
 
 
 def _conditions(filters: Filters) -> list[ColumnElement[bool]]:
@@ -71,6 +93,7 @@ def _conditions(filters: Filters) -> list[ColumnElement[bool]]:
         Counterfactual.method: filters.method,
         Counterfactual.factor: filters.factor,
         Counterfactual.to_value: filters.value,
+        Counterfactual.from_value: filters.from_value,
         Counterfactual.check: filters.check,
     }
     conditions = [column == wanted for column, wanted in columns.items() if wanted is not None]

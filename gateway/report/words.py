@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from difflib import SequenceMatcher
 
 from markupsafe import Markup, escape
@@ -40,11 +41,11 @@ def _marked(removed: str, added: str) -> Markup:
 
 
 def percent(share: float | None) -> str:
-    """0.983 → "98 %"; between 0 and 1 or 99 and 100 % with a decimal; "–" for None."""
+    """0.983 → "98 %" (no break before the sign); next to 0 and 100 % with a decimal; "–" for None."""
     if share is None:
         return "–"
     digits = 1 if 0 < share < 0.0995 or 0.9905 < share < 1 else 0
-    return f"{100 * share:.{digits}f} %"
+    return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def rate(value: Rate) -> Markup:
@@ -88,6 +89,11 @@ def holds(opinion: PredictionView | None, expected: str | None) -> bool | None:
     return None if opinion is None or expected is None else opinion.predicted == expected
 
 
+def spoken_time(time: datetime) -> str:
+    """ "20 Nov 2026, 11:24 UTC"."""
+    return f"{time.day} {time:%b %Y, %H:%M} UTC"
+
+
 def spoken(sentence: str) -> Markup:
     """A sentence with its `class` set as code."""
     parts = str(escape(sentence)).split("`")
@@ -105,5 +111,6 @@ FILTERS = {
     "cell_name": cell_name,
     "change_name": change_name,
     "spoken": spoken,
+    "spoken_time": spoken_time,
 }
 GLOBALS = {"marked_caption": marked_caption, "holds": holds}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gateway.database import Sessions
-from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
+from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, JobState, OwnedImage, Owner, Prediction, SourceImage
 from shared.images import CanonicalImage, from_array
 from shared.seeds import derive_id, derive_seed
 from shared.storage import ObjectStore, image_key
@@ -22,8 +22,10 @@ MODELS = ("night-bus", "sound")
 REFUSED = {7: ("structure", "kept 41 % of the source's structure"), 13: ("label", "reads as truck")}
 
 
-def add_drawn_job(sessions: Sessions, store: ObjectStore, job_id: str = "drawn", *, per_class: int = 16) -> str:
-    """Store a finished job of `per_class` source images of each of three classes, four edits each; return its id."""
+def add_drawn_job(
+    sessions: Sessions, store: ObjectStore, job_id: str = "drawn", *, per_class: int = 16, state: JobState = "done"
+) -> str:
+    """Store a job of `per_class` source images of each of three classes, four edits each; return its id."""
     with sessions.begin() as session:
         if session.get(Owner, LOCAL_OWNER) is None:
             session.add(Owner(id=LOCAL_OWNER, name="local"))
@@ -32,7 +34,7 @@ def add_drawn_job(sessions: Sessions, store: ObjectStore, job_id: str = "drawn",
             Job(
                 id=job_id,
                 owner_id=LOCAL_OWNER,
-                state="done",
+                state=state,
                 task="classify the main thing in the picture",
                 classes=list(CLASSES),
                 methods=[{"name": "dillema", "parameters": {"counterfactuals_per_image": 4}}],

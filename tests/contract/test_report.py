@@ -163,4 +163,11 @@ def test_changed_words_are_marked(old: str, new: str, marked: str) -> None:
 
 
 def test_percentages_do_not_round_to_certainty() -> None:
-    assert [percent(p) for p in (0, 0.002, 0.5, 0.998, 1, None)] == ["0 %", "0.2 %", "50 %", "99.8 %", "100 %", "–"]
+    assert [percent(p) for p in (0, 0.002, 0.5, 0.998, 1, None)] == [
+        "0\xa0%",
+        "0.2\xa0%",
+        "50\xa0%",
+        "99.8\xa0%",
+        "100\xa0%",
+        "–",
+    ]

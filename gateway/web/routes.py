@@ -1,0 +1,144 @@
+"""The pages: jobs, one job with its gallery, one pair. Filters live in the address, so that a view can be shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query
+from fastapi.responses import FileResponse, HTMLResponse
+
+from gateway import counterfactuals, jobs
+from gateway.api.requests import Cursor, Gateway, JobId, Owner
+from gateway.counterfactuals import Filters
+from gateway.database import reading
+from gateway.report.page import ASSETS, environment
+from shared.problems import NotFound
+from shared.schemas.jobs import CounterfactualView
+from shared.schemas.results import Cell, JobResults, ModelResults
+
+PAIRS_PER_PAGE = 24
+JOBS_PER_PAGE = 20
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HERE = Path(__file__).parent
+_STATIC = {path.name: path for folder in (ASSETS, _HERE / "static") for path in folder.iterdir()}
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+_jinja = environment(_HERE / "templates")
+
+
+class Gallery(Filters):
+    """Which pairs a page shows."""
+
+    cursor: Cursor = None
+
+    def current(self) -> dict[str, str]:
+        """The filters as query parameters."""
+        mine = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"cursor"})
+        return {name: str(value).lower() if isinstance(value, bool) else value for name, value in mine.items()}
+
+    def address(self, path: str, **changes: str | None) -> str:
+        """`path` with these filters, some changed or (None) left out, from the first page on."""
+        asked = {name: value for name, value in {**self.current(), **changes}.items() if value is not None}
+        return f"{path}?{urlencode(asked)}" if asked else path
+
+    def has(self, **wanted: str) -> bool:
+        """Whether all these filters are set."""
+        return wanted.items() <= self.current().items()
+
+
+@router.get("/")
+def home(gateway: Gateway, owner: Owner, cursor: Cursor = None) -> HTMLResponse:
+    """The owner's jobs, and a form for a new one."""
+    with reading(gateway.sessions) as session:
+        page = jobs.listing(session, owner, cursor, JOBS_PER_PAGE)
+    return _page("home.html", page=page, first=cursor is None, profile=gateway.profile.profile.name)
+
+
+@router.get("/jobs/{job}/view")
+def show_job(job: JobId, gateway: Gateway, owner: Owner, gallery: Annotated[Gallery, Query()]) -> HTMLResponse:
+    """One job: its progress while it runs; then what breaks the models, the effects, and a filtered gallery."""
+    with reading(gateway.sessions) as session:
+        detail = jobs.show(session, owner, job)
+        page = counterfactuals.results_page(session, owner, job, gallery, gallery.cursor, PAIRS_PER_PAGE)
+    path = f"/jobs/{job}/view"
+    return _page(
+        "job.html",
+        job=detail,
+        results=page.metrics,
+        pairs_shown=page.counterfactuals,
+        next=gallery.address(path, cursor=page.next) if page.next else None,
+        gallery=gallery,
+        path=path,
+        facets=_facets(page.metrics),
+        cell_link=_cell_link(gallery, path),
+        pair_link=_pair_link(gallery, job),
+    )
+
+
+@router.get("/jobs/{job}/progress")
+def show_progress(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
+    """The progress of a job as a piece of a page, fetched again at every event."""
+    with reading(gateway.sessions) as session:
+        return _page("_progress.html", job=jobs.show(session, owner, job))
+
+
+@router.get("/jobs/{job}/pairs/{counterfactual}")
+def show_pair(
+    job: JobId, counterfactual: str, gateway: Gateway, owner: Owner, gallery: Annotated[Gallery, Query()]
+) -> HTMLResponse:
+    """One counterfactual beside its source and null arm, with scores and lineage; neighbours under the same filters."""
+    with reading(gateway.sessions) as session:
+        view = counterfactuals.detail(session, owner, job, counterfactual)
+        before, after = counterfactuals.neighbours(session, owner, job, gallery, counterfactual)
+    return _page(
+        "pair.html",
+        job=job,
+        view=view,
+        before=gallery.address(f"/jobs/{job}/pairs/{before}") if before else None,
+        after=gallery.address(f"/jobs/{job}/pairs/{after}") if after else None,
+        back=gallery.address(f"/jobs/{job}/view"),
+        pair_link=None,
+    )
+
+
+@router.get("/static/{name}", response_class=FileResponse)
+def static_file(name: str) -> FileResponse:
+    """A style sheet, script or picture of the pages."""
+    if name not in _STATIC:
+        raise NotFound(f"there is no file {name!r}")
+    return FileResponse(_STATIC[name], headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
+
+
+def _page(template: str, **values: Any) -> HTMLResponse:
+    body = _jinja.get_template(template).render(picture="/images/{}".format, **values)
+    return HTMLResponse(body, headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
+
+
+def _facets(results: JobResults | None) -> dict[str, list[str]]:
+    """Values that the gallery can be filtered by: classes, and changes as "factor: value"."""
+    cells = [effect.cell for found in results.results for effect in found.cells] if results else []
+    labelled = bool(results and results.results and results.results[0].relation == "labelled")
+    return {
+        "classes": sorted({cell.label for cell in cells}) if labelled else [],
+        "changes": sorted({f"{cell.factor}: {cell.value}" for cell in cells if cell.direction == "to"}),
+    }
+
+
+def _cell_link(gallery: Gallery, path: str) -> Callable[[ModelResults, Cell], str]:
+    def link(found: ModelResults, cell: Cell) -> str:
+        fields = {"value": cell.value, "from": None} if cell.direction == "to" else {"value": None, "from": cell.value}
+        label = cell.label if found.relation == "labelled" else None
+        wanted = {"class": label, "factor": cell.factor, "model": found.model, "method": found.method, **fields}
+        return gallery.address(path, **wanted, verdict="accepted") + "#gallery"
+
+    return link
+
+
+def _pair_link(gallery: Gallery, job: str) -> Callable[[CounterfactualView], str]:
+    return lambda view: gallery.address(f"/jobs/{job}/pairs/{view.id}")

@@ -1,0 +1,46 @@
+// Live progress, buttons and hotkeys of a job's page.
+const progress = document.getElementById("progress");
+if (progress?.dataset.events) {
+  let waiting = null;
+  const refresh = async () => {
+    waiting = null;
+    const reply = await fetch(progress.dataset.fragment);
+    if (!reply.ok) return;
+    progress.innerHTML = await reply.text(); // our own fragment, rendered with escaping
+    if (progress.firstElementChild.dataset.state !== "running") location.reload();
+  };
+  const events = new EventSource(progress.dataset.events);
+  for (const kind of ["job", "image"]) {
+    events.addEventListener(kind, () => {
+      waiting ??= setTimeout(refresh, 500);
+    });
+  }
+}
+
+for (const button of document.querySelectorAll("[data-post], [data-delete]")) {
+  button.addEventListener("click", async () => {
+    const deletes = "delete" in button.dataset;
+    if (deletes && !confirm("Delete this job with its results and report?")) return;
+    const reply = await fetch(button.dataset.delete ?? button.dataset.post, { method: deletes ? "DELETE" : "POST" });
+    if (reply.ok) location.assign(deletes ? "/" : location.href);
+    else alert((await reply.json()).detail);
+  });
+}
+
+const pairs = [...document.querySelectorAll("#gallery .pair")];
+let at = -1;
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, img")) return;
+  if (event.key === "j" || event.key === "k") {
+    at = Math.min(pairs.length - 1, Math.max(0, at + (event.key === "j" ? 1 : -1)));
+    pairs[at]?.querySelector(".about a")?.focus({ preventScroll: true });
+    pairs[at]?.scrollIntoView({ block: "center" });
+  } else if (event.key === "f") {
+    const address = new URL(location.href);
+    if (address.searchParams.get("flipped") === "true") address.searchParams.delete("flipped");
+    else address.searchParams.set("flipped", "true");
+    address.searchParams.delete("cursor");
+    address.hash = "gallery";
+    location.assign(address);
+  }
+});
