@@ -13,9 +13,8 @@ from math import ceil, sqrt
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
-Pixels = NDArray[np.uint8]
+from shared.images import Pixels
 
 MAX_AREA = 2.0  # in squares of the native resolution: an image wider than 2 : 1 is computed at a smaller short side
 

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem, Source
+from diffusion_service.geometry import to_source
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import load
-from shared.images import decode, encode
+from shared.images import Pixels, decode, encode
 from shared.problems import InvalidInput
 from shared.profiles import Diffusion
 from shared.schemas.base import ImagePayload
@@ -39,19 +40,19 @@ class DiffusionModel:
 
     async def render(self, request: RenderRequest, deadline: float) -> RenderReply:
         """Render all of a request; raises InvalidInput for a source or prompt that cannot be rendered."""
-        source = await asyncio.to_thread(_source, request.source)
+        source = await asyncio.to_thread(lambda: self._editor.source(decode(request.source.png)))
         if refused := {one.region for one in request.renderings} - set(self._editor.regions):
             raise InvalidInput(f"no segmenter in this profile, so no control region {sorted(refused)}; use 'full'")
-        width, height = self._editor.fit(source).padded
+        width, height = source.geometry.padded
         rendered = await self._batcher.submit_all(
             [RenderItem(source, rendering, request.negative_prompt) for rendering in request.renderings],
             key=BatchKey(width, height, request.steps, request.guidance, request.control_scale),
             deadline=deadline,
         )
-        return await asyncio.to_thread(_reply, request.renderings, rendered)
+        return await asyncio.to_thread(_reply, source, request.renderings, rendered)
 
     def _warm_up(self, side: int) -> None:
-        source = Source.of(np.zeros((side, side, 3), np.uint8))
+        source = self._editor.source(np.zeros((side, side, 3), np.uint8))
         item = RenderItem(source, Rendering(prompt="warm-up", seed=0), "")
         self._editor.render(BatchKey(side, side, steps=1, guidance=2.0, control_scale=1.0), [item])
 
@@ -68,17 +69,16 @@ def _weights(profile: Diffusion) -> list[WeightsInfo]:
     return infos if profile.segmenter is None else [*infos, profile.segmenter.info("segmenter")]
 
 
-def _source(payload: ImagePayload) -> Source:
-    return Source.of(decode(payload.png))
+def _reply(source: Source, renderings: Sequence[Rendering], rendered: Sequence[Rendered]) -> RenderReply:
+    def payload(pixels: Pixels) -> ImagePayload:
+        return ImagePayload(png=encode(to_source(pixels, source.geometry)))
 
-
-def _reply(renderings: Sequence[Rendering], rendered: Sequence[Rendered]) -> RenderReply:
-    first = rendered[0]
-    by_region = {rendering.region: one for rendering, one in zip(renderings, rendered, strict=True)}
+    by_region = {rendering.region: one.control for rendering, one in zip(renderings, rendered, strict=True)}
+    keep = rendered[0].keep
     return RenderReply(
-        images=[ImagePayload(png=encode(one.image)) for one in rendered],
-        controls={region: ImagePayload(png=encode(one.control)) for region, one in by_region.items()},
-        keep_mask=None if first.keep is None else ImagePayload(png=encode(first.keep)),
-        evaluations=first.evaluations,
+        images=[payload(one.image) for one in rendered],
+        controls={region: payload(control) for region, control in by_region.items()},
+        keep_mask=None if keep is None else payload(keep),
+        evaluations=rendered[0].evaluations,
         prompts=[one.prompt for one in rendered],
     )

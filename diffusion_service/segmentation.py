@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 
+from shared.images import Pixels
 from shared.weights import Weights
-
-Pixels = NDArray[np.uint8]
 
 
 class Segmenter:

@@ -11,9 +11,8 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
+from shared.images import Pixels
 from shared.weights import Weights
-
-Pixels = NDArray[np.uint8]
 
 
 class Scorer:

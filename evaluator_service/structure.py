@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-Pixels = NDArray[np.uint8]
+from shared.images import Pixels
 
 # cv2 would start a thread per core for images that take well under a millisecond.
 cv2.setNumThreads(1)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem, Source
+from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import load
 from evaluator_service.similarity import Scorer
@@ -151,8 +151,8 @@ def generate(
     editor: ControlNetEditor, scene: Scene, some: Sequence[Proposal], steps: int, guidance: float
 ) -> list[Trial]:
     """What the generator makes of edits, called good, class or unedited as the oracles judge (unsure ones left out)."""
-    source = Source.of(np.ascontiguousarray(render(scene).image))
-    key = BatchKey(*editor.fit(source).padded, steps, guidance, 1.0)
+    source = editor.source(np.ascontiguousarray(render(scene).image))
+    key = BatchKey(*source.geometry.padded, steps, guidance, 1.0)
     items = [
         RenderItem(
             source, Rendering(prompt=p.edit.new_caption, region=region_of(p.edit, DillemaParameters()), seed=n), ""

@@ -6,38 +6,31 @@ batch. Controls, masks and encoded prompts are computed once per source and prom
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from diffusion_service import conditioning
-from diffusion_service.geometry import Fit, fit, to_model, to_source
+from diffusion_service.geometry import Fit, fit, to_model
 from diffusion_service.prompts import Conditioning
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import StableDiffusion
+from shared.images import Pixels, digest
 from shared.problems import InvalidInput, OutOfMemory
 from shared.schemas.diffusion import ControlRegion, Rendering
-
-Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source image (height × width × 3); equal where its pixels are equal."""
+    """A source image at the model's size (height × width × 3), and the way back; equal where all pixels are equal."""
 
-    pixels: Pixels = field(compare=False, repr=False)
+    image: Pixels = field(compare=False, repr=False)
+    geometry: Fit
     digest: str
-
-    @classmethod
-    def of(cls, pixels: Pixels) -> Source:
-        """The source of these pixels."""
-        return cls(pixels, hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +54,8 @@ class RenderItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
-    """The control image at the model's size and at the source's, and the mask of what must stay (source's size)."""
-
-    edges: Pixels
-    shown: Pixels
-    keep: Pixels | None
-
-
-@dataclass(frozen=True, slots=True)
 class Rendered:
-    """The image and control at the source's size, the mask, the prompt as it was read, and the cost."""
+    """Image, control and mask (255: must stay) at the model's size, the prompt as it was read, and the cost."""
 
     image: Pixels
     control: Pixels
@@ -85,7 +69,8 @@ class _Prepared:
     prompt: str
     wanted: Conditioning
     unwanted: Conditioning
-    control: Control
+    control: Pixels
+    keep: Pixels | None
     seed: int
 
 
@@ -96,6 +81,7 @@ class ControlNetEditor:
         """Without a segmenter only the control region `full` can be rendered."""
         self._weights = weights
         self._segmenter = segmenter
+        self._keep = lru_cache(maxsize=64)(self._compute_keep)
         self._control = lru_cache(maxsize=64)(self._compute_control)
 
     @property
@@ -103,10 +89,11 @@ class ControlNetEditor:
         """The control regions that can be rendered."""
         return ("full",) if self._segmenter is None else ("full", "structure", "object")
 
-    def fit(self, source: Source) -> Fit:
-        """How the source's size is computed."""
-        height, width = source.pixels.shape[:2]
-        return fit(width, height, self._weights.resolution, self._weights.multiple)
+    def source(self, pixels: Pixels) -> Source:
+        """The source image of these pixels, of any size."""
+        height, width = pixels.shape[:2]
+        geometry = fit(width, height, self._weights.resolution, self._weights.multiple)
+        return Source(to_model(pixels, geometry), geometry, digest(pixels))
 
     def render(self, key: BatchKey, items: Sequence[RenderItem]) -> list[Rendered | InvalidInput]:
         """One image, or why it cannot be rendered, per item. Raises OutOfMemory when the batch does not fit."""
@@ -125,31 +112,25 @@ class ControlNetEditor:
         return [
             one
             if isinstance(one, InvalidInput)
-            else Rendered(
-                image=to_source(image, self.fit(item.source)),
-                control=one.control.shown,
-                keep=one.control.keep,
-                prompt=one.prompt,
-                evaluations=evaluations,
-            )
-            for item, one, image in zip(items, prepared, images, strict=True)
+            else Rendered(image=image, control=one.control, keep=one.keep, prompt=one.prompt, evaluations=evaluations)
+            for one, image in zip(prepared, images, strict=True)
         ]
 
     def _prepare(self, item: RenderItem) -> _Prepared | InvalidInput:
         try:
             prompt = self._weights.prompts.fitted(item.rendering.prompt)
             unwanted = self._weights.prompts.encode(self._weights.prompts.fitted(item.negative_prompt))
-            control = self._control(item.source, item.rendering.region)
+            control, keep = self._control(item.source, item.rendering.region), self._keep(item.source)
         except InvalidInput as problem:
             return problem
-        return _Prepared(prompt, self._weights.prompts.encode(prompt), unwanted, control, item.rendering.seed)
+        wanted = self._weights.prompts.encode(prompt)
+        return _Prepared(prompt, wanted, unwanted, control, keep, item.rendering.seed)
 
-    def _compute_control(self, source: Source, region: ControlRegion) -> Control:
-        geometry = self.fit(source)
-        image = to_model(source.pixels, geometry)
-        keep = None if self._segmenter is None else self._segmenter.keep_mask(image)
-        edges = _edges(image, region, keep)
-        return Control(edges, to_source(edges, geometry), None if keep is None else to_source(keep, geometry))
+    def _compute_keep(self, source: Source) -> Pixels | None:
+        return None if self._segmenter is None else self._segmenter.keep_mask(source.image)
+
+    def _compute_control(self, source: Source, region: ControlRegion) -> Pixels:
+        return _edges(source.image, region, self._keep(source))
 
     @torch.inference_mode()
     def _denoise(self, key: BatchKey, batch: Sequence[_Prepared]) -> tuple[list[Pixels], int]:
@@ -157,7 +138,7 @@ class ControlNetEditor:
         weights = self._weights
         guided = key.guidance > 1
         states, added = self._conditioning(key, batch, guided)
-        edges = np.stack([one.control.edges for one in batch])
+        edges = np.stack([one.control for one in batch])
         control = torch.from_numpy(edges).to(weights.device, weights.dtype).div(255)[:, None].expand(-1, 3, -1, -1)
         control = torch.cat([control, control]) if guided else control
         scheduler = weights.fresh_scheduler(key.steps)

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
+from shared.images import Pixels
 from shared.weights import Weights
-
-Pixels = NDArray[np.uint8]
 
 
 class ImageClassifier:

@@ -92,6 +92,19 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("size", [(50, 75), (200, 96), (33, 64), (400, 20)])
+def test_images_controls_and_masks_have_the_sources_size(folder: Path, size: tuple[int, int]) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            reply = await render(client, request(photo(*size), Rendering(prompt="Snow.", seed=1, region="structure")))
+            assert decode(reply.images[0].png).shape == (size[1], size[0], 3)
+            assert reply.keep_mask is not None
+            for mask in (reply.controls["structure"], reply.keep_mask):
+                assert decode(mask.png, "L").shape == (size[1], size[0])
+
+    asyncio.run(scenario())
+
+
 def test_deterministic_replies_do_not_depend_on_company_or_order(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
