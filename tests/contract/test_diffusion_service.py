@@ -18,30 +18,14 @@ from shared.schemas.service import ServiceInfo
 from shared.service import ServiceSettings
 from tests.contract.serving import serving
 from tests.contract.small_diffusion import write_diffusion, write_segmenter
+from tests.contract.small_profile import write_profile
 
 RANDOM = np.random.default_rng(6)
-PROFILE = """
-[profile]
-name = "small"
-description = "small weights, not trained"
-[caption]
-engine = "openai"
-server = {{ url = "http://127.0.0.1:9", model = "m", revision = "1", licence = "none", gigabytes = 1 }}
-[language]
-engine = "openai"
-server = {{ url = "http://127.0.0.1:9", model = "m", revision = "1", licence = "none", gigabytes = 1 }}
-[diffusion]
+SEGMENTER = """[diffusion]
 max_batch = 4
 keep_labels = ["object"]
-base = {{ path = "base", dtype = "bfloat16", licence = "none", gigabytes = 0.01 }}
-controlnets.canny = {{ path = "control", dtype = "bfloat16", licence = "none", gigabytes = 0.01 }}
-{segmenter}
-[evaluator]
-scorer = {{ path = "scorer", licence = "none", gigabytes = 0.01 }}
-[defaults]
-methods = ["dillema"]
+segmenter = { path = "segmenter", licence = "none", gigabytes = 0.01 }
 """
-SEGMENTER = 'segmenter = { path = "segmenter", licence = "none", gigabytes = 0.01 }'
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("diffusion")
     write_diffusion(folder)
     write_segmenter(folder / "segmenter")
-    (folder / "small.toml").write_text(PROFILE.format(segmenter=SEGMENTER))
-    (folder / "blind.toml").write_text(PROFILE.format(segmenter=""))
+    plain = write_profile(folder).read_text()
+    (folder / "blind.toml").write_text(plain)
+    (folder / "small.toml").write_text(plain.replace("[diffusion]\n", SEGMENTER))
     return folder
 
 
@@ -142,9 +127,8 @@ def test_requests_that_cannot_be_rendered_are_refused_in_words(folder: Path) -> 
     asyncio.run(scenario())
 
 
-def test_weights_that_do_not_load_are_named(folder: Path, tmp_path: Path) -> None:
-    text = PROFILE.format(segmenter=SEGMENTER).replace('keep_labels = ["object"]', 'keep_labels = ["car"]')
-    (folder / "wrong.toml").write_text(text)
+def test_weights_that_do_not_load_are_named(folder: Path) -> None:
+    (folder / "wrong.toml").write_text((folder / "small.toml").read_text().replace('["object"]', '["car"]'))
 
     async def scenario() -> None:
         with pytest.raises(AssertionError, match="keep_labels"):

@@ -30,28 +30,13 @@ from shared.service import ServiceSettings
 from shared.weights import Weights
 from tests.contract.serving import serving
 from tests.contract.small_evaluator import CLASSES, write_classifier, write_scorer
+from tests.contract.small_profile import write_profile
 
 RANDOM = np.random.default_rng(7)
-PROFILE = """
-[profile]
-name = "small"
-description = "small weights, not trained"
-[caption]
-engine = "openai"
-server = { url = "http://127.0.0.1:9", model = "m", revision = "1", licence = "none", gigabytes = 1 }
-[language]
-engine = "openai"
-server = { url = "http://127.0.0.1:9", model = "m", revision = "1", licence = "none", gigabytes = 1 }
-[diffusion]
-base = { path = "base", licence = "none", gigabytes = 0.01 }
-controlnets.canny = { path = "control", licence = "none", gigabytes = 0.01 }
-[evaluator]
+MODELS = """[evaluator]
 max_batch = 4
-scorer = { path = "scorer", licence = "none", gigabytes = 0.01 }
 models_under_test.first = { path = "first", licence = "MIT", gigabytes = 0.01, description = "the first" }
 models_under_test.second = { path = "second", licence = "MIT", gigabytes = 0.01 }
-[defaults]
-methods = ["dillema"]
 """
 
 
@@ -61,7 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_classifier(folder / "first", 1)
     write_classifier(folder / "second", 2)
     write_scorer(folder / "scorer")
-    (folder / "small.toml").write_text(PROFILE)
+    profile = write_profile(folder)
+    profile.write_text(profile.read_text().replace("[evaluator]\n", MODELS))
     return folder
 
 
