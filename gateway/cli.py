@@ -1,0 +1,248 @@
+"""`contrafact`: the public API from a terminal. Data on stdout, everything else on stderr.
+
+Exit codes: 0 done; 1 the job failed or was cancelled; 2 wrong usage; 3 the gateway refused; 4 nobody answers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from gateway import printing
+from gateway.client import Client, Unreachable
+from gateway.job_files import gather, pair, parameters, spec_of
+from shared.problems import NotReady, Problem, validation_sentence
+from shared.schemas.jobs import JobDetail
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=(__doc__ or "").partition("\n")[0]
+)
+messages = Console(stderr=True)
+
+Url = Annotated[str, typer.Option(envvar="CONTRAFACT_URL", help="the gateway")]
+Key = Annotated[str, typer.Option(envvar="CONTRAFACT_API_KEY", help="API key, where the gateway asks for one")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for machines")]
+JobId = Annotated[str, typer.Argument(help="a job's id", metavar="JOB")]
+URL = "http://127.0.0.1:8000"
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@app.command()
+def serve(
+    directory: Annotated[Path, typer.Option(help="where everything is kept")] = Path("contrafact-data"),
+    port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 8000,
+    profile: Annotated[str, typer.Option(help="a shipped profile, or the path of a TOML file")] = "tiny",
+) -> None:
+    """Run the whole system in one process on this machine."""
+    place = ["--directory", str(directory), "--port", str(port), "--profile", profile]
+    os.execv(sys.executable, [sys.executable, "-m", "embedded", *place])
+
+
+@app.command()
+def submit(
+    images: Annotated[list[Path], typer.Argument(exists=True, help="image files, folders, or one zip or tar")],
+    task: Annotated[str, typer.Option(help="what your model does, in a sentence")],
+    labels: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="CSV (file,label) or JSON Lines")
+    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help="default: the profile's")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="model under test; default: the profile's")] = None,
+    no_models: Annotated[bool, typer.Option("--no-models", help="only generate")] = False,
+    parameter: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="parameter (METHOD.NAME=VALUE with several)")
+    ] = None,
+    label_map: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL=CLASS", help="your label to the model's")
+    ] = None,
+    no_labels: Annotated[bool, typer.Option("--no-labels", help="take no ground truth from folders")] = False,
+    seed: int = 0,
+    idempotency_key: Annotated[str | None, typer.Option("--key", help="the same key never makes a second job")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="follow the job, then print its findings")] = False,
+    as_json: Json = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Start a job and print its id."""
+    with _client(url, api_key) as client:
+        chosen = parameters(parameter or [], method or [], lambda: client.methods().methods)
+        tested = [] if no_models else model
+        known = (
+            {name for listed in client.models_when_ready().models for name in listed.classes} if tested != [] else set()
+        )
+        spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels)
+        detail = gather(client, spec, images, labels, known, idempotency_key, messages)
+        if not as_json or wait:
+            messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
+        if wait:
+            detail = _follow(client, detail)
+        print(detail.model_dump_json() if as_json else detail.id)
+        if wait and not as_json:
+            _print_findings(client, detail.id)
+        if detail.state in ("failed", "cancelled"):
+            raise typer.Exit(1)
+
+
+@app.command("list")
+def list_jobs(limit: int = 20, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+    """List the newest jobs."""
+    with _client(url, api_key) as client:
+        page = client.jobs(limit)
+        _out(page.model_dump_json() if as_json else printing.jobs(page))
+
+
+@app.command()
+def status(
+    job: JobId,
+    wait: Annotated[bool, typer.Option("--wait", help="follow it to its end")] = False,
+    as_json: Json = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Show where a job stands."""
+    with _client(url, api_key) as client:
+        detail = client.job(job)
+        detail = _follow(client, detail) if wait else detail
+        _out(detail.model_dump_json() if as_json else printing.job(detail))
+        if detail.state in ("failed", "cancelled"):
+            raise typer.Exit(1)
+
+
+@app.command()
+def findings(job: JobId, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+    """Print what breaks the models under test, as a table and in sentences."""
+    with _client(url, api_key) as client:
+        if as_json:
+            metrics = client.results(job, {}, limit=1).metrics
+            print("null" if metrics is None else metrics.model_dump_json())
+        else:
+            _print_findings(client, job)
+
+
+@app.command()
+def results(
+    job: JobId,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILTER=VALUE", help="method, factor, value, class, verdict, check, flipped, model"),
+    ] = None,
+    as_json: Json = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Print the counterfactuals; with --json, one JSON object a line."""
+    with _client(url, api_key) as client:
+        filters = dict(pair(text) for text in where or [])
+        views = client.counterfactuals(job, filters)
+        if as_json:
+            for view in views:
+                print(view.model_dump_json())
+        else:
+            _out(printing.counterfactuals(views))
+
+
+@app.command()
+def report(
+    job: JobId,
+    out: Annotated[Path | None, typer.Option(help="default: contrafact-JOB.html; - for stdout")] = None,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Save the report, one HTML page that needs nothing else, and print its path."""
+    with _client(url, api_key) as client:
+        page = client.report(job)
+    if str(out) == "-":
+        sys.stdout.buffer.write(page)
+        return
+    path = out or Path(f"contrafact-{job}.html")
+    path.write_bytes(page)
+    print(path)
+
+
+@app.command()
+def cancel(job: JobId, url: Url = URL, api_key: Key = "") -> None:
+    """Stop a running job; what is done stays."""
+    with _client(url, api_key) as client:
+        messages.print(f"job {client.cancel(job).id} is cancelled")
+
+
+@app.command()
+def delete(job: JobId, url: Url = URL, api_key: Key = "") -> None:
+    """Delete a job with its results and report."""
+    with _client(url, api_key) as client:
+        client.delete(job)
+        messages.print(f"job {job} is deleted")
+
+
+@app.command()
+def methods(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+    """List the methods and their parameters."""
+    with _client(url, api_key) as client:
+        reply = client.methods()
+        _out(reply.model_dump_json() if as_json else printing.methods(reply))
+
+
+@app.command()
+def models(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+    """List the models under test."""
+    with _client(url, api_key) as client:
+        listing = client.models_when_ready()
+        _out(listing.model_dump_json() if as_json else printing.models(listing))
+
+
+@contextmanager
+def _client(url: str, api_key: str) -> Iterator[Client]:
+    """A client whose problems end the command with a sentence and an exit code."""
+    client = Client(url, api_key or None)
+    try:
+        yield client
+    except ValidationError as error:
+        messages.print(f"error: {validation_sentence(error.errors())}", style="red", markup=False)
+        raise typer.Exit(2) from error
+    except ValueError as error:
+        messages.print(f"error: {error}", style="red", markup=False)
+        raise typer.Exit(2) from error
+    except Problem as problem:
+        messages.print(f"error: {problem.detail}", style="red", markup=False)
+        raise typer.Exit(4 if isinstance(problem, Unreachable | NotReady) else 3) from problem
+    finally:
+        client.close()
+
+
+def _follow(client: Client, detail: JobDetail) -> JobDetail:
+    """Show progress until the job is over."""
+    with printing.progress_bar(messages, "source images", detail.images) as (bar, task):
+        asked = 0.0
+        for _ in client.events(detail.id):
+            if time.monotonic() - asked > SECONDS_BETWEEN_LOOKS:
+                counts = client.job(detail.id).progress.images
+                bar.update(task, completed=counts.done + counts.failed + counts.cancelled)
+                asked = time.monotonic()
+        bar.update(task, completed=detail.images)
+    return client.job(detail.id)
+
+
+def _print_findings(client: Client, job: str) -> None:
+    page = client.results(job, {}, limit=1)
+    if page.metrics is None:
+        messages.print(f"the job is {page.state}; findings are there when it is done")
+        raise typer.Exit(1 if page.state in ("failed", "cancelled") else 0)
+    _out(printing.findings(page.metrics))
+
+
+def _out(shown: object) -> None:
+    if isinstance(shown, str):
+        print(shown)
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(shown)
+
+
+main: Callable[[], None] = app

@@ -1,0 +1,177 @@
+"""A client of the public API, typed by its schemas. It knows nothing of the gateway's inside, nor of terminals."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, TypeVar
+
+import httpx
+
+from shared.problems import DependencyFailed, NotReady, from_reply
+from shared.schemas.base import Contract
+from shared.schemas.jobs import (
+    CounterfactualView,
+    EventView,
+    JobDetail,
+    JobRequest,
+    JobsPage,
+    JobSpec,
+    MethodsReply,
+    ModelsListing,
+    ResultsPage,
+)
+
+RETRY_SECONDS = 1.0
+MAX_RETRIES = 30
+START_PATIENCE_SECONDS = 120.0
+
+Answered = TypeVar("Answered", bound=Contract)
+
+
+class Unreachable(DependencyFailed):
+    """The gateway gives no answer at all."""
+
+
+class Client:
+    """Speaks to one gateway. Methods raise `shared.problems.Problem`, as the class that the gateway answered."""
+
+    def __init__(self, base_url: str, api_key: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        timeout = httpx.Timeout(60.0, connect=5.0, read=600.0)
+        self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout, trust_env=False)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def upload(self, path: Path) -> str:
+        """Upload an image file unless the gateway has it; returns the digest for a `JobRequest`."""
+        data = path.read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        place = f"/images/{digest}"
+        if self._send(self._http.build_request("HEAD", place), allowed=404).status_code == 404:
+            self._send(self._http.build_request("PUT", place, content=data))
+        return digest
+
+    def create(self, request: JobRequest, key: str | None = None) -> JobDetail:
+        """Start a job over uploaded images."""
+        headers = {"Content-Type": "application/json", **_idempotency(key)}
+        content = request.model_dump_json(exclude_unset=True)
+        asked = self._http.build_request("POST", "/jobs", content=content, headers=headers)
+        return JobDetail.model_validate_json(self._send(asked).content)
+
+    def create_from_archive(
+        self, spec: JobSpec, archive: Path, manifest: bytes | None, key: str | None = None
+    ) -> JobDetail:
+        """Start a job over the images of a zip, tar or tar.gz."""
+        with archive.open("rb") as file:
+            files: dict[str, tuple[str, IO[bytes] | bytes]] = {
+                "spec": ("spec.json", spec.model_dump_json(exclude_unset=True).encode()),
+                "images": (archive.name, file),
+            }
+            if manifest is not None:
+                files["manifest"] = ("manifest", manifest)
+            asked = self._http.build_request("POST", "/jobs", files=files, headers=_idempotency(key))
+            return JobDetail.model_validate_json(self._send(asked).content)
+
+    def job(self, job: str) -> JobDetail:
+        """A job with its progress."""
+        return self._get(JobDetail, f"/jobs/{job}")
+
+    def jobs(self, limit: int = 20) -> JobsPage:
+        """The newest jobs."""
+        return self._get(JobsPage, "/jobs", {"limit": str(limit)})
+
+    def results(self, job: str, filters: Mapping[str, str], limit: int = 50, cursor: str | None = None) -> ResultsPage:
+        """The metrics and one page of counterfactuals."""
+        page = {"limit": str(limit), **filters, **({"cursor": cursor} if cursor else {})}
+        return self._get(ResultsPage, f"/jobs/{job}/results", page)
+
+    def counterfactuals(self, job: str, filters: Mapping[str, str]) -> Iterator[CounterfactualView]:
+        """All counterfactuals that the filters let through, page after page."""
+        cursor = None
+        while True:
+            page = self.results(job, filters, limit=200, cursor=cursor)
+            yield from page.counterfactuals
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def report(self, job: str) -> bytes:
+        """The report as one HTML page."""
+        return self._send(self._http.build_request("GET", f"/jobs/{job}/report")).content
+
+    def cancel(self, job: str) -> JobDetail:
+        """Stop a job."""
+        return JobDetail.model_validate_json(
+            self._send(self._http.build_request("POST", f"/jobs/{job}/cancel")).content
+        )
+
+    def delete(self, job: str) -> None:
+        """Delete a job with its results."""
+        self._send(self._http.build_request("DELETE", f"/jobs/{job}"))
+
+    def methods(self) -> MethodsReply:
+        """The methods with their parameters."""
+        return self._get(MethodsReply, "/methods")
+
+    def models(self) -> ModelsListing:
+        """The models under test."""
+        return self._get(ModelsListing, "/models")
+
+    def models_when_ready(self) -> ModelsListing:
+        """The models under test; waits while their service starts. Raises NotReady after a while."""
+        give_up = time.monotonic() + START_PATIENCE_SECONDS
+        while True:
+            try:
+                return self.models()
+            except NotReady:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+    def events(self, job: str) -> Iterator[EventView]:
+        """The job's events until it is over. A broken connection is taken up again where it broke off."""
+        heard, lost = 0, 0
+        while True:
+            try:
+                with self._http.stream("GET", f"/jobs/{job}/events", headers={"Last-Event-ID": str(heard)}) as reply:
+                    if reply.status_code == 204:
+                        return
+                    if reply.status_code != 200:
+                        raise from_reply(reply.status_code, reply.read(), reply.headers.get("Retry-After"))
+                    for line in reply.iter_lines():
+                        if line.startswith("data:"):
+                            event = EventView.model_validate_json(line.removeprefix("data:"))
+                            heard, lost = event.sequence, 0
+                            yield event
+            except httpx.TransportError as error:
+                lost += 1
+                if lost > MAX_RETRIES:
+                    raise Unreachable(f"the connection to {self._http.base_url} broke off: {error!r}") from error
+                time.sleep(RETRY_SECONDS)
+
+    def _get(self, answered: type[Answered], path: str, parameters: Mapping[str, str] | None = None) -> Answered:
+        asked = self._http.build_request("GET", path, params=dict(parameters or {}))
+        return answered.model_validate_json(self._send(asked).content)
+
+    def _send(self, request: httpx.Request, allowed: int | None = None) -> httpx.Response:
+        """The reply, if it is a success or has the allowed status."""
+        try:
+            reply = self._http.send(request)
+        except httpx.ConnectError as error:
+            raise Unreachable(
+                f"nobody answers at {self._http.base_url}; start `contrafact serve`, or set CONTRAFACT_URL"
+            ) from error
+        except httpx.TransportError as error:
+            raise Unreachable(f"the connection to {self._http.base_url} broke off: {error!r}") from error
+        if reply.is_success or reply.status_code == allowed:
+            return reply
+        raise from_reply(reply.status_code, reply.content, reply.headers.get("Retry-After"))
+
+
+def _idempotency(key: str | None) -> dict[str, str]:
+    return {"Idempotency-Key": key} if key else {}

@@ -1,0 +1,136 @@
+"""From the command line's words and files to a job: spec, parameters, and images with their labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pydantic import JsonValue
+from rich.console import Console
+
+from gateway.archives import is_archive
+from gateway.client import Client
+from gateway.intake import folder_labels
+from gateway.manifests import match_labels, parse_manifest
+from gateway.printing import progress_bar
+from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
+UPLOADS_AT_ONCE = 4
+
+
+def spec_of(
+    task: str,
+    methods: Sequence[MethodChoice],
+    models: Sequence[str] | None,
+    label_map: Sequence[str],
+    seed: int,
+    no_labels: bool,
+) -> JobSpec:
+    """The spec; what was not said is left out, so that the gateway's defaults hold."""
+    said: dict[str, object] = {"task": task, "seed": seed}
+    if methods:
+        said["methods"] = list(methods)
+    if models is not None:
+        said["models"] = list(models)
+    if label_map:
+        said["label_map"] = dict(pair(text) for text in label_map)
+    if no_labels:
+        said["ground_truth"] = "none"
+    return JobSpec.model_validate(said)
+
+
+def parameters(
+    settings: Sequence[str], methods: Sequence[str], known: Callable[[], Sequence[MethodInfo]]
+) -> list[MethodChoice]:
+    """`NAME=VALUE` or `METHOD.NAME=VALUE` for each method. `known` is asked only when no method is named."""
+    if not settings:
+        return [MethodChoice(name=name) for name in methods]
+    names = list(methods) or [method.name for method in known() if method.default]
+    chosen: dict[str, dict[str, JsonValue]] = {name: {} for name in names}
+    for text in settings:
+        name, value = pair(text)
+        method, dot, parameter = name.rpartition(".")
+        if not dot and len(names) != 1:
+            raise ValueError(f"{text!r}: with several methods, write METHOD.NAME=VALUE")
+        if dot and method not in chosen:
+            raise ValueError(f"{text!r}: method {method!r} is not chosen; chosen are {', '.join(names)}")
+        chosen[method or names[0]][parameter] = _value(value)
+    return [MethodChoice(name=name, parameters=given) for name, given in chosen.items()]
+
+
+def gather(
+    client: Client,
+    spec: JobSpec,
+    paths: Sequence[Path],
+    labels: Path | None,
+    known_classes: Collection[str],
+    key: str | None,
+    console: Console,
+) -> JobDetail:
+    """Start the job: an archive is sent as it is; other files are uploaded one by one, so that uploads resume.
+
+    Raises ValueError for words that mean nothing, and `shared.problems.Problem`.
+    """
+    manifest = labels.read_bytes() if labels else None
+    if len(paths) == 1 and paths[0].is_file():
+        with paths[0].open("rb") as file:
+            archive = is_archive(file)
+        if archive:
+            return client.create_from_archive(spec, paths[0], manifest, key)
+    files = _image_files(paths)
+    names = [name for name, _ in files]
+    if manifest is not None:
+        truths = match_labels(parse_manifest(manifest), names)
+    else:
+        truths = folder_labels(names, known_classes)
+    digests = _upload(client, [path for _, path in files], console)
+    images = [
+        ManifestImage(digest=digest, label=truth, name=name)
+        for digest, truth, name in zip(digests, truths, names, strict=True)
+    ]
+    return client.create(JobRequest(**spec.model_dump(exclude_unset=True), images=images), key)
+
+
+def _image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Names and paths of the images: files as they are, folders searched to the bottom, in the order of names."""
+    found: list[tuple[str, Path]] = []
+    for path in paths:
+        if path.is_file():
+            found.append((path.name, path))
+            continue
+        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        top = path.resolve().parent
+        found += [
+            (file.resolve().relative_to(top).as_posix(), file) for file in inside if not file.name.startswith(".")
+        ]
+    if not found:
+        raise ValueError(f"there are no images in {', '.join(map(str, paths))}; PNG, JPEG and WebP are read")
+    return found
+
+
+def _upload(client: Client, paths: Sequence[Path], console: Console) -> list[str]:
+    with progress_bar(console, "uploading", len(paths)) as (bar, task), ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+        digests = []
+        for digest in pool.map(client.upload, paths):
+            digests.append(digest)
+            bar.advance(task)
+        return digests
+
+
+def _value(text: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(text)
+    except ValueError:
+        return text
+    return value
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`NAME=VALUE` as name and value."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError(f"{text!r} is not NAME=VALUE")
+    return name, value

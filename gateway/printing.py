@@ -1,0 +1,146 @@
+"""Jobs, findings and counterfactuals as tables and sentences on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from gateway.analysis.findings import points
+from gateway.report.words import interval
+from shared.schemas.jobs import CounterfactualView, JobDetail, JobsPage, MethodsReply, ModelsListing
+from shared.schemas.results import CellEffect, JobResults, ModelResults
+
+
+def findings(results: JobResults) -> RenderableType:
+    """Per model under test and method: a table of the findings and their sentences, or that there is none."""
+    parts: list[RenderableType] = []
+    for found in results.results:
+        parts.append(Text(f"{found.model} under {found.method}", style="bold"))
+        parts.append(Text(_basis(found)))
+        if found.findings:
+            parts.append(_findings_table(found.findings))
+            parts += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in found.findings]
+        else:
+            parts.append(Text("  No finding: no change of a class breaks this model beyond chance and 5 points."))
+        parts.append(Text(""))
+    if results.provisional:
+        parts.append(Text("Provisional: the automatic checks are not calibrated on reviews of your own images."))
+    return Group(*parts)
+
+
+def job(detail: JobDetail) -> RenderableType:
+    """One job: state, images, funnel, failures."""
+    counts = detail.progress.images
+    lines = [
+        f"job       {detail.id}",
+        f"state     {detail.state}" + (f": {detail.failure}" if detail.failure else ""),
+        f"task      {detail.task}",
+        f"methods   {', '.join(method.name for method in detail.methods)}",
+        f"models    {', '.join(detail.models) or 'none'}",
+        f"images    {detail.images}, {detail.labelled} with ground truth: {counts.done} done, "
+        f"{counts.in_progress} in progress, {counts.waiting} waiting, {counts.failed} failed, "
+        f"{counts.cancelled} cancelled",
+    ]
+    for funnel in detail.progress.funnel:
+        rejected = "".join(f"; {count} rejected by {check}" for check, count in funnel.rejected.items())
+        stages = f"{funnel.proposed} proposed, {funnel.rendered} rendered, {funnel.accepted} accepted"
+        lines.append(f"{funnel.method:<9} {stages}{rejected}")
+    lines += [f"failed    {failure.name or failure.position}: {failure.reason}" for failure in detail.failures]
+    return Text("\n".join(lines))
+
+
+def jobs(page: JobsPage) -> RenderableType:
+    """Jobs as a table, newest first."""
+    table = _table("job", "state", "created", "task")
+    for listed in page.jobs:
+        table.add_row(listed.id, listed.state, f"{listed.created_at:%Y-%m-%d %H:%M}", listed.task)
+    return table
+
+
+def counterfactuals(views: Iterable[CounterfactualView]) -> RenderableType:
+    """Counterfactuals as a table: what changed, the verdict, and what each model under test said."""
+    table = _table("image", "truth", "changed", "verdict", "predictions")
+    for view in views:
+        changes = ", ".join(f"{change.from_phrase} → {change.to_phrase}" for change in view.changes)
+        verdict = "accepted" if view.verdict.accepted else f"rejected: {view.verdict.check}"
+        said = "\n".join(
+            f"{opinion.model}: {opinion.original.predicted} → {opinion.counterfactual.predicted}"
+            + (" (flipped)" if opinion.flipped else "")
+            for opinion in view.predictions
+            if opinion.original and opinion.counterfactual
+        )
+        table.add_row(
+            view.source.name or str(view.source.position), view.source.ground_truth or "", changes, verdict, said
+        )
+    return table
+
+
+def methods(reply: MethodsReply) -> RenderableType:
+    """Methods with their papers and parameters."""
+    table = _table("method", "default", "parameters", "paper")
+    for method in reply.methods:
+        properties = method.parameters.get("properties")
+        names = ", ".join(properties) if isinstance(properties, dict) else ""
+        table.add_row(method.name, "yes" if method.default else "", names, method.paper)
+    return table
+
+
+def models(listing: ModelsListing) -> RenderableType:
+    """Models under test with their classes."""
+    table = _table("model", "default", "classes", "description")
+    for model in listing.models:
+        shown = ", ".join(model.classes[:10]) + (" …" if len(model.classes) > 10 else "")
+        table.add_row(model.name, "yes" if model.default else "", shown, model.description)
+    return table
+
+
+@contextmanager
+def progress_bar(console: Console, what: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
+    """A bar on the console, counting to `total`; without a terminal it leaves nothing behind but its last line."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield progress, progress.add_task(what, total=total)
+
+
+def _basis(found: ModelResults) -> str:
+    accuracy = found.metrics.accuracy[0] if found.metrics.accuracy else None
+    right = ""
+    if accuracy is not None and accuracy.originals.value is not None and accuracy.counterfactuals.value is not None:
+        right = (
+            f"; right on {accuracy.originals.value:.1%} of the originals, "
+            f"{accuracy.counterfactuals.value:.1%} of the counterfactuals"
+        )
+    return f"  {found.counterfactuals} counterfactuals of {found.sources} source images{right}"
+
+
+def _findings_table(effects: Iterable[CellEffect]) -> Table:
+    table = _table("class", "change", "points", "interval", "images", "q")
+    for effect in effects:
+        table.add_row(
+            effect.cell.label,
+            f"{effect.cell.direction} {effect.cell.value} ({effect.cell.factor})",
+            points(effect.delta_accuracy),
+            interval(effect.selected_interval),
+            str(effect.sources),
+            "" if effect.q_value is None else f"{effect.q_value:.3f}",
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
