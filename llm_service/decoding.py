@@ -1,0 +1,149 @@
+"""Batched decoding under grammars: every row has its own grammar, temperature, random generator and length limit.
+
+Prompts of one question share their beginning (instructions, worked example), which is run once and kept. A row's tokens
+depend on its own prompt, seed and the batch's *shape* alone, so with fixed shapes they are the same in any company.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llguidance
+import numpy as np
+import torch
+from torch import Tensor
+
+from shared.problems import InvalidInput
+
+KEPT_PREFIXES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What to write: the prompt's tokens after the shared beginning, and the grammar that the reply must follow."""
+
+    tokens: tuple[int, ...]
+    grammar: str
+    temperature: float
+    max_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A row's new tokens; `finished` when the grammar was completed."""
+
+    tokens: list[int]
+    finished: bool
+
+
+class _Writer:
+    """One row's progress: its grammar's state, its generator, what it has written."""
+
+    def __init__(self, row: Row, vocabulary: llguidance.LLTokenizer) -> None:
+        self._row = row
+        self._matcher = llguidance.LLMatcher(vocabulary, row.grammar)
+        if self._matcher.is_error():
+            raise InvalidInput(f"the schema cannot be compiled: {self._matcher.get_error()}")
+        self._generator = torch.Generator().manual_seed(row.seed)
+        self.tokens: list[int] = []
+        self.finished = False
+
+    @property
+    def active(self) -> bool:
+        """Whether more tokens are wanted."""
+        return not self.finished and len(self.tokens) < self._row.max_tokens
+
+    def choose(self, logits: Tensor) -> int:
+        """The next token, drawn from softmax(logits / temperature) over what the grammar allows; 0 is greedy.
+
+        argmax(logits + T·Gumbel noise) is such a draw; the noise comes from the row's own generator.
+        """
+        allowed = torch.from_numpy(np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) > 0)
+        scores = logits.masked_fill(~allowed[: len(logits)], -torch.inf)
+        if self._row.temperature > 0:
+            noise = torch.empty(len(logits)).exponential_(generator=self._generator)
+            scores = scores - self._row.temperature * noise.log()
+        token = int(scores.argmax())
+        self._matcher.consume_token(token)
+        if self._matcher.is_error():
+            raise InvalidInput(f"the schema cannot be followed: {self._matcher.get_error()}")
+        self.tokens.append(token)
+        self.finished = self._matcher.is_stopped()
+        return token
+
+
+class Decoder:
+    """A causal language model with its tokenizer's vocabulary for grammars; used by one thread only."""
+
+    def __init__(self, model: Any, vocabulary: llguidance.LLTokenizer, padding: int) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._padding = padding
+        self._prefixes: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+
+    @torch.inference_mode()
+    def write(self, prefix: tuple[int, ...], length: int, rows: Sequence[Row]) -> list[Written]:
+        """Continue `prefix` + each row's tokens, left-padded to `length` (0: the longest of the rows)."""
+        writers = [_Writer(row, self._vocabulary) for row in rows]
+        length = length or max(len(row.tokens) for row in rows)
+        padded = [[self._padding] * (length - len(row.tokens)) + list(row.tokens) for row in rows]
+        tokens = self._tensor(padded)
+        seen = self._tensor(
+            [[1] * len(prefix) + [0] * (length - len(row.tokens)) + [1] * len(row.tokens) for row in rows]
+        )
+        cache = self._cache(prefix, len(rows))
+        while True:
+            logits = self._forward(tokens, seen, cache)
+            chosen = [
+                writer.choose(scores) if writer.active else self._padding
+                for writer, scores in zip(writers, logits, strict=True)
+            ]
+            if not any(writer.active for writer in writers):
+                return [Written(writer.tokens, writer.finished) for writer in writers]
+            tokens = self._tensor([[token] for token in chosen])
+            seen = torch.cat([seen, torch.ones_like(tokens)], dim=1)
+
+    @torch.inference_mode()
+    def score(self, length: int, rows: Sequence[Sequence[int]]) -> list[float]:
+        """Per row, the sum of the natural-log probabilities of all tokens but the first."""
+        length = length or max(map(len, rows))
+        # Padding on the right: with causal attention no real token sees it.
+        tokens = self._tensor([[*row, *[self._padding] * (length - len(row))] for row in rows])
+        logits = self._model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
+        chosen = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0].double().cpu()
+        return [float(values[: len(row) - 1].sum()) for values, row in zip(chosen, rows, strict=True)]
+
+    def _forward(self, tokens: Tensor, seen: Tensor, cache: Any) -> Tensor:
+        """Logits (rows, vocabulary) after the last of `tokens`, as float32 on the CPU; extends `cache`."""
+        positions = (seen.cumsum(dim=1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
+        output = self._model(
+            input_ids=tokens,
+            attention_mask=seen,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return torch.as_tensor(output.logits[:, -1].float().cpu())
+
+    def _cache(self, prefix: tuple[int, ...], rows: int) -> Any:
+        """The model's state after `prefix`, for so many rows; the prefix itself always runs alone, as one row."""
+        if not prefix:
+            return None
+        if prefix not in self._prefixes:
+            output = self._model(input_ids=self._tensor([list(prefix)]), use_cache=True, logits_to_keep=1)
+            self._prefixes[prefix] = output.past_key_values
+            if len(self._prefixes) > KEPT_PREFIXES:
+                self._prefixes.popitem(last=False)
+        self._prefixes.move_to_end(prefix)
+        cache = copy.deepcopy(self._prefixes[prefix])
+        cache.batch_repeat_interleave(rows)
+        return cache
+
+    def _tensor(self, rows: list[list[int]]) -> Tensor:
+        return torch.tensor(rows, device=self._model.device)

@@ -1,0 +1,44 @@
+"""The ways to get text: each engine is a function from profile to something that writes and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from llm_service.engines.openai import connect_openai
+from llm_service.engines.tgi import connect_tgi
+from llm_service.engines.transformers import load_transformers
+from shared.chat_server import Completion
+from shared.profiles import Language
+from shared.schemas.language import GenerateRequest
+from shared.schemas.service import WeightsInfo
+from shared.service import MakeBatcher, ServiceSettings
+
+
+class LanguageModel(Protocol):
+    """What every engine yields."""
+
+    @property
+    def device(self) -> str:
+        """Where the model runs."""
+        ...
+
+    @property
+    def weights(self) -> Sequence[WeightsInfo]:
+        """What `/v1/info` says of it."""
+        ...
+
+    async def write(self, request: GenerateRequest, deadline: float) -> Completion:
+        """One reply, constrained to the request's schema; it may be cut off at `max_tokens`."""
+        ...
+
+    async def score(self, texts: Sequence[str], deadline: float) -> list[tuple[float, int]]:
+        """Per text: sum of natural-log token probabilities, and the number of tokens scored."""
+        ...
+
+
+ENGINES: dict[str, Callable[[Language, ServiceSettings, MakeBatcher], LanguageModel]] = {
+    "transformers": load_transformers,
+    "openai": connect_openai,
+    "tgi": connect_tgi,
+}

@@ -1,0 +1,49 @@
+"""Text from any OpenAI-compatible server with `response_format` json_schema (vLLM, SGLang, llama.cpp, ...)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from shared.chat_server import ChatServer, Completion
+from shared.profiles import Language
+from shared.schemas.language import GenerateRequest
+from shared.service import MakeBatcher, ServiceSettings
+
+
+class RemoteLanguageModel:
+    """Asks the server, which does the batching. The caller validates replies, whatever the server claims."""
+
+    def __init__(self, server: ChatServer) -> None:
+        self._server = server
+        self.device = "server"
+        self.weights = [server.server.info("language")]
+
+    async def write(self, request: GenerateRequest, deadline: float) -> Completion:
+        """One chat completion under the schema."""
+        schema: dict[str, JsonValue] = {"name": "reply", "strict": True, "schema": request.json_schema}
+        options: dict[str, JsonValue] = {
+            "response_format": {"type": "json_schema", "json_schema": schema},
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "max_tokens": request.max_tokens,
+        }
+        messages = [message.model_dump() for message in request.messages]
+        return await self._server.complete(messages, options, deadline)
+
+    async def score(self, texts: Sequence[str], deadline: float) -> list[tuple[float, int]]:
+        """Each text by the server's `echo` of log-probabilities; its first token is not scored."""
+        asked = [asyncio.ensure_future(self._server.score(text, deadline)) for text in texts]
+        try:
+            return list(await asyncio.gather(*asked))
+        finally:
+            for task in asked:
+                task.cancel()
+
+
+def connect_openai(profile: Language, settings: ServiceSettings, make_batcher: MakeBatcher) -> RemoteLanguageModel:
+    """A client of `profile.server`; nothing is loaded here."""
+    assert profile.server is not None
+    return RemoteLanguageModel(ChatServer(profile.server))

@@ -1,0 +1,86 @@
+"""Text from a text-generation-inference server, through huggingface_hub's client and TGI's own grammar format."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from httpx import TimeoutException, TransportError
+from huggingface_hub import AsyncInferenceClient
+from huggingface_hub.errors import HfHubHTTPError, InferenceTimeoutError
+
+from shared.chat_server import Completion
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
+from shared.profiles import Language
+from shared.schemas.language import GenerateRequest
+from shared.service import MakeBatcher, ServiceSettings
+from shared.weights import Server
+
+
+class TgiLanguageModel:
+    """Asks a TGI server, at most `server.concurrency` requests at a time; the server does the batching."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._key = os.environ.get(server.api_key_variable) if server.api_key_variable else None
+        self._places = asyncio.Semaphore(server.concurrency)
+        self.device = "server"
+        self.weights = [server.info("language")]
+
+    async def write(self, request: GenerateRequest, deadline: float) -> Completion:
+        """One chat completion under TGI's JSON grammar. TGI refuses temperature 0, so greedy requests name none."""
+        reply = await self._ask(
+            lambda client: client.chat_completion(
+                [message.model_dump() for message in request.messages],
+                extra_body={"response_format": {"type": "json", "value": request.json_schema}},
+                temperature=request.temperature or None,
+                seed=request.seed,
+                max_tokens=request.max_tokens,
+            ),
+            deadline,
+        )
+        choice = reply.choices[0]
+        return Completion(
+            text=choice.message.content or "",
+            finished=choice.finish_reason != "length",
+            prompt_tokens=reply.usage.prompt_tokens,
+            completion_tokens=reply.usage.completion_tokens,
+        )
+
+    async def score(self, texts: Sequence[str], deadline: float) -> list[tuple[float, int]]:
+        """Each text by TGI's prefill details; its first token has no probability and is not scored."""
+        return [await self._score(text, deadline) for text in texts]
+
+    async def _score(self, text: str, deadline: float) -> tuple[float, int]:
+        reply = await self._ask(
+            lambda client: client.text_generation(text, details=True, decoder_input_details=True, max_new_tokens=1),
+            deadline,
+        )
+        scored = [token.logprob for token in reply.details.prefill if token.logprob is not None]
+        if not scored:
+            raise DependencyFailed(f"{self._server.url} scores no prompts; start TGI with --enable-prefill-logprobs")
+        return sum(scored), len(scored)
+
+    async def _ask(self, call: Callable[[AsyncInferenceClient], Awaitable[Any]], deadline: float) -> Any:
+        remaining = deadline - time.monotonic()
+        client = AsyncInferenceClient(base_url=self._server.url, api_key=self._key or "none", timeout=remaining)
+        try:
+            async with self._places:
+                return await call(client)
+        except (InferenceTimeoutError, TimeoutException) as error:
+            raise DeadlineExceeded(f"no reply from {self._server.url} before the deadline") from error
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            refused = f"{self._server.url} refused ({status}): {error.response.text[:500]}"
+            raise (InvalidInput if status in (400, 422) else DependencyFailed)(refused) from error
+        except TransportError as error:
+            raise DependencyFailed(f"{self._server.url} failed: {error}") from error
+
+
+def connect_tgi(profile: Language, settings: ServiceSettings, make_batcher: MakeBatcher) -> TgiLanguageModel:
+    """A client of `profile.server`; nothing is loaded here."""
+    assert profile.server is not None
+    return TgiLanguageModel(profile.server)

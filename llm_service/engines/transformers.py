@@ -1,0 +1,161 @@
+"""Text from weights in this process: AutoModelForCausalLM under llguidance's JSON grammars, batched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import llguidance
+import llguidance.hf
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from llm_service.decoding import Decoder, Row, Written
+from shared.chat_server import Completion
+from shared.problems import InvalidInput, OutOfMemory
+from shared.profiles import Language
+from shared.schemas.language import GenerateRequest, Message
+from shared.schemas.service import WeightsInfo
+from shared.service import MakeBatcher, ServiceSettings
+
+LENGTH_STEP = 32  # deterministic batches pad prompts to multiples of so many tokens
+SHORTEST_PREFIX = 16
+# Compact JSON: with free white space a weak model fills its budget with it.
+JSON_STYLE = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+WARM_UP = Message(role="user", content="Say yes.")
+
+
+class BatchKey(NamedTuple):
+    """Rows that may run together. `length` is the padded length of deterministic batches, otherwise 0."""
+
+    kind: Literal["write", "score"]
+    prefix: tuple[int, ...]
+    length: int
+
+
+class TransformersLanguageModel:
+    """A causal language model with a chat template; its batcher's thread is the only one that runs it."""
+
+    def __init__(
+        self, model: Any, tokenizer: Any, weights: WeightsInfo, make_batcher: MakeBatcher, max_batch: int, fixed: bool
+    ) -> None:
+        config = model.config.get_text_config()
+        vocabulary = llguidance.hf.from_tokenizer(tokenizer, n_vocab=config.vocab_size)
+        padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        self._tokenizer = tokenizer
+        self._decoder = Decoder(model, vocabulary, padding)
+        self._longest: int = config.max_position_embeddings
+        self._fixed = fixed
+        self.device = str(model.device)
+        self.weights = [weights]
+        self._warm_up()
+        self._batcher = make_batcher(self._run, max_batch)
+
+    async def write(self, request: GenerateRequest, deadline: float) -> Completion:
+        """One reply under the request's schema. Raises InvalidInput when prompt and reply do not fit the model."""
+        prefix, rest = await asyncio.to_thread(self.tokenize, request.messages)
+        prompt = len(prefix) + len(rest)
+        if prompt + request.max_tokens + LENGTH_STEP > self._longest:
+            raise InvalidInput(
+                f"the prompt's {prompt} tokens and max_tokens {request.max_tokens} exceed the model's {self._longest}; "
+                "shorten the messages or lower max_tokens"
+            )
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(request.json_schema, overrides=JSON_STYLE)
+        row = Row(rest, grammar, request.temperature, request.max_tokens, request.seed)
+        key = BatchKey("write", prefix, self._padded(len(rest)))
+        written = await self._batcher.submit(row, key=key, deadline=deadline)
+        assert isinstance(written, Written)
+        return Completion(
+            text=self._tokenizer.decode(written.tokens, skip_special_tokens=True),
+            finished=written.finished,
+            prompt_tokens=prompt,
+            completion_tokens=len(written.tokens),
+        )
+
+    async def score(self, texts: Sequence[str], deadline: float) -> list[tuple[float, int]]:
+        """Log-likelihood of each text; with a beginning-of-text token all of its tokens are scored."""
+        rows = [self._text_tokens(text) for text in texts]
+        keys = [BatchKey("score", (), self._padded(len(row))) for row in rows]
+        sums: list[float] = [0.0] * len(rows)
+        for key in dict.fromkeys(keys):
+            places = [place for place, other in enumerate(keys) if other == key]
+            found = await self._batcher.submit_all([rows[place] for place in places], key=key, deadline=deadline)
+            for place, value in zip(places, found, strict=True):
+                assert isinstance(value, float)
+                sums[place] = value
+        return [(value, len(row) - 1) for value, row in zip(sums, rows, strict=True)]
+
+    def tokenize(self, messages: Sequence[Message]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The conversation's tokens, cut where the last message's content begins, so that the first part can be shared.
+
+        The cut is found by rendering the conversation with another last content, so it works for any chat template.
+        """
+        tokens = self._render(messages)
+        probe = self._render([*messages[:-1], messages[-1].model_copy(update={"content": "0"})])
+        pairs = enumerate(zip(tokens, probe, strict=False))
+        common = next((place for place, (one, other) in pairs if one != other), min(len(tokens), len(probe)))
+        shared = common if SHORTEST_PREFIX <= common < len(tokens) else 0
+        return tuple(tokens[:shared]), tuple(tokens[shared:])
+
+    def _render(self, messages: Sequence[Message]) -> list[int]:
+        conversation = [message.model_dump() for message in messages]
+        return list(
+            self._tokenizer.apply_chat_template(
+                conversation, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        )
+
+    def _text_tokens(self, text: str) -> tuple[int, ...]:
+        tokens = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        begin = self._tokenizer.bos_token_id
+        row = (*(() if begin is None else (begin,)), *tokens)
+        if not 2 <= len(row) <= self._longest - LENGTH_STEP:
+            raise InvalidInput(
+                f"a text to score must have 1 to {self._longest - LENGTH_STEP - 1} tokens: {len(tokens)}"
+            )
+        return row
+
+    def _padded(self, length: int) -> int:
+        return -(-length // LENGTH_STEP) * LENGTH_STEP if self._fixed else 0
+
+    def _run(self, key: BatchKey, items: Sequence[Row | tuple[int, ...]]) -> Sequence[Written | float | Exception]:
+        rows = [item for item in items if isinstance(item, Row)]
+        texts = [item for item in items if not isinstance(item, Row)]
+        try:
+            if key.kind == "write":
+                return self._decoder.write(key.prefix, key.length, rows)
+            return self._decoder.score(key.length, texts)
+        except torch.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            raise OutOfMemory(f"the device has too little memory for {len(items)} texts at once") from error
+
+    def _warm_up(self) -> None:
+        grammar = llguidance.LLMatcher.grammar_from_json_schema({"enum": ["yes"]}, overrides=JSON_STYLE)
+        prefix, rest = self.tokenize([WARM_UP])
+        self._decoder.write(prefix, self._padded(len(rest)), [Row(rest, grammar, 0.0, 8, 0)])
+
+
+def load_transformers(
+    profile: Language, settings: ServiceSettings, make_batcher: MakeBatcher
+) -> TransformersLanguageModel:
+    """Load `profile.weights`, safetensors only. Raises ValueError for a tokenizer without a chat template."""
+    weights = profile.weights
+    assert weights is not None
+    at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
+    tokenizer = AutoTokenizer.from_pretrained(weights.location, **at)
+    if not tokenizer.chat_template:
+        raise ValueError(f"{weights.id} has no chat template; choose an instruction-tuned model")
+    model = AutoModelForCausalLM.from_pretrained(
+        weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
+    )
+    model.eval().to(_choose_device(settings.device))
+    info = weights.info("language", getattr(model.config, "_commit_hash", None))
+    return TransformersLanguageModel(model, tokenizer, info, make_batcher, profile.max_batch, settings.deterministic)
+
+
+def _choose_device(name: str) -> str:
+    """`auto` is the first GPU where there is one; other names are torch's own (`cpu`, `cuda:1`, ...)."""
+    if name != "auto":
+        return name
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
