@@ -70,7 +70,7 @@ def run_embedded(
             service_urls = stack.enter_context(_model_services(profile, deterministic))
         settings = Settings(
             database_url=f"sqlite:///{directory / 'contrafact.db'}",
-            broker_url="memory://",
+            broker_url="memory://localhost",
             object_store=f"directory:{directory / 'objects'}",
             profile=profile,
             authentication=False,

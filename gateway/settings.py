@@ -17,8 +17,8 @@ class Settings(BaseSettings):
 
     database_url: str = "sqlite:///contrafact.db"
     """`sqlite:///path` or `postgresql+psycopg://user:password@host/name`."""
-    broker_url: str = "memory://"
-    """Celery's broker: `redis://host:6379/0`; `memory://` only where worker and gateway share a process."""
+    broker_url: str = "memory://localhost"
+    """Celery's broker: `redis://host:6379/0`; `memory://localhost` only where worker and gateway share a process."""
     profile: str = "tiny"
     """Which weights the services load; decides defaults of jobs."""
 

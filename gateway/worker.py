@@ -212,7 +212,7 @@ class Worker:
 def register(celery: Celery, worker: Worker) -> None:
     """Make the worker's step the task of its Celery app, and let it start and stop with the app's worker."""
 
-    celery.task(worker.step, name=WORK, ignore_result=True)
+    celery.task(worker.step, name=WORK, ignore_result=True, shared=False)
 
     class Housekeeping(bootsteps.StartStopStep):  # type: ignore[misc]
         """Celery's hook for what lives as long as its worker; stopped before the pool waits for its steps."""

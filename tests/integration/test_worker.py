@@ -34,7 +34,7 @@ class Site:
 
     def __init__(self, sessions: Sessions, store: DirectoryStore, small: SmallServices, url: str) -> None:
         self.sessions, self.store, self.small, self.url = sessions, store, small, url
-        self.celery = open_celery("memory://")
+        self.celery = open_celery("memory://localhost")
         self.clients: list[ModelServices] = []
 
     def worker(self) -> Worker:
