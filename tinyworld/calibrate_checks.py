@@ -220,13 +220,22 @@ def rates(trials: Sequence[Trial], limits: Thresholds) -> dict[tuple[str, bool, 
     return counts
 
 
-def toml(limits: Mapping[str, Mapping[str, float]], note: str) -> str:
-    """The profile's tables."""
+NOTE = "# Made by `python -m tinyworld.calibrate_checks --write`; they belong to the scorer's weights.\n"
+
+
+def toml(limits: Mapping[str, Mapping[str, float]]) -> str:
+    """The profile's tables of thresholds."""
     tables = [
         f"[thresholds.{check}]\n" + "".join(f"{factor} = {value}\n" for factor, value in values.items())
         for check, values in limits.items()
     ]
-    return f"# {note}\n" + "\n".join(tables)
+    return NOTE + "\n".join(tables)
+
+
+def with_thresholds(profile: str, tables: str) -> str:
+    """A profile's text with these tables of thresholds at its end instead of those that it had."""
+    rest = re.sub(r"(?ms)^\[thresholds\..*?(?=^\[(?!thresholds)|\Z)", "", profile.replace(NOTE, ""))
+    return f"{rest.rstrip()}\n\n{tables}"
 
 
 def collect(profile: Profile, scenes: int, generated: int, steps: int, guidance: float) -> list[Trial]:
@@ -271,16 +280,10 @@ def main() -> None:
     counts = rates(trials, limits)
     for (factor, generated, kind), (count, passed) in sorted(counts.items()):
         print(f"{factor:<12} {'generated' if generated else 'drawn':<10} {kind:<9} {passed:4d} of {count:4d} accepted")
-    text = toml(limits, "Made by `python -m tinyworld.calibrate_checks --write`; they belong to the scorer's weights.")
-    print("\n" + text)
+    print("\n" + toml(limits))
     if arguments.write:
         path = SHIPPED / "tiny.toml"
-        rest = re.sub(
-            r"(?ms)^# Made by `python -m tinyworld\.calibrate_checks.*?\n|^\[thresholds\..*?(?=^\[(?!thresholds)|\Z)",
-            "",
-            path.read_text(),
-        )
-        path.write_text(rest.rstrip() + "\n\n" + text)
+        path.write_text(with_thresholds(path.read_text(), toml(limits)))
 
 
 if __name__ == "__main__":
