@@ -80,7 +80,8 @@ class Counterfactual:
 
     `ordinal` counts edits and null arms of one source image from 0 in a fixed order; `null_ordinal` is the ordinal of
     the null arm that an edit is compared with (same editor, seed, control, guidance and parameters, caption
-    unchanged). `scores` holds every score of every check by name; `lineage` the prompts, replies and parameters.
+    unchanged). `scores` holds every score of every check by name; `lineage` the prompts, replies and parameters,
+    and under "control" the control image (an `ImagePayload`).
     """
 
     ordinal: int

@@ -430,7 +430,7 @@ def _render(source: _Source, caption: str, proposals: Sequence[_Proposal]) -> It
     rendered = _rendered(source, arms)
     for ordinal, proposal in enumerate([*proposals, *[None] * len(nulls)]):
         arm = arms.get(ordinal)
-        image, verdict, scores, evaluations = rendered[ordinal] if arm else (None, None, {}, 0)
+        image, verdict, scores, made = rendered[ordinal] if arm else (None, None, {}, {"evaluations": 0})
         null = arm.rendering.model_copy(update={"prompt": caption}) if arm and proposal else None
         yield Counterfactual(
             ordinal=ordinal,
@@ -441,7 +441,7 @@ def _render(source: _Source, caption: str, proposals: Sequence[_Proposal]) -> It
             image=image,
             verdict=verdict or (proposal.verdict if proposal else Verdict(True)),
             scores=scores,
-            lineage=_lineage(source, caption, arm, proposal) | {"evaluations": evaluations},
+            lineage=_lineage(source, caption, arm, proposal) | made,
         )
 
 
@@ -453,11 +453,14 @@ class _Arm:
     edit: Edit | None
 
 
-_Rendered = tuple[ImagePayload, Verdict, dict[str, float], int]
+_Rendered = tuple[ImagePayload, Verdict, dict[str, float], dict[str, Any]]
 
 
 def _rendered(source: _Source, arms: Mapping[int, _Arm]) -> dict[int, _Rendered]:
-    """Image, verdict, scores and network evaluations by ordinal, in as few messages as their limit of images allows."""
+    """Image, verdict, scores, and for the lineage network evaluations and control image, by ordinal.
+
+    In as few messages as their limit of images allows.
+    """
     p = source.parameters
     results: dict[int, _Rendered] = {}
     ordinals = sorted(arms)
@@ -476,7 +479,8 @@ def _rendered(source: _Source, arms: Mapping[int, _Arm]) -> dict[int, _Rendered]
         edits = [arms[ordinal].edit for ordinal in batch]
         checked = check_images(source.services, source.image, source.task, reply, edits, p.thresholds)
         for ordinal, image, (verdict, scores) in zip(batch, reply.images, checked, strict=True):
-            results[ordinal] = (image, verdict, scores, reply.evaluations)
+            control = reply.controls[arms[ordinal].rendering.region]
+            results[ordinal] = (image, verdict, scores, {"evaluations": reply.evaluations, "control": control})
     return results
 
 

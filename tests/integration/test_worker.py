@@ -136,6 +136,7 @@ def test_one_step_does_a_whole_small_job(site: Site) -> None:
     assert all(row.rank in (1, 2, 3) and row.ground_truth_probability for row in originals)
     assert (edit.factor, edit.from_value, edit.to_value in ("rain", "fog")) == ("weather", "sunny", True)
     assert edit.lineage["exchanges"]
+    assert edit.control_digest == edit.lineage["control"]["digest"]
     assert len(made) == len(set(made))
 
 
