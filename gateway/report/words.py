@@ -16,7 +16,12 @@ _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
 
 
 def marked_caption(caption: str, new_caption: str) -> Markup:
-    """The new caption with what was taken out in <del> and what was put in in <ins>, by whole words."""
+    """The new caption with what was taken out in <del> and what was put in in <ins>, by whole words.
+
+    Where an edit was refused before there was a new caption (""), the old one.
+    """
+    if not new_caption:
+        return escape(caption)
     old, new = _TOKENS.findall(caption), _TOKENS.findall(new_caption)
     marked, removed, added = Markup(""), "", ""
     for kind, i, j, k, m in [*SequenceMatcher(None, old, new, autojunk=False).get_opcodes(), ("end", 0, 0, 0, 0)]:
@@ -80,8 +85,9 @@ def cell_name(cell: Cell) -> str:
 
 
 def change_name(change: ChangeView) -> str:
-    """ "weather: day → night"."""
-    return f"{change.factor}: {change.from_value or change.from_phrase} → {change.to_value or change.to_phrase}"
+    """ "weather: day → night"; only "weather: day" where nothing to change it to was asked for."""
+    old, new = change.from_value or change.from_phrase, change.to_value or change.to_phrase
+    return f"{change.factor}: {old} → {new}" if new else f"{change.factor}: {old}"
 
 
 def holds(opinion: PredictionView | None, expected: str | None) -> bool | None:

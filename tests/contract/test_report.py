@@ -155,6 +155,7 @@ def _report(sessions: Sessions, store: DirectoryStore, job_id: str) -> str:
         ("A bus.", "A bus. It rains.", "A bus. <ins>It rains.</ins>"),
         ("A red bus.", "A bus.", "A <del>red</del> bus."),
         ("A <b>", "A <b>", "A &lt;b&gt;"),
+        ("A bus.", "", "A bus."),
         ("", "", ""),
     ],
 )
