@@ -36,7 +36,7 @@ from shared.schemas.service import ServiceInfo
 
 CAPTION = "A red car on a street. It is a sunny day."
 CLASSES = ["car", "bus", "boat"]
-MODELS = ("street-classifier", "street-classifier-night-bus")  # the default ones of profile `tiny`
+MODELS = ("street-classifier", "street-classifier-night-bus", "m1", "m2")  # two are defaults of profile `tiny`
 ANSWERS: dict[str, Any] = {
     "keywords": [{"phrase": "sunny", "factor": "weather", "value": "sunny"}],
     "alternatives": [{"phrase": "rainy", "value": "rain"}, {"phrase": "foggy", "value": "fog"}],
@@ -59,7 +59,6 @@ class SmallServices:
         self.app = FastAPI()
         problems.install(self.app)
         self.app.get("/v1/info")(self._info)
-        self.app.get("/v1/models")(self._models)
         self.app.get("/v1/models")(self._models)
         for path, answer in {
             "/v1/captions": self._captions,
@@ -103,11 +102,6 @@ class SmallServices:
                 for name in MODELS
             ]
         )
-
-    def _models(self) -> ModelsReply:
-        names = ("m1", "m2")
-        facts = {"task": "classification", "classes": CLASSES, "weights": "none", "revision": "1", "licence": "none"}
-        return ModelsReply(models=[ModelUnderTestInfo.model_validate({"name": name, **facts}) for name in names])
 
     def _captions(self, request: CaptionRequest) -> CaptionReply:
         self._called("caption")
