@@ -33,6 +33,7 @@ from shared.service import ServiceSettings
 from shared.storage import DirectoryStore
 
 DRAIN_SECONDS = 10.0
+DEADLINE_SECONDS = 3000.0  # on a slow machine a rendering waits behind those of all other images in flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ def run_embedded(
             profile=profile,
             authentication=False,
             images_in_flight=images_in_flight,
+            service_deadline_seconds=DEADLINE_SECONDS,
         )
         engine = stack.enter_context(_engine(settings.database_url))
         sessions = open_sessions(engine)
