@@ -104,6 +104,10 @@ class Client:
         """The report as one HTML page."""
         return self._send(self._http.build_request("GET", f"/jobs/{job}/report")).content
 
+    def image(self, digest: str) -> bytes:
+        """An image as PNG."""
+        return self._send(self._http.build_request("GET", f"/images/{digest}")).content
+
     def cancel(self, job: str) -> JobDetail:
         """Stop a job."""
         return JobDetail.model_validate_json(

@@ -1,0 +1,77 @@
+"""`make demo`: one whole job on this machine, as a user would run it, with small models.
+
+Two models under test see 48 drawn street pictures and their counterfactuals. One has a planted weakness, and the
+demo shows whether Contrafact finds it. The commands are the public ones; they are printed before they run.
+
+    python -m embedded.demo [--directory contrafact-demo] [--per-class 16]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import shlex
+import time
+from pathlib import Path
+
+from embedded.demo_picture import draw_finding
+from embedded.run import run_embedded
+from gateway.cli import app
+from gateway.client import Client
+from tinyworld.demo_images import write_demo_images
+
+TASK = "classify the vehicle in a street photo"
+CLASSES = ("car", "bus", "truck")
+
+
+def main() -> None:
+    """Parse the command line and run the demo."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, default=Path("contrafact-demo"), help="where everything is written")
+    parser.add_argument("--per-class", type=int, default=16, help="source images per class")
+    options = parser.parse_args()
+    started = time.monotonic()
+    run_demo(options.directory, options.per_class)
+    print(f"\n{time.monotonic() - started:.0f} seconds in all.")
+
+
+def run_demo(directory: Path, per_class: int) -> str:
+    """Draw the pictures, run the job, print the findings, write the report; returns the job's id."""
+    images, page = directory / "images", directory / "report.html"
+    write_demo_images(images, CLASSES, per_class)
+    print(f"Drew {per_class * len(CLASSES)} pictures into {images}, with their labels in manifest.csv.")
+    print("Starting gateway, worker and four model services in this process ...\n")
+    with run_embedded(directory / "data") as system:
+        os.environ["CONTRAFACT_URL"] = system.base_url
+        submit = ["submit", str(images), "--labels", str(images / "manifest.csv"), "--task", TASK]
+        job = _say_and_run([*submit, "--set", 'factors=["weather"]', "--wait"]).splitlines()[0]
+        _say_and_run(["report", job, "--out", str(page)])
+        client = Client(system.base_url)
+        picture = draw_finding(client, job, directory / "finding.png")
+        client.close()
+    print(f"\nThe report, one page that needs nothing else:  {page}")
+    if picture is not None:
+        print(f"Its first finding in one picture:              {picture}")
+    print("Run it again and it takes seconds: every model call is recorded, and found again.")
+    return job
+
+
+def _say_and_run(arguments: list[str]) -> str:
+    """Print a `contrafact` command, run it in this process, print and return what it writes to stdout."""
+    print(f"$ contrafact {shlex.join(arguments)}", flush=True)
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written):
+        try:
+            code = app(arguments, standalone_mode=False)
+        except SystemExit as ended:
+            code = ended.code
+    print(written.getvalue(), end="", flush=True)
+    if code:
+        raise SystemExit(code)
+    return written.getvalue()
+
+
+if __name__ == "__main__":
+    main()

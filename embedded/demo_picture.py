@@ -1,0 +1,72 @@
+"""The first finding of a job as one picture: source, null arm and counterfactual, and what the model said of each."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from gateway.client import Client
+from shared.schemas.jobs import CounterfactualView, ModelOpinion, PredictionView
+from shared.schemas.results import CellEffect, ModelResults
+
+SIDE, GAP, LINE, MARGIN = 256, 16, 22, 16
+INK, QUIET, RED = (28, 28, 30), (110, 110, 115), (176, 42, 32)
+
+
+def draw_finding(client: Client, job: str, path: Path) -> Path | None:
+    """Draw a flipped counterfactual of the job's first weakness to `path`; None when the job found no weakness."""
+    metrics = client.results(job, {}, limit=1).metrics
+    if metrics is None:
+        return None
+    weaknesses = [(found, effect) for found in metrics.results for effect in found.findings]
+    for found, effect in weaknesses:
+        cell = effect.cell
+        where = {"model": found.model, "class": cell.label, "factor": cell.factor, "value": cell.value}
+        views = client.counterfactuals(job, {**where, "verdict": "accepted", "flipped": "true"})
+        view = next((view for view in views if view.image and view.null_image), None)
+        if view is not None:
+            _draw(client, view, found, effect).save(path)
+            return path
+    return None
+
+
+def _draw(client: Client, view: CounterfactualView, found: ModelResults, effect: CellEffect) -> Image.Image:
+    assert view.image is not None
+    assert view.null_image is not None
+    said = next(opinion for opinion in view.predictions if opinion.model == found.model)
+    columns = [
+        ("source image", view.source.image, said.original),
+        ("null arm: rendered, caption unchanged", view.null_image, said.null_arm),
+        ("counterfactual", view.image, said.counterfactual),
+    ]
+    width = 2 * MARGIN + len(columns) * SIDE + (len(columns) - 1) * GAP
+    canvas = Image.new("RGB", (width, 2 * MARGIN + SIDE + 5 * LINE), "white")
+    draw = ImageDraw.Draw(canvas)
+    for number, (title, digest, prediction) in enumerate(columns):
+        left = MARGIN + number * (SIDE + GAP)
+        picture = Image.open(io.BytesIO(client.image(digest)), formats=("PNG",)).convert("RGB")
+        canvas.paste(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS), (left, MARGIN))
+        draw.text((left, MARGIN + SIDE + 6), title, fill=QUIET, font=ImageFont.load_default(13))
+        text, colour = _said(prediction, said, view.source.ground_truth)
+        draw.text((left, MARGIN + SIDE + 6 + LINE), text, fill=colour, font=ImageFont.load_default(17))
+    below = MARGIN + SIDE + 6 + 5 * LINE // 2
+    draw.text((MARGIN, below), _change(view), fill=INK, font=ImageFont.load_default(15))
+    draw.text((MARGIN, below + LINE), f"{found.model}: {effect.sentence}", fill=INK, font=ImageFont.load_default(15))
+    return canvas
+
+
+def _said(prediction: PredictionView | None, said: ModelOpinion, truth: str | None) -> tuple[str, tuple[int, int, int]]:
+    if prediction is None:
+        return "", INK
+    right = prediction.predicted == (truth or (said.original.predicted if said.original else None))
+    return (
+        f"{'right' if right else 'WRONG'}: {prediction.predicted} {prediction.probability:.0%}",
+        INK if right else RED,
+    )
+
+
+def _change(view: CounterfactualView) -> str:
+    changes = ", ".join(f"“{change.from_phrase}” → “{change.to_phrase}”" for change in view.changes)
+    return f"{changes}   in   {view.caption}"[:110]
