@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI
 
 from gateway.access import Access
 from gateway.api import catalogue, events, images, jobs, results
+from gateway.api.examples import EXAMPLES
 from gateway.api.requests import problems as problem_responses
 from gateway.api.requests import refuse_unknown_parameters
 from gateway.keys import ensure_local_owner
@@ -19,7 +20,8 @@ from gateway.web import routes as pages
 from shared import __version__, problems
 from shared import logging as json_logging
 from shared.asgi import AccessLog
-from shared.schemas.jobs import JobRequest, JobSpec
+from shared.schemas.base import Contract
+from shared.schemas.jobs import EventView, JobRequest, JobSpec
 
 DESCRIPTION = "Counterfactual test images that show where a vision model will fail outside its test set."
 
@@ -53,19 +55,23 @@ def create_app(parts: Parts | None = None) -> FastAPI:
     problems.install(app)
     app.add_middleware(Access, parts=parts)
     app.add_middleware(AccessLog, service="gateway")
-    _describe_requests(app)
+    _complete_openapi(app)
     return app
 
 
-def _describe_requests(app: FastAPI) -> None:
-    """Add the schemas of `POST /jobs` to the OpenAPI document: its body is parsed by us, so FastAPI cannot see them."""
+def _complete_openapi(app: FastAPI) -> None:
+    """Add to the OpenAPI document the schemas of what FastAPI does not parse or write itself, and the examples."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = plain()
-        for model in (JobSpec, JobRequest):
+        schemas = document["components"]["schemas"]
+        unseen: list[type[Contract]] = [JobSpec, JobRequest, EventView]
+        for model in unseen:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            document["components"]["schemas"] |= schema.pop("$defs", {}) | {model.__name__: schema}
+            schemas |= schema.pop("$defs", {}) | {model.__name__: schema}
+        for model, example in EXAMPLES.items():
+            schemas[model.__name__].setdefault("examples", [example])
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document

@@ -24,7 +24,10 @@ from shared.problems import NotReady, Problem, validation_sentence
 from shared.schemas.jobs import JobDetail
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=(__doc__ or "").partition("\n")[0]
+    help="Test a vision model with counterfactual images. Data on stdout, everything else on stderr.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 messages = Console(stderr=True)
 

@@ -28,7 +28,7 @@ BATCH = 200
     "/jobs/{job}/events",
     response_class=Response,
     responses={
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: {"content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/EventView"}}}},
         204: {"description": "the job is over and you have heard everything; do not come back"},
         **problems(s404="no such job"),
     },

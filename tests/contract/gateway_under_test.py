@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 from fastapi import FastAPI
 
-from embedded.serving import ServedApp
+from embedded.serving import ListeningPort
 from gateway.app import create_app
 from gateway.database import migrate, open_engine, open_sessions
 from gateway.model_services import SERVICES, ModelServices
@@ -49,12 +49,13 @@ def serve_gateway(directory: Path, **settings: object) -> Iterator[Gateway]:
             wake=lambda: wakes.append(None),
         )
         app = create_app(parts)
-        served = ServedApp(app, "gateway")
+        port = ListeningPort()
         try:
-            with httpx.Client(base_url=served.base_url, timeout=30) as client:
+            port.serve(app)
+            with httpx.Client(base_url=port.base_url, timeout=30) as client:
                 yield Gateway(client, parts, app, wakes)
         finally:
-            served.stop()
+            port.close()
             engine.dispose()
 
 
