@@ -16,6 +16,7 @@ MONTE_CARLO = 20_000
 RESAMPLES = 4_000
 BOOTSTRAP_FROM = 30  # source images
 MIXED_FROM = 10  # sources that differ from the most common outcome
+BOOTSTRAP_UP_TO = 0.995  # level: beyond it fewer than 10 resamples lie in a tail
 _GRID = 1_001
 _CHUNK = 4_000_000
 
@@ -57,11 +58,12 @@ def sign_flip_p(differences: Floats, seed: int) -> float:
 def mean_interval(differences: Floats, level: float, seed: int) -> Interval:
     """Interval of the mean of n independent differences in −1 … 1.
 
-    Bootstrap-t from 30 sources of which 10 differ from the most common outcome; otherwise the betting interval, which
-    covers at any n and for any distribution on −1 … 1.
+    Bootstrap-t from 30 sources of which 10 differ from the most common outcome, up to level 0.995; otherwise the
+    betting interval, which covers at any n and level and for any distribution on −1 … 1.
     """
     _, counts = np.unique(differences, return_counts=True)
-    if len(differences) >= BOOTSTRAP_FROM and len(differences) - counts.max() >= MIXED_FROM:
+    mixed = len(differences) >= BOOTSTRAP_FROM and len(differences) - counts.max() >= MIXED_FROM
+    if mixed and level <= BOOTSTRAP_UP_TO:
         low, high = bootstrap_t(differences, level, seed)
         return Interval(low=low, high=high, level=level, kind="bootstrap-t")
     low, high = betting_interval(differences, level, seed)

@@ -77,6 +77,7 @@ def test_bootstrap_t_covers_where_it_is_used() -> None:
 def test_the_interval_is_chosen_by_size_and_mixture() -> None:
     mixed, uniform = np.repeat([-1.0, 0.0], 20), np.repeat([-1.0, 0.0], [2, 38])
     assert mean_interval(mixed, 0.95, 1).kind == "bootstrap-t"
+    assert mean_interval(mixed, 0.999, 1).kind == "betting"
     assert mean_interval(uniform, 0.95, 1).kind == "betting"
     assert mean_interval(mixed[10:30], 0.95, 1).kind == "betting"
 
