@@ -80,9 +80,10 @@ class BoundedRequests:
                 logger.info("client left", extra={"path": scope["path"]})
         finally:
             for task in (work, watcher):
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+                if not task.done():
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
 
 
 class AccessLog:

@@ -8,9 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from httpx import TimeoutException, TransportError
 from huggingface_hub import AsyncInferenceClient
-from huggingface_hub.errors import HfHubHTTPError, InferenceTimeoutError
+from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
 
 from shared.chat_server import Completion
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
@@ -66,17 +65,17 @@ class TgiLanguageModel:
 
     async def _ask(self, call: Callable[[AsyncInferenceClient], Awaitable[Any]], deadline: float) -> Any:
         remaining = deadline - time.monotonic()
-        client = AsyncInferenceClient(base_url=self._server.url, api_key=self._key or "none", timeout=remaining)
+        url, key = self._server.url, self._key or "none"  # without a key the client would send this machine's token
         try:
-            async with self._places:
+            async with self._places, AsyncInferenceClient(base_url=url, api_key=key, timeout=remaining) as client:
                 return await call(client)
-        except (InferenceTimeoutError, TimeoutException) as error:
-            raise DeadlineExceeded(f"no reply from {self._server.url} before the deadline") from error
         except HfHubHTTPError as error:
             status = error.response.status_code
             refused = f"{self._server.url} refused ({status}): {error.response.text[:500]}"
             raise (InvalidInput if status in (400, 422) else DependencyFailed)(refused) from error
-        except TransportError as error:
+        except HTTPError as error:  # the client's own HTTP library, whichever it is: no connection, or no reply in time
+            if time.monotonic() >= deadline:
+                raise DeadlineExceeded(f"no reply from {self._server.url} before the deadline") from error
             raise DependencyFailed(f"{self._server.url} failed: {error}") from error
 
 

@@ -37,9 +37,9 @@ CHAT_TEMPLATE = (
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte, plus the special ones."""
-    alphabet = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    blank = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(alphabet)}, merges=[]))
+    """One token per byte, one merge (llama.cpp wants one), plus the special ones."""
+    pieces = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
+    blank = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[("t", "h")]))
     blank.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     blank.decoder = decoders.ByteLevel()
     blank.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
