@@ -158,8 +158,7 @@ def release(session: Session, lease: Lease, reason: str, delay: float) -> bool:
 
     False when the lease no longer holds.
     """
-    values = {"state": _open_state(lease.table), "failure": reason, "not_before": database_now(delay)}
-    return _give_up(session, lease, values)
+    return _give_up(session, lease, _reopened(lease.table, reason, delay))
 
 
 def lose(session: Session, lease: Lease, reason: str, max_lost_leases: int, delay: float) -> bool:
@@ -253,6 +252,12 @@ def _open_state(table: LeasedTable) -> str:
     return "running" if table is Job else "pending"
 
 
+def _reopened(table: LeasedTable, reason: str, delay: float) -> dict[str, Any]:
+    """Open to everybody again after a delay. A running job shows no failure: it may yet succeed."""
+    values = {"state": _open_state(table), "not_before": database_now(delay)}
+    return values if table is Job else {**values, "failure": reason}
+
+
 def _give_up(session: Session, lease: Lease, values: dict[str, Any]) -> bool:
     table = lease.table
     if table is SourceImage:
@@ -279,10 +284,9 @@ def _count(
     if count is None:
         return False
     final = count + 1 >= limit
-    state = "failed" if final else _open_state(lease.table)
     reason = reason.replace("\0", "")[:MAX_REASON]
-    values = {counter: count + 1, "failure": reason, "state": state, "not_before": database_now(delay)}
-    held = _give_up(session, lease, values)
+    outcome = {"state": "failed", "failure": reason} if final else _reopened(lease.table, reason, delay)
+    held = _give_up(session, lease, {counter: count + 1, **outcome})
     if held and final:
         _tell_failure(session, lease.table, lease.id, lease.job_id, reason)
     return held

@@ -100,7 +100,8 @@ class Worker:
     def _claim(self) -> Lease | None:
         seconds = self._settings.lease_seconds
         with self._sessions.begin() as session:
-            return claims.claim(session, seconds) or claims.claim_analysis(session, seconds)
+            # Analyses first: the report of a small job must not wait for the last image of a large one.
+            return claims.claim_analysis(session, seconds) or claims.claim(session, seconds)
 
     def _work_on_image(self, lease: Lease) -> None:
         work = image_step.load(self._sessions, lease)

@@ -22,6 +22,7 @@ from gateway.database import open_engine
 from gateway.tables import Counterfactual, Prediction, RecordedCall, Report, SourceImage, Table
 from shared.images import encode
 from tests.integration.small_services import SmallServices, serve
+from tinyworld.demo_images import write_demo_images
 
 KILLS = 10
 IN_FLIGHT = 8
@@ -146,8 +147,8 @@ def test_ten_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ten_kills_of_the_real_small_models(tmp_path: Path) -> None:
-    demo = Path(__file__).parents[2] / "tinyworld" / "demo_images"
-    files = [(path.name, path.read_bytes()) for path in sorted(demo.rglob("*.png"))[:3]]
+    write_demo_images(tmp_path / "images", ("bus", "car"), 2)
+    files = [(path.name, path.read_bytes()) for path in sorted((tmp_path / "images").glob("*.png"))]
     parameters = '{"counterfactuals_per_image": 2, "steps": 4}'
     spec = f'{{"task": "classify the vehicle", "methods": [{{"name": "dillema", "parameters": {parameters}}}]}}'
     job = Job(files, spec, seconds=600)

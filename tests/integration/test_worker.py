@@ -14,7 +14,7 @@ from embedded.celery_thread import CeleryThread
 from gateway import claims
 from gateway.database import Sessions
 from gateway.messages import wake_worker
-from gateway.tables import Counterfactual, Event, Prediction, Report
+from gateway.tables import Counterfactual, Event, Job, Prediction, Report
 from gateway.worker import register
 from shared.problems import GenerationFailed, InvalidInput, Overloaded
 from shared.storage import DirectoryStore
@@ -142,6 +142,18 @@ def test_a_stopped_worker_gives_its_image_back(site: Site) -> None:
     step.join(20)
     (image,) = site.images()
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
+
+
+def test_the_report_of_a_small_job_does_not_wait_for_a_large_one(site: Site) -> None:
+    site.add_job("small", images=1)
+    worker = site.worker()
+    worker.step()
+    with site.sessions.begin() as session:
+        session.get_one(Job, "small").state = "running"  # as if its last image had just been finished
+    site.add_job("large", images=QUICK.images_per_message + 4, seed=1)
+    worker.step()
+    assert site.state("small") == "done"
+    assert site.state("large") == "running"
 
 
 def test_celery_runs_many_images_at_a_time_and_wakes_itself(site: Site) -> None:
