@@ -1,0 +1,174 @@
+"""Jobs, images and pages of counterfactuals on SQLite and on a real Postgres."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from gateway import counterfactuals, images, jobs
+from gateway.catalogue import Plan
+from gateway.counterfactuals import Filters
+from gateway.database import Sessions, reading
+from gateway.events import events_after
+from gateway.intake import KeptImage, SourceFile
+from gateway.keys import create_key, ensure_local_owner, owner_of, revoke_key
+from gateway.results import build_report
+from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Prediction, SourceImage
+from shared.problems import Conflict, InvalidInput, NotFound
+from shared.schemas.jobs import JobSpec, ManifestImage
+from shared.storage import DirectoryStore
+from tests.contract.drawn_job import add_drawn_job
+
+PLAN = Plan([{"name": "dillema", "parameters": {}}], [], ["car"])
+
+
+@pytest.fixture(autouse=True)
+def _owner(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        ensure_local_owner(session)
+        ensure_local_owner(session)  # every start says so
+
+
+def kept(number: int) -> KeptImage:
+    return KeptImage(f"{number:064x}", f"{number + 1000:064x}", 8, 8, 100)
+
+
+def order(*numbers: int, key: str | None = None, seed: int = 0) -> jobs.Order:
+    sources = [SourceFile(f"{number}.png", "car", kept(number)) for number in numbers]
+    return jobs.Order(JobSpec(task="classify", seed=seed), PLAN, "tiny", sources, key)
+
+
+def create(sessions: Sessions, asked: jobs.Order) -> tuple[str, bool]:
+    with sessions.begin() as session:
+        images.remember(session, LOCAL_OWNER, [source.image for source in asked.sources if source.image])
+        return jobs.create(session, LOCAL_OWNER, asked)
+
+
+def test_equal_images_at_two_positions_are_two_source_images(sessions: Sessions) -> None:
+    job, created = create(sessions, order(1, 2, 1))
+    assert created
+    with reading(sessions) as session:
+        detail = jobs.show(session, LOCAL_OWNER, job)
+        rows = session.get_one(Job, job).source_images
+        assert (detail.images, detail.labelled, detail.progress.images.waiting) == (3, 3, 3)
+        assert len({row.id for row in rows}) == 3
+        assert session.scalar(select(func.count()).select_from(Image)) == 2
+        assert [event.kind for event in events_after(session, job, 0, 10)] == ["job"]
+        with pytest.raises(NotFound):
+            jobs.show(session, "somebody else", job)
+
+
+def test_racing_requests_with_one_key_make_one_job(sessions: Sessions) -> None:
+    made: list[tuple[str, bool]] = []
+    start = threading.Barrier(6)
+
+    def race() -> None:
+        start.wait()
+        made.append(create(sessions, order(1, 2, 3, key="k")))
+
+    racers = [threading.Thread(target=race) for _ in range(6)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert len(made) == 6
+    assert len({job for job, _ in made}) == 1
+    assert sum(created for _, created in made) == 1
+    with reading(sessions) as session:
+        assert session.scalar(select(func.count()).select_from(SourceImage)) == 3
+    with pytest.raises(Conflict):
+        create(sessions, order(1, 2, 3, key="k", seed=1))
+
+
+def test_pages_of_jobs_hold_each_once(sessions: Sessions) -> None:
+    made = [create(sessions, order(number))[0] for number in range(5)]
+    listed: list[str] = []
+    cursor: str | None = None
+    while True:
+        with reading(sessions) as session:
+            page = jobs.listing(session, LOCAL_OWNER, cursor, 2)
+        listed += [job.id for job in page.jobs]
+        cursor = page.next
+        if cursor is None:
+            break
+    assert listed == made[::-1]
+
+
+def test_deleting_leaves_nothing_but_images(sessions: Sessions, tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "objects")
+    job = add_drawn_job(sessions, store, per_class=1)
+    build_report(sessions, store, job, [])
+    with sessions.begin() as session:
+        report = jobs.remove(session, LOCAL_OWNER, job)
+    assert report is not None
+    with reading(sessions) as session:
+        for table in (Job, SourceImage, Counterfactual, Prediction):
+            assert session.scalar(select(func.count()).select_from(table)) == 0
+        assert session.scalar(select(func.count()).select_from(OwnedImage))
+
+
+def test_a_manifest_names_uploads_or_pixels(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        images.remember(session, LOCAL_OWNER, [kept(1), kept(2), kept(1)])
+        images.remember(session, LOCAL_OWNER, [kept(1)])
+    entries = [ManifestImage(digest=kept(1).upload, label="car"), ManifestImage(digest=kept(2).digest, name="b")]
+    with reading(sessions) as session:
+        first, second = images.from_manifest(session, LOCAL_OWNER, entries)
+        assert (first.image, first.label) == (kept(1), "car")
+        assert second.image is not None
+        assert (second.image.digest, second.name) == (kept(2).digest, "b")
+        with pytest.raises(InvalidInput) as refused:
+            images.from_manifest(session, LOCAL_OWNER, [*entries, ManifestImage(digest=kept(3).digest)])
+        assert refused.value.members["missing"] == [kept(3).digest]
+        with pytest.raises(NotFound):
+            images.find(session, "somebody else", kept(1).digest)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {},
+        {"factor": "weather", "value": "night"},
+        {"class": "bus", "verdict": "accepted"},
+        {"flipped": True, "model": "night-bus"},
+        {"check": "structure"},
+        {"from": "day"},
+    ],
+)
+def test_pages_of_counterfactuals_hold_each_once(sessions: Sessions, tmp_path: Path, filters: dict[str, Any]) -> None:
+    job = add_drawn_job(sessions, DirectoryStore(tmp_path / "objects"), per_class=2)
+    asked = Filters.model_validate(filters)
+    with reading(sessions) as session:
+        whole = counterfactuals.results_page(session, LOCAL_OWNER, job, asked, None, 200).counterfactuals
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = counterfactuals.results_page(session, LOCAL_OWNER, job, asked, cursor, 3)
+            found += [view.id for view in page.counterfactuals]
+            cursor = page.next
+            if cursor is None:
+                break
+        funnel = jobs.show(session, LOCAL_OWNER, job).progress.funnel[0]
+    assert found == [view.id for view in whole]
+    if not filters:
+        assert funnel.proposed == len(whole)
+        assert funnel.accepted == sum(view.verdict.accepted for view in whole)
+
+
+def test_keys_belong_to_owners(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        first, second, other = (create_key(session, name) for name in ("ann", "ann", "ben"))
+    with reading(sessions) as session:
+        assert owner_of(session, first) == owner_of(session, second)
+        assert owner_of(session, other) not in (None, owner_of(session, first))
+        assert owner_of(session, "cf_guess") is None
+    with sessions.begin() as session:
+        assert revoke_key(session, first)
+        assert not revoke_key(session, first)
+    with reading(sessions) as session:
+        assert owner_of(session, first) is None
+        assert owner_of(session, second) is not None
