@@ -24,7 +24,7 @@ from tinyworld.contact_sheet import contact_sheet
 from tinyworld.dataset import edges_of
 from tinyworld.model_card import write_card
 from tinyworld.pictures import Pixels, rendered
-from tinyworld.train_autoencoder import WEIGHTS, to_pictures
+from tinyworld.train_autoencoder import LATENT_CHANNELS, WEIGHTS, to_pictures
 from tinyworld.train_diffusion import SCHEDULE, Generator, control_tensor, text_states
 from tinyworld.training_loop import RUNS, device
 from tinyworld.world import EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene
@@ -86,7 +86,7 @@ def draw(parts: Networks, captions: list[str], edges: NDArray[np.uint8], seed: i
     scheduler.set_timesteps(STEPS)
     text = text_states(parts.tokenizer, parts.text_encoder, [""] * len(captions) + captions)
     control = control_tensor(np.concatenate([edges, edges]), on)
-    noise = torch.randn(len(captions), 4, 32, 32, generator=torch.Generator().manual_seed(seed)).to(on)
+    noise = torch.randn(len(captions), LATENT_CHANNELS, 32, 32, generator=torch.Generator().manual_seed(seed)).to(on)
     with torch.autocast(on.type, torch.bfloat16):
         for time in scheduler.timesteps:
             both = torch.cat([noise, noise]).contiguous(memory_format=torch.channels_last)

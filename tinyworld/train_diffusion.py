@@ -26,7 +26,7 @@ from tinyworld.captions import caption
 from tinyworld.dataset import training_edges
 from tinyworld.group_norm import quicken
 from tinyworld.pictures import Pictures, pictures, split_scene
-from tinyworld.train_autoencoder import WEIGHTS, to_model
+from tinyworld.train_autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
 from tinyworld.training_loop import Recipe, device, recipe_record, train
 
 SCHEDULE = {
@@ -50,6 +50,8 @@ class Generator(nn.Module):
         super().__init__()
         self.unet = UNet2DConditionModel(
             sample_size=32,
+            in_channels=LATENT_CHANNELS,
+            out_channels=LATENT_CHANNELS,
             block_out_channels=(64, 128, 192),
             layers_per_block=1,
             down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
@@ -63,7 +65,7 @@ class Generator(nn.Module):
             part.set_attn_processor(AttnProcessor())  # scaled_dot_product_attention's backward is slow on CPU
 
     def forward(self, noisy: Tensor, time: Tensor, text: Tensor, control: Tensor) -> Tensor:
-        """Velocity (n x 4 x 32 x 32) for noisy latents, time steps (n), text states (n x tokens x width), edges."""
+        """Velocity (n x 5 x 32 x 32) for noisy latents, time steps (n), text states (n x tokens x width), edges."""
         down, middle = self.controlnet(noisy, time, text, controlnet_cond=control, return_dict=False)
         velocity: Tensor = self.unet(
             noisy, time, text, down_block_additional_residuals=down, mid_block_additional_residual=middle
@@ -99,7 +101,7 @@ class Examples:
         with torch.autocast(self.on.type, torch.bfloat16):
             output = model(noisy.contiguous(memory_format=torch.channels_last), time, text, control)
         weight = self.weight(rows)
-        loss: Tensor = (weight * (output.float() - target).square()).sum() / (4 * weight.sum())
+        loss: Tensor = (weight * (output.float() - target).square()).sum() / (LATENT_CHANNELS * weight.sum())
         return loss
 
     def text(self, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:
@@ -135,13 +137,13 @@ def text_states(tokenizer: CLIPTokenizer, encoder: CLIPTextModel, texts: list[st
 
 
 class Latents:
-    """Scaled latents (n x 4 x 32 x 32) of pictures, encoded by the autoencoder in `WEIGHTS` when first asked for."""
+    """Scaled latents (n x 5 x 32 x 32) of pictures, encoded by the autoencoder in `WEIGHTS` when first asked for."""
 
     def __init__(self, data: Pictures, on: torch.device) -> None:
         self.model = AutoencoderKL.from_pretrained(WEIGHTS / "vae").float().to(on, memory_format=torch.channels_last)
         self.data, self.on = data, on
         self.known = np.zeros(len(data.scenes), np.bool_)
-        self.stored = np.zeros((len(data.scenes), 4, 32, 32), np.float32)
+        self.stored = np.zeros((len(data.scenes), LATENT_CHANNELS, 32, 32), np.float32)
 
     @torch.no_grad()
     def __getitem__(self, rows: NDArray[np.int64]) -> Tensor:
