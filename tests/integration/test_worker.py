@@ -21,6 +21,9 @@ from shared.storage import DirectoryStore
 from tests.integration.small_services import SmallServices, serve
 from tests.integration.work_site import QUICK, Site, wait_for
 
+# Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
 
 @pytest.fixture
 def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
@@ -58,6 +61,7 @@ def test_one_step_does_a_whole_small_job(site: Site) -> None:
     assert len(made) == len(set(made))
 
 
+@ON_SQLITE
 def test_a_repeated_job_makes_no_call_and_a_second_model_only_predictions(site: Site) -> None:
     site.add_job("first", models=("m1",))
     site.worker().step()
@@ -71,6 +75,7 @@ def test_a_repeated_job_makes_no_call_and_a_second_model_only_predictions(site: 
     assert site.small.calls - before == {"predict": 3}
 
 
+@ON_SQLITE
 def test_a_job_without_models_only_generates(site: Site) -> None:
     site.add_job(images=1, models=())
     site.worker().step()
@@ -80,6 +85,7 @@ def test_a_job_without_models_only_generates(site: Site) -> None:
     assert site.state() == "done"
 
 
+@ON_SQLITE
 def test_one_bad_image_fails_alone_and_by_name(site: Site) -> None:
     site.add_job(images=3)
     site.small.troubles = [InvalidInput("this picture is refused")] + [GenerationFailed("no valid value")] * 2
@@ -97,6 +103,7 @@ def test_one_bad_image_fails_alone_and_by_name(site: Site) -> None:
     assert str(images[1].digest) in bad[1].failure
 
 
+@ON_SQLITE
 def test_a_busy_service_costs_no_attempt(site: Site) -> None:
     site.add_job(images=1)
     site.small.troubles = [Overloaded("full", retry_after=1)] * 3
@@ -130,6 +137,7 @@ def test_a_cancelled_job_stops_its_workers_and_writes_nothing_more(site: Site) -
     assert site.small.calls["render"] == 0
 
 
+@ON_SQLITE
 def test_a_stopped_worker_gives_its_image_back(site: Site) -> None:
     site.add_job(images=1)
     site.small.gate.clear()
@@ -144,6 +152,7 @@ def test_a_stopped_worker_gives_its_image_back(site: Site) -> None:
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
 
 
+@ON_SQLITE
 def test_the_report_of_a_small_job_does_not_wait_for_a_large_one(site: Site) -> None:
     site.add_job("small", images=1)
     worker = site.worker()
@@ -156,6 +165,7 @@ def test_the_report_of_a_small_job_does_not_wait_for_a_large_one(site: Site) -> 
     assert site.state("large") == "running"
 
 
+@ON_SQLITE
 def test_celery_runs_many_images_at_a_time_and_wakes_itself(site: Site) -> None:
     worker = site.worker()
     register(site.celery, worker)
