@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import logging
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.database import reading
@@ -24,6 +26,9 @@ from shared.problems import Forbidden, Malformed, Problem, TooLarge, Unauthorize
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
+MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images
+
+logger = logging.getLogger("contrafact.access")
 
 
 class Access:
@@ -38,20 +43,27 @@ class Access:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        most = self._most_bytes(scope)
+        most = self._most_bytes(scope, headers)
         try:
             self._refuse_other_sites(scope["method"], headers)
             scope.setdefault("state", {})["owner"] = await self._owner(scope["path"], headers)
             _refuse_declared(headers.get("content-length"), most)
+            if b"%00" in scope.get("raw_path", b"") or b"%00" in scope["query_string"]:
+                raise Malformed("the address contains %00, which stands for no text; leave it out")
         except Problem as problem:
             await _challenged(problem, scope, headers)(scope, receive, send)
             return
-        await self._app(scope, _counted(receive, most), send)
+        try:
+            await self._app(scope, _counted(receive, most), send)
+        except ClientDisconnect:
+            logger.info("the client left while it was sending", extra={"path": scope["path"]})
 
-    def _most_bytes(self, scope: Scope) -> int:
+    def _most_bytes(self, scope: Scope, headers: Headers) -> int:
         method, path = scope["method"], scope["path"]
         if method == "POST" and path == "/jobs":
-            return self._parts.settings.max_request_bytes
+            most = self._parts.settings.max_request_bytes
+            in_memory = headers.get("content-type", "").lower().startswith("application/json")
+            return min(most, MANIFEST_BYTES) if in_memory else most
         if method == "PUT" and path.startswith("/images/"):
             return self._parts.settings.max_image_bytes
         return SMALL_BODY_BYTES
@@ -109,7 +121,7 @@ def _challenged(problem: Problem, scope: Scope, headers: Headers) -> ASGIApp:
 def _refuse_declared(length: str | None, most: int) -> None:
     if length is None:
         return
-    if not length.isdigit():
+    if not (length.isascii() and length.isdigit()):
         raise Malformed(f"Content-Length is {length!r}; it must be a number of bytes")
     if int(length) > most:
         raise _too_large(most)

@@ -11,6 +11,7 @@ import gzip
 import os
 import stat
 import tarfile
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -207,7 +208,7 @@ def _checked_name(raw: str) -> str:
         raise Malformed(f"the archive holds a file name of more than {MAX_NAME_CHARACTERS:,} characters; shorten it")
     if name.startswith("/") or name[1:2] == ":" or ".." in name.split("/"):
         raise Malformed(f"the archive holds the path {name!r}, which leaves the archive; pack relative paths only")
-    if not name.replace("/", "").isprintable():
+    if any(unicodedata.category(character) == "Cc" for character in name):
         raise Malformed(f"the archive holds the path {name!r} with control characters; rename it")
     return name
 

@@ -23,7 +23,7 @@ def decode_cursor(cursor: str, types: Sequence[type]) -> list[str | int]:
         raise _unknown() from error
     if not isinstance(key, list) or [type(value) for value in key] != list(types):
         raise _unknown()
-    if any(isinstance(value, int) and abs(value) >= 2**31 for value in key):
+    if any(not value.isprintable() if isinstance(value, str) else abs(value) >= 2**31 for value in key):
         raise _unknown()
     return key
 

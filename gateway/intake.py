@@ -9,6 +9,7 @@ Labels come from the manifest, else from the class folders of an archive, else t
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
@@ -134,7 +135,8 @@ def _split_manifests(incoming: Iterable[Member], manifests: list[Member]) -> Ite
 
 def _read_one(file: NamedFile, limits: IntakeLimits) -> Member:
     file.content.seek(0)
-    return Member(file.name, file.content.read(limits.image_bytes + 1))
+    name = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) == "Cc" else c for c in file.name)
+    return Member(name, file.content.read(limits.image_bytes + 1))
 
 
 def _take_one(member: Member, store: ObjectStore, limits: IntakeLimits) -> SourceFile:

@@ -35,6 +35,8 @@ def parse_manifest(data: bytes) -> dict[str, str | None]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Malformed("the manifest is not UTF-8 text; save it as UTF-8") from error
+    if "\0" in text or "\\u0000" in text:
+        raise InvalidInput("the manifest contains the character U+0000; leave it out")
     rows = _json_rows(text) if text.lstrip().startswith("{") else _csv_rows(text)
     labels: dict[str, str | None] = {}
     for number, row in rows:

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from gateway.intake import NamedFile
@@ -71,20 +73,27 @@ REQUEST_BODY: dict[str, Any] = {
 }
 
 
+class _Parser(MultiPartParser):
+    """Starlette's, which would keep a thousand files of a megabyte in memory."""
+
+    spool_max_size = 64 * 1024
+
+
 @asynccontextmanager
 async def read_submission(request: Request, idempotency_key: str | None) -> AsyncIterator[Submission]:
     """The submission; its files are open until the context ends."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        asked = _parse(JobRequest, await request.body(), "the request")
+        asked = await run_in_threadpool(_parse, JobRequest, await request.body(), "the request")
         spec = JobSpec.model_validate(asked.model_dump(exclude={"images"}, exclude_unset=True))
         yield Submission(spec, uploaded=asked.images, idempotency_key=idempotency_key)
     elif kind == "multipart/form-data":
+        parser = _Parser(request.headers, request.stream(), max_files=MAX_FILES, max_fields=len(PARTS))
         try:
-            form = await request.form(max_files=MAX_FILES, max_fields=MAX_FILES)
-        except HTTPException as error:
+            form = await parser.parse()
+        except MultiPartException as error:
             raise Malformed(
-                f"the form cannot be read: {error.detail} Send more than {MAX_FILES:,} images as a zip or tar, or "
+                f"the form cannot be read: {error.message} Send more than {MAX_FILES:,} images as a zip or tar, or "
                 "upload them with PUT /images/{digest}"
             ) from error
         try:
@@ -136,6 +145,8 @@ async def _text(form: FormData, name: str, most: int) -> bytes | None:
 
 
 def _parse(asked: type[Asked], data: bytes, name: str) -> Asked:
+    if b"\\u0000" in data:
+        raise InvalidInput(f"{name} contains the character U+0000, which no database keeps; leave it out")
     try:
         return asked.model_validate_json(data)
     except ValidationError as error:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from gateway import images
-from gateway.api.requests import Gateway, Owner, problems
+from gateway.api.requests import Gateway, Owner, problems, stored
 from gateway.database import reading
 from gateway.intake import KeptImage, keep_image
 from gateway.parts import Parts
@@ -61,7 +61,7 @@ def download_image(
         return Response(status_code=304, headers=headers)
     if request.method == "HEAD":
         return Response(media_type="image/png", headers={**headers, "Content-Length": str(image.bytes)})
-    return Response(gateway.store.get(image_key(image.digest)), media_type="image/png", headers=headers)
+    return Response(stored(gateway, image_key(image.digest)), media_type="image/png", headers=headers)
 
 
 def _keep(gateway: Parts, owner: str, digest: str, data: bytes) -> ImageView:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from gateway import counterfactuals, jobs
-from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, problems
+from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, problems, stored
 from gateway.counterfactuals import Filters
 from gateway.database import reading
 from gateway.tables import Report
@@ -50,4 +50,4 @@ def show_report(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
     if report is None:
         raise NotFound(f"the job is {state}; its report is written when it is done")
     headers = {"Content-Disposition": f'inline; filename="contrafact-{job}.html"', "X-Content-Type-Options": "nosniff"}
-    return HTMLResponse(gateway.store.get(report.object_key), headers=headers)
+    return HTMLResponse(stored(gateway, report.object_key), headers=headers)

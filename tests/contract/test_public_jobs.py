@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gateway.keys import create_key
 from gateway.tables import Job, SourceImage
@@ -191,6 +193,39 @@ def test_a_wrong_form_is_refused_in_words(gateway: Gateway) -> None:
     refused(post("/jobs", json={"task": TASK, "images": []}), 422, "images")
     many = [("images", (f"{i}.png", b"x")) for i in range(1_001)]
     refused(post("/jobs", files=many, data={"task": TASK}), 400, "zip or tar", "PUT /images")
+
+
+NAMES = st.sampled_from(["task", "methods", "models", "classes", "label_map", "ground_truth", "seed", "images", "x"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8) | st.just("dillema"),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8) | st.just("name"), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(spec=st.dictionaries(NAMES, VALUES, max_size=5), with_task=st.booleans(), as_json=st.booleans())
+def test_any_spec_is_a_job_or_a_problem(gateway: Gateway, spec: dict[str, Any], with_task: bool, as_json: bool) -> None:
+    spec = {**spec, "task": TASK} if with_task else spec
+    if as_json:
+        reply = gateway.client.post("/jobs", json=spec)
+    else:
+        reply = gateway.client.post("/jobs", files=images(1), data={"spec": json.dumps(spec)})
+    if reply.status_code != 202:
+        assert reply.status_code in (400, 422), reply.text
+        assert reply.headers["Content-Type"] == "application/problem+json"
+        assert reply.json()["detail"]
+
+
+def test_characters_that_no_database_keeps_are_refused(gateway: Gateway) -> None:
+    refused(create(gateway, task="a\0bc"), 422, "U+0000")
+    refused(gateway.client.get("/jobs/a%00b"), 400, "%00")
+    refused(gateway.client.get("/jobs?cursor=%00"), 400, "%00")
+    manifest = ("manifest", ("m.csv", b"file,label\n1.png,\0\n2.png,\n"))
+    refused(create(gateway, [*images(1, 2), manifest]), 422, "U+0000")
+    assert create(gateway, [("images", ("a\0b\u202f.png", picture()))]).status_code == 202
 
 
 def test_unknown_parameters_and_paths_are_refused(gateway: Gateway) -> None:

@@ -16,7 +16,7 @@ from gateway.archives import ArchiveLimits, Member, is_archive, members
 from shared.problems import Malformed, Problem, TooLarge
 
 LIMITS = ArchiveLimits(files=50, file_bytes=100_000, total_bytes=1_000_000)
-NAMES = st.text(alphabet="abcXYZ09 _-ä漢", min_size=1, max_size=12).map(lambda name: f"{name}.png")
+NAMES = st.text(alphabet="abcXYZ09 _-ä漢\u202f\u200d", min_size=1, max_size=12).map(lambda name: f"{name}.png")
 FILES = st.lists(st.tuples(NAMES, st.binary(max_size=2_000).map(lambda data: b"\x89" + data)), min_size=1, max_size=8)
 
 

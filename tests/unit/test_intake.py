@@ -145,5 +145,6 @@ def test_any_bytes_are_images_or_problems(
     except Problem as problem:
         assert problem.status in (400, 413, 422)  # noqa: PT017
         return
-    assert [source.name for source in taken] == names
+    assert [len(source.name) for source in taken] == [len(name) for name in names]
+    assert not any("\0" in source.name for source in taken)
     assert all((source.image is None) == bool(source.failure) for source in taken)
