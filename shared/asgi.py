@@ -29,7 +29,9 @@ class BoundedRequests:
         try:
             body = await self._read(scope, receive)
         except TooLarge as problem:
-            await problem.response(scope["path"])(scope, receive, send)
+            response = problem.response(scope["path"])
+            response.headers["Connection"] = "close"  # or the server would go on reading what we refused
+            await response(scope, receive, send)
             return
         if body is not None:
             await self._serve(scope, body, receive, send)
