@@ -130,10 +130,10 @@ def kill_again_and_again(directory: Path, services_url: str | None, job: Job, lo
 
 
 def test_ten_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
-    pictures = np.random.default_rng(3).integers(0, 255, (24, 12, 12, 3)).astype(np.uint8)
+    pictures = np.random.default_rng(3).integers(0, 255, (32, 12, 12, 3)).astype(np.uint8)
     spec = '{"task": "name the vehicle", "models": ["m1", "m2"], "ground_truth": "none"}'
     job = Job([(f"{n}.png", encode(picture)) for n, picture in enumerate(pictures)], spec, seconds=60)
-    small = SmallServices(seconds=0.08)
+    small = SmallServices(seconds=0.12)
     with serve(small) as url:
         finish(tmp_path / "undisturbed", url, job)
         undisturbed = small.calls.total()
