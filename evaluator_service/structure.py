@@ -19,7 +19,7 @@ from shared.images import Pixels
 # cv2 would start a thread per core for images that take well under a millisecond.
 cv2.setNumThreads(1)
 
-TOLERANCE = 1 / 128  # of the short side: one pixel of an image of 128
+TOLERANCE = 2 / 128  # of the short side: two pixels of an image of 128
 # The source's edges count only where they are clear; the other image's already where they are faint (at night, in fog).
 SOURCE_THRESHOLDS = (60, 120)
 IMAGE_THRESHOLDS = (30, 80)
