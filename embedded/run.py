@@ -19,6 +19,7 @@ from sqlalchemy import Engine
 
 from embedded.celery_thread import CeleryThread
 from embedded.directory import locked
+from embedded.log import logging_into
 from embedded.serving import ListeningPort
 from gateway import claims
 from gateway.app import create_app
@@ -32,6 +33,7 @@ from shared.profiles import load_profile
 from shared.service import ServiceSettings
 from shared.storage import DirectoryStore
 
+LOG = "contrafact.log"
 DRAIN_SECONDS = 10.0
 DEADLINE_SECONDS = 3000.0  # on a slow machine a rendering waits behind those of all other images in flight
 
@@ -65,6 +67,7 @@ def run_embedded(
     chosen = load_profile(profile)
     with ExitStack() as stack:
         stack.enter_context(locked(directory))
+        stack.enter_context(logging_into(directory / LOG))
         gateway_port = ListeningPort(host, port)
         stack.callback(gateway_port.close)
         if service_urls is None:

@@ -1,0 +1,40 @@
+"""Where an embedded system writes its log: everything into its directory, only what went wrong onto the terminal."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shared.logging import ROOT, JsonFormatter
+
+
+@contextmanager
+def logging_into(path: Path) -> Iterator[None]:
+    """Append JSON lines of the project's loggers to `path`, and warnings in plain words to standard error."""
+    file = logging.FileHandler(path, encoding="utf-8", delay=True)
+    file.setFormatter(JsonFormatter())
+    terminal = logging.StreamHandler()
+    terminal.setLevel(logging.WARNING)
+    terminal.setFormatter(_Short())
+    logger = logging.getLogger(ROOT)
+    logger.setLevel(logging.INFO)
+    handlers = (file, terminal)
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            logger.removeHandler(handler)
+        file.close()
+
+
+class _Short(logging.Formatter):
+    """One line: the traceback is in the file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{record.levelname.lower()}: {record.getMessage()}"
+        error = record.exc_info[1] if record.exc_info else None
+        return f"{line} ({error})" if error else line
