@@ -208,13 +208,13 @@ def _client(url: str, api_key: str) -> Iterator[Client]:
     try:
         yield client
     except ValidationError as error:
-        messages.print(f"error: {validation_sentence(error.errors())}", style="red", markup=False)
+        messages.print(f"error: {validation_sentence(error.errors())}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
     except ValueError as error:
-        messages.print(f"error: {error}", style="red", markup=False)
+        messages.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
     except Problem as problem:
-        messages.print(f"error: {problem.detail}", style="red", markup=False)
+        messages.print(f"error: {problem.detail}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(4 if isinstance(problem, Unreachable | NotReady) else 3) from problem
     finally:
         client.close()
@@ -226,8 +226,9 @@ def _follow(client: Client, detail: JobDetail) -> JobDetail:
         asked = 0.0
         for _ in client.events(detail.id):
             if time.monotonic() - asked > SECONDS_BETWEEN_LOOKS:
-                counts = client.job(detail.id).progress.images
-                bar.update(task, completed=counts.done + counts.failed + counts.cancelled)
+                now = client.job(detail.id).progress
+                finished = now.images.done + now.images.failed + now.images.cancelled
+                bar.update(task, completed=finished, description=now.held_up or "source images")
                 asked = time.monotonic()
         bar.update(task, completed=detail.images)
     return client.job(detail.id)

@@ -132,8 +132,8 @@ class Client:
         while True:
             try:
                 return self.models()
-            except NotReady:
-                if time.monotonic() > give_up:
+            except NotReady as problem:
+                if problem.members.get("failed") is True or time.monotonic() > give_up:
                     raise
                 time.sleep(RETRY_SECONDS)
 

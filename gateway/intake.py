@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from gateway.archives import ArchiveLimits, Member, is_archive, members
-from gateway.manifests import MANIFEST_NAMES, match_labels, parse_manifest, shared_folder
+from gateway.manifests import MANIFEST_NAMES, folder_labels, match_labels, parse_manifest
 from shared.images import canonical
 from shared.problems import InvalidInput, TooLarge
 from shared.storage import ObjectStore, image_key
@@ -164,18 +164,6 @@ def _labels(
     if found:
         return match_labels(parse_manifest(found[0]), names)
     return [None] * len(names) if known_classes is None else folder_labels(names, known_classes)
-
-
-def folder_labels(names: Sequence[str], known_classes: Collection[str]) -> list[str | None]:
-    """Labels from class folders: each file's own folder, if every file lies in one and they look like classes.
-
-    Two folders at least, or a single one that is the name of a known class.
-    """
-    folders = [name.rpartition("/")[0].rpartition("/")[2] for name in names]
-    if len(set(folders)) == 1:
-        return list(folders) if folders[0] in known_classes else [None] * len(names)
-    root = shared_folder(names)
-    return list(folders) if all("/" in name.removeprefix(root) for name in names) else [None] * len(names)
 
 
 def _refuse_if_unusable(sources: Sequence[SourceFile]) -> None:

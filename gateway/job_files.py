@@ -12,8 +12,7 @@ from rich.console import Console
 
 from gateway.archives import is_archive
 from gateway.client import Client
-from gateway.intake import folder_labels
-from gateway.manifests import match_labels, parse_manifest
+from gateway.manifests import folder_labels, match_labels, parse_manifest
 from gateway.printing import progress_bar
 from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 

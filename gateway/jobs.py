@@ -149,7 +149,12 @@ def progress(session: Session, job_id: str) -> Progress:
         cancelled=states.get("cancelled", 0),
     )
     finished = counts.done + counts.failed + counts.cancelled
-    return Progress(images=counts, fraction=finished / max(1, sum(states.values())), funnel=_funnels(session, job_id))
+    return Progress(
+        images=counts,
+        fraction=finished / max(1, sum(states.values())),
+        funnel=_funnels(session, job_id),
+        held_up=_held_up(session, job_id),
+    )
 
 
 def failures(session: Session, job_id: str) -> list[ImageFailure]:
@@ -168,6 +173,17 @@ def view(job: Job) -> JobView:
     return JobView.model_validate(
         {name: getattr(job, name) for name in JobView.model_fields},
     )
+
+
+def _held_up(session: Session, job_id: str) -> str:
+    """Why the source image that was given back last was given back, unless others have come further since."""
+    last = session.execute(
+        select(SourceImage.state, SourceImage.failure)
+        .where(SourceImage.job_id == job_id, SourceImage.state.in_(["pending", "done"]))
+        .order_by(SourceImage.updated_at.desc(), SourceImage.position)
+        .limit(1)
+    ).one_or_none()
+    return last.failure if last is not None and last.state == "pending" else ""
 
 
 def _funnels(session: Session, job_id: str) -> list[FunnelView]:

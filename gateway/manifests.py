@@ -1,11 +1,14 @@
-"""Manifests: which file of a job has which label, as CSV (`file,label`) or JSON Lines (`{"file": …, "label": …}`)."""
+"""Which file of a job has which label: from a manifest, or from class folders.
+
+A manifest is CSV (`file,label`) or JSON Lines (`{"file": …, "label": …}`).
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated
 
 from pydantic import Field, ValidationError
@@ -64,6 +67,18 @@ def match_labels(labels: dict[str, str | None], names: Sequence[str]) -> list[st
     if unlisted := set(keys) - set(labels):
         raise InvalidInput(f"the manifest has no row for {_listing(unlisted)}; add one (its label may be empty)")
     return [labels[key] for key in keys]
+
+
+def folder_labels(names: Sequence[str], known_classes: Collection[str]) -> list[str | None]:
+    """Labels from class folders: each file's own folder, if every file lies in one and they look like classes.
+
+    Two folders at least, or a single one that is the name of a known class.
+    """
+    folders = [name.rpartition("/")[0].rpartition("/")[2] for name in names]
+    if len(set(folders)) == 1:
+        return list(folders) if folders[0] in known_classes else [None] * len(names)
+    root = shared_folder(names)
+    return list(folders) if all("/" in name.removeprefix(root) for name in names) else [None] * len(names)
 
 
 def shared_folder(names: Sequence[str]) -> str:

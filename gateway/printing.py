@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from gateway.analysis.findings import points
+from gateway.analysis.wording import points
 from gateway.report.words import interval
 from shared.schemas.jobs import CounterfactualView, JobDetail, JobsPage, MethodsReply, ModelsListing
 from shared.schemas.results import CellEffect, JobResults, ModelResults
@@ -47,6 +47,8 @@ def job(detail: JobDetail) -> RenderableType:
         f"{counts.in_progress} in progress, {counts.waiting} waiting, {counts.failed} failed, "
         f"{counts.cancelled} cancelled",
     ]
+    if detail.progress.held_up:
+        lines.append(f"held up   {detail.progress.held_up}")
     for funnel in detail.progress.funnel:
         rejected = "".join(f"; {count} rejected by {check}" for check, count in funnel.rejected.items())
         stages = f"{funnel.proposed} proposed, {funnel.rendered} rendered, {funnel.accepted} accepted"

@@ -9,6 +9,7 @@ import numpy as np
 
 from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, sign_flip_p
 from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.wording import points
 from shared.schemas.results import Cell, CellEffect, Interval, Relation, Standing
 from shared.seeds import derive_seed
 
@@ -96,12 +97,6 @@ def _strength(effect: CellEffect) -> tuple[object, ...]:
 def change_in_words(cell: Cell) -> str:
     """What the edits of a cell changed: "with weather changed to night"."""
     return f"with {cell.factor} changed {cell.direction} {cell.value}"
-
-
-def points(share: float) -> str:
-    """A difference in percentage points with its sign: −42, +3, 0."""
-    rounded = round(100 * share)
-    return f"{'−' if rounded < 0 else '+' if rounded > 0 else ''}{abs(rounded)}"
 
 
 def sentence(effect: CellEffect, relation: Relation) -> str:

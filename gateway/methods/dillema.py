@@ -98,24 +98,22 @@ _SYSTEM: dict[Question, str] = {
     "rewrite": f"{_INTRODUCTION} Write the caption with each change made. Copy everything else word for word. The "
     "answer to the task must stay the same.",
 }
-_EXAMPLE_CAPTION = "A photo of a brown horse in a stable. It is a windy morning."
-_EXAMPLE = f"Task: name the animal\nClass: horse\nCaption: {_EXAMPLE_CAPTION}"
+_EXAMPLE = "Task: name the animal\nClass: horse\nCaption: One brown horse grazes near stables. Strong winds blow this early morning."
 _EXAMPLE_TURNS: dict[Question, tuple[str, str]] = {
     "keywords": (
         _EXAMPLE,
-        '{"keywords":[{"phrase":"photo","factor":"domain","value":"photo"},'
-        '{"phrase":"brown","factor":"adjective","value":"brown"},'
-        '{"phrase":"in a stable","factor":"background","value":"stable"},'
-        '{"phrase":"windy","factor":"weather","value":"wind"},'
-        '{"phrase":"morning","factor":"weather","value":"morning"}]}',
+        '{"keywords":[{"phrase":"brown","factor":"adjective","value":"brown"},'
+        '{"phrase":"near stables","factor":"background","value":"stable"},'
+        '{"phrase":"Strong winds","factor":"weather","value":"wind"},'
+        '{"phrase":"early morning","factor":"weather","value":"morning"}]}',
     ),
     "alternatives": (
-        f"{_EXAMPLE}\nPhrase: windy",
-        '{"alternatives":[{"phrase":"calm","value":"calm"},{"phrase":"stormy","value":"storm"}]}',
+        f"{_EXAMPLE}\nPhrase: near stables",
+        '{"alternatives":[{"phrase":"along railways","value":"railway"},{"phrase":"beside rivers","value":"river"}]}',
     ),
     "rewrite": (
-        f"{_EXAMPLE}\nChange: windy -> stormy",
-        '{"caption":"A photo of a brown horse in a stable. It is a stormy morning."}',
+        f"{_EXAMPLE}\nChange: brown -> gray",
+        '{"caption":"One gray horse grazes near stables. Strong winds blow this early morning."}',
     ),
 }
 

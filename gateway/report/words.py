@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 from markupsafe import Markup, escape
 
-from gateway.analysis.findings import points
+from gateway.analysis.wording import points
 from shared.schemas.jobs import ChangeView, PredictionView
 from shared.schemas.results import Cell, Interval, Rate
 

@@ -138,6 +138,7 @@ class Progress(Contract):
     images: ImageCounts
     fraction: float
     funnel: list[FunnelView]
+    held_up: Annotated[str, Field(description="what the work waits for, if a service is in trouble; else empty")] = ""
 
 
 class JobView(Contract):

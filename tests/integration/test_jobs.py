@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from gateway import counterfactuals, images, jobs
+from gateway import claims, counterfactuals, images, jobs
 from gateway.catalogue import Plan
 from gateway.counterfactuals import Filters
 from gateway.database import Sessions, reading
@@ -82,6 +82,26 @@ def test_racing_requests_with_one_key_make_one_job(sessions: Sessions) -> None:
         assert session.scalar(select(func.count()).select_from(SourceImage)) == 3
     with pytest.raises(Conflict):
         create(sessions, order(1, 2, 3, key="k", seed=1))
+
+
+def test_progress_says_what_the_work_waits_for(sessions: Sessions) -> None:
+    job, _ = create(sessions, order(1, 2))
+
+    def held_up() -> str:
+        with reading(sessions) as session:
+            return jobs.show(session, LOCAL_OWNER, job).progress.held_up
+
+    assert held_up() == ""
+    with sessions.begin() as session:
+        lease = claims.claim(session, 60)
+        assert lease is not None
+        assert claims.release(session, lease, "caption_service cannot be reached", delay=0)
+    assert held_up() == "caption_service cannot be reached"
+    with sessions.begin() as session:
+        lease = claims.claim(session, 60)
+        assert lease is not None
+        assert claims.finish(session, lease)
+    assert held_up() == ""
 
 
 def test_pages_of_jobs_hold_each_once(sessions: Sessions) -> None:
