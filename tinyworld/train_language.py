@@ -1,9 +1,9 @@
 """Train the tiny language model: `python -m tinyworld.train_language --seconds 840`.
 
 A Llama of 3 million parameters learns DILLEMA's three questions. Everything before the question itself (system
-message, worked example) is the same for all examples of a kind: it is computed once per step and shared. Copying from
-the prompt is learnt first, on random tokens repeated: without that the loss stays on a plateau. Stopping and starting
-again goes on from the last checkpoint in `runs/language`.
+message, worked example) is the same for all examples of a kind: it is computed once per step and shared. The starting
+weights can copy (`induction.py`), and some random tokens repeated keep that up. Stopping and starting again goes
+on from the last checkpoint in `runs/language`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrained
 from gateway.methods.dillema import prompt_digest
 from tinyworld.captions import caption
 from tinyworld.evaluate_language import evaluate
+from tinyworld.induction import ROPE_THETA, write_induction
 from tinyworld.language_examples import KINDS, Example, Kind, Wordings, english_words, example
 from tinyworld.model_card import WEIGHTS, save_model, write_card
 from tinyworld.tokenizer import END, train_tokenizer
@@ -27,8 +28,7 @@ from tinyworld.training_loop import Recipe, device, recipe_record, train, traini
 from tinyworld.world import sample_scene
 
 FOLDER = WEIGHTS / "language"
-COPY_STEPS = 120  # steps of nothing but repeated random tokens
-COPY_SHARE = 0.1  # and their share of the batch afterwards
+_EXTRA_SHARE = 0.1  # rows of repeated random tokens, and of plain captions, relative to the questions
 _SHARES: dict[Kind, float] = {"keywords": 0.3, "alternatives": 0.3, "rewrite": 0.4}
 _TOKENIZER_EXAMPLES = 3_000
 
@@ -36,7 +36,9 @@ _TOKENIZER_EXAMPLES = 3_000
 def main() -> None:
     """Train, judge on held-out scenes, and write weights, tokenizer and card."""
     arguments = training_arguments(__doc__, 840.0)
-    recipe = Recipe("language", arguments.seconds, 48, 2e-3, weight_decay=0.1, ema=0.98, seed=arguments.seed)
+    recipe = Recipe(
+        "language", arguments.seconds, 32, 2e-3, warmup_steps=30, weight_decay=0.1, ema=0.98, seed=arguments.seed
+    )
     tokenizer = build_tokenizer()
     model = build_model(tokenizer).to(device())
     loss = Loss(tokenizer, recipe.batch)
@@ -73,15 +75,27 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         hidden_size=256,
         intermediate_size=448,
         num_hidden_layers=4,
-        num_attention_heads=8,
+        num_attention_heads=4,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
+        attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         attn_implementation="eager",  # its backward is the faster on CPUs
     )
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    vocabulary = tokenizer.get_vocab()
+    write_induction(
+        model,
+        [
+            (vocabulary[word[1:]], token)
+            for word, token in vocabulary.items()
+            if word[0] == "Ġ" and word[1:] in vocabulary
+        ],
+    )
+    return model
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -112,13 +126,11 @@ class Loss:
         where = next(model.parameters()).device
         random = Random(f"language/{step}")
         with torch.autocast(where.type, dtype=torch.bfloat16):
-            if step < COPY_STEPS:
-                return self._loss(model, None, self._copies(random, self.batch))
             losses = [
                 self._loss(model, self.prefix(kind), self._questions(kind, random, round(self.batch * share))) * share
                 for kind, share in _SHARES.items()
             ]
-            rest = max(2, round(self.batch * COPY_SHARE))
+            rest = max(2, round(self.batch * _EXTRA_SHARE))
             losses.append(0.1 * self._loss(model, None, self._copies(random, rest)))
             losses.append(0.1 * self._loss(model, None, self._captions(random, rest)))
         return torch.stack(losses).sum() / 1.2

@@ -98,7 +98,10 @@ _SYSTEM: dict[Question, str] = {
     "rewrite": f"{_INTRODUCTION} Write the caption with each change made. Copy everything else word for word. The "
     "answer to the task must stay the same.",
 }
-_EXAMPLE = "Task: name the animal\nClass: horse\nCaption: One brown horse grazes near stables. Strong winds blow this early morning."
+_EXAMPLE = (
+    "Task: name the animal\nClass: horse\n"
+    "Caption: One brown horse grazes near stables. Strong winds blow this early morning."
+)
 _EXAMPLE_TURNS: dict[Question, tuple[str, str]] = {
     "keywords": (
         _EXAMPLE,
