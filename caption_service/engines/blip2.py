@@ -27,6 +27,7 @@ def load_blip2(profile: Caption, settings: ServiceSettings, make_batcher: MakeBa
     tokenizer = AutoTokenizer.from_pretrained(weights.location, padding_side="left", **at)
     images = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
     processor = Blip2Processor(images, tokenizer, num_query_tokens=model.config.num_query_tokens)
+    _name_image_token(model, tokenizer.convert_tokens_to_ids(processor.image_token.content))
 
     def encode(pixels: Sequence[Pixels], prompt: str) -> dict[str, Tensor]:
         # All rows share one prompt, so none is padded.
@@ -46,3 +47,11 @@ def load_blip2(profile: Caption, settings: ServiceSettings, make_batcher: MakeBa
         length_follows_size=False,
     )
     return InProcessCaptioner(loaded, make_batcher, profile.max_batch, settings.deterministic)
+
+
+def _name_image_token(model: Blip2ForConditionalGeneration, token: int) -> None:
+    """Published checkpoints are older than the image placeholder token: their configuration names none."""
+    if model.config.image_token_index is None:
+        model.config.image_token_index = token
+        if token >= model.get_input_embeddings().num_embeddings:
+            model.resize_token_embeddings(token + 1, mean_resizing=False)

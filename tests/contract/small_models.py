@@ -5,6 +5,7 @@ They say nothing sensible; they are for what does not depend on that: loading, b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -36,9 +37,9 @@ CHAT_TEMPLATE = (
 )
 
 
-def byte_tokenizer() -> PreTrainedTokenizerFast:
+def byte_tokenizer(special: Sequence[str] = SPECIAL) -> PreTrainedTokenizerFast:
     """One token per byte, one merge (llama.cpp wants one), plus the special ones."""
-    pieces = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
+    pieces = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
     blank = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[("t", "h")]))
     blank.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     blank.decoder = decoders.ByteLevel()
@@ -48,7 +49,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
         pad_token="<pad>",
         bos_token="<s>",
         eos_token="</s>",
-        additional_special_tokens=["<image>"],
+        additional_special_tokens=list(special[3:]),
         chat_template=CHAT_TEMPLATE,
         padding_side="left",
     )
@@ -80,9 +81,9 @@ def save_llama(folder: Path) -> Path:
     return folder
 
 
-def save_blip2(folder: Path) -> Path:
-    """Blip2ForConditionalGeneration with OPT, as Salesforce/blip2-opt-*."""
-    tokenizer = byte_tokenizer()
+def save_blip2(folder: Path, *, image_token: bool = True) -> Path:
+    """Blip2ForConditionalGeneration with OPT, as Salesforce/blip2-opt-*; older ones have no image placeholder token."""
+    tokenizer = byte_tokenizer(SPECIAL if image_token else SPECIAL[:3])
     vision = Blip2VisionConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=8
     )
@@ -106,7 +107,7 @@ def save_blip2(folder: Path) -> Path:
         qformer_config=queries,
         text_config=language,
         num_query_tokens=4,
-        image_token_index=IMAGE,
+        image_token_index=IMAGE if image_token else None,
         initializer_range=0.3,
     )
     torch.manual_seed(0)
@@ -119,7 +120,11 @@ def save_blip2(folder: Path) -> Path:
         generation.pad_token_id, generation.bos_token_id, generation.eos_token_id = PAD, BOS, EOS
     model.save_pretrained(folder)
     images = BlipImageProcessorPil(size={"height": 32, "width": 32})
-    Blip2Processor(images, tokenizer, num_query_tokens=4).save_pretrained(folder)
+    if image_token:
+        Blip2Processor(images, tokenizer, num_query_tokens=4).save_pretrained(folder)
+    else:
+        images.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     return folder
 
 

@@ -125,6 +125,18 @@ def test_the_openapi_document_describes_request_reply_and_deadline(profile: Path
     assert {"CaptionRequest", "CaptionReply", "ImagePayload"} <= set(document["components"]["schemas"])
 
 
+def test_older_blip2_checkpoints_get_their_placeholder_token(tmp_path: Path) -> None:
+    """Published BLIP-2 weights, among them those of profile `paper`, are older than the token that marks the image."""
+    save_blip2(tmp_path / "captioner", image_token=False)
+    profile = write_profile(tmp_path, caption_engine="blip2")
+
+    async def main() -> list[str]:
+        async with serving(create_app(settings(profile))) as client:
+            return await ask(client, payloads(3), prompt="a photo of")
+
+    assert len(set(asyncio.run(main()))) > 1
+
+
 def test_missing_weights_are_named_by_readyz(tmp_path: Path) -> None:
     profile = write_profile(tmp_path, caption_engine="blip2")
 

@@ -1,0 +1,126 @@
+"""Profiles: the shipped ones are whole and pinned, broken ones are refused in a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.methods.dillema import DillemaParameters
+from shared.profiles import Profile, ProfileError, load_profile, shipped_profiles
+from shared.weights import REPOSITORY, Server, Weights, digest_folder
+
+DOCUMENT = REPOSITORY / "docs" / "profiles.md"
+
+
+def sources(profile: Profile) -> Iterator[Weights | Server]:
+    """Everything that a profile loads or asks."""
+    for section in (profile.caption, profile.language):
+        source = section.weights or section.server
+        assert source is not None
+        yield source
+    yield profile.diffusion.base
+    yield from profile.diffusion.controlnets.values()
+    if profile.diffusion.segmenter is not None:
+        yield profile.diffusion.segmenter
+    yield profile.evaluator.scorer
+    yield from profile.evaluator.models_under_test.values()
+
+
+def test_three_profiles_are_shipped_under_their_own_names() -> None:
+    assert set(shipped_profiles()) == {"tiny", "paper", "modern"}
+    for name in shipped_profiles():
+        assert load_profile(name).profile.name == name
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_hub_weights_are_pinned_by_commit_and_licensed(name: str) -> None:
+    for source in sources(load_profile(name)):
+        if isinstance(source, Server) or source.hub:
+            assert re.fullmatch("[0-9a-f]{40}", source.revision), source
+        assert source.licence
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_default_parameters_are_ones_that_the_method_takes(name: str) -> None:
+    profile = load_profile(name)
+    parameters = DillemaParameters.model_validate(profile.methods.get("dillema", {}))
+    assert parameters.control in profile.diffusion.controlnets
+    assert parameters.control_region == "full" or profile.diffusion.segmenter is not None
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_every_weight_is_documented(name: str) -> None:
+    text = DOCUMENT.read_text()
+    for source in sources(load_profile(name)):
+        assert (source.model if isinstance(source, Server) else source.id) in text
+
+
+def test_tiny_needs_no_network() -> None:
+    assert all(isinstance(source, Weights) and source.path for source in sources(load_profile("tiny")))
+
+
+TINY = shipped_profiles()["tiny"].read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('engine = "blip2"', 'engine = "blip3"', "caption.engine: Input should be 'blip2'"),
+        ("max_batch = 4", "max_batch = 4\nspeed = 9", "speed: Extra inputs are not permitted"),
+        ('path = "tinyworld/weights/captioner"', "", "give either `path`"),
+        ('path = "tinyworld/weights/captioner"', 'hub = "a/b"', "give `revision`"),
+        ('engine = "transformers"', 'engine = "tgi"', "engine 'tgi' needs a table `server` and no `weights`"),
+        ('models = ["street-classifier",', 'models = ["nobody",', "names models under test that the profile lacks"),
+        ("[defaults]", "[thresholds.nearer]\nweather = 0.2\n[defaults]", "thresholds need a `default`"),
+        ("[defaults]", "[defaults", "is not valid TOML"),
+    ],
+)
+def test_broken_profiles_are_refused_in_a_sentence(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in TINY
+    path = tmp_path / "broken.toml"
+    path.write_text(TINY.replace(old, new, 1))
+    with pytest.raises(ProfileError, match=re.escape(says)):
+        load_profile(str(path))
+
+
+def test_an_unknown_profile_names_the_known_ones() -> None:
+    with pytest.raises(ProfileError, match="no profile 'huge': use one of modern, paper, tiny, or the path"):
+        load_profile("huge")
+
+
+def test_paths_count_from_the_profile_that_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(TINY.replace('path = "tinyworld/weights/captioner"', 'path = "mine"'))
+    weights = load_profile(str(path)).caption.weights
+    assert weights is not None
+    assert weights.path == tmp_path / "mine"
+    with pytest.raises(FileNotFoundError, match="no weights at"):
+        _ = weights.location
+    shipped = load_profile("tiny").caption.weights
+    assert shipped is not None
+    assert shipped.id == "tinyworld/weights/captioner"
+
+
+def test_thresholds_fall_back_to_their_default(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(TINY.replace("[defaults]", "[thresholds.nearer]\ndefault = 0.1\nweather = 0.2\n[defaults]"))
+    profile = load_profile(str(path))
+    assert profile.threshold("nearer", "weather") == 0.2
+    assert profile.threshold("nearer", "object") == 0.1
+
+
+def test_the_revision_of_a_folder_follows_what_a_model_reads(tmp_path: Path) -> None:
+    def digest(**files: str) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        return digest_folder(folder)
+
+    plain = digest(model="1", config="2")
+    assert digest(config="2", model="1") == plain
+    assert digest(model="1", config="2", **{"README.md": "card"}) == plain
+    assert len({plain, digest(model="1", config="3"), digest(model="1", conf="2"), digest(model="12", config="")}) == 4
