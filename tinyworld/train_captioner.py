@@ -130,7 +130,7 @@ class SayFactors(nn.Module):
         self.model = model
         self.tower_heads = tower.on_patches
         self.query_heads = FactorHeads(2 * WIDTH)
-        model.vision_model.rate_factor = 0.3
+        model.vision_model.rate_factor = 0.5
 
     def loss(self, values: Tensor, ids: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
         """Weighted next-token loss plus the factor losses. ids, weights (batch, tokens), ids from `BOS` to `EOS`."""
@@ -268,5 +268,5 @@ def _batch(data: Pictures, step: int, recipe: Recipe) -> tuple[Tensor, list[Desc
 
 
 if __name__ == "__main__":
-    arguments = training_arguments(__doc__, seconds=1_080)
-    train_captioner(0.4 * arguments.seconds, 0.6 * arguments.seconds, arguments.seed)
+    arguments = training_arguments(__doc__, seconds=1_520)
+    train_captioner(0.52 * arguments.seconds, 0.48 * arguments.seconds, arguments.seed)

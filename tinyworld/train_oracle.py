@@ -45,7 +45,7 @@ from tinyworld.training_loop import Recipe, recipe_record, train, training_argum
 from tinyworld.world import sample_scene
 
 PICTURES = 10_000
-ROUND_TRIPS = 2_000
+ROUND_TRIPS = 1_500
 _SPOILT_OBJECT = 0.12  # share of pictures without a whole object
 
 
