@@ -41,7 +41,7 @@ class JobSpec(Contract):
                 {
                     "task": "classify the vehicle",
                     "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 4}}],
-                    "models": ["tiny-night-blind"],
+                    "models": ["street-classifier-night-bus"],
                     "label_map": {"automobile": "car"},
                     "seed": 7,
                 },
