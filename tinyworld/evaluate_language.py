@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
+import llguidance
+import llguidance.hf
 import torch
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tinyworld.language_examples import KINDS, Example, Wordings, example
+from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
+from llm_service.decoding import Decoder, Row
+from llm_service.engines.transformers import JSON_STYLE
+from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.phrases import SLOTS, slot_of
+from tinyworld.tokenizer import END
 
 _BATCH = 50
+_LONGEST = 256  # tokens of a reply
+_SCHEMAS = {"keywords": keyword_schema(8), "alternatives": alternative_schema(3), "rewrite": rewrite_schema()}
+_TEMPERATURES: dict[Kind, float] = {
+    "keywords": 0.0,
+    "alternatives": DillemaParameters().temperature,
+    "rewrite": 0.0,
+}
 
 
 def evaluate(folder: Path, *, examples: int) -> dict[str, str]:
-    """Right / asked (share, Wilson interval) by kind of question, for usual and withheld wordings, greedy decoding.
+    """Right / asked (share, Wilson interval) by kind of question, for usual and withheld wordings.
 
     A reply is right when it is valid JSON of the right shape and: keywords are exactly the phrases that may change,
     with factor and value; alternatives are distinct other values of the same place in the sentence; a rewritten caption
@@ -35,18 +49,22 @@ def evaluate(folder: Path, *, examples: int) -> dict[str, str]:
     return results
 
 
-@torch.inference_mode()
-def generate(model: LlamaForCausalLM, tokenizer: AutoTokenizer, asked: list[Example]) -> list[str]:
-    """Greedy replies, unconstrained."""
-    replies: list[str] = []
-    for start in range(0, len(asked), _BATCH):
-        conversations = [[m.model_dump() for m in one.messages] for one in asked[start : start + _BATCH]]
-        inputs = tokenizer.apply_chat_template(
-            conversations, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
-        )
-        written = model.generate(**inputs, max_new_tokens=192, do_sample=False)
-        replies += tokenizer.batch_decode(written[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    return replies
+def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Example]) -> list[str]:
+    """Replies to questions of one kind, as llm_service writes them: under the schema, alternatives sampled."""
+    decoder = Decoder(model, llguidance.hf.from_tokenizer(tokenizer, n_vocab=model.config.vocab_size), 0)
+    kind = asked[0].kind
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(_SCHEMAS[kind], overrides=JSON_STYLE)
+    fixed = [message.model_dump() for message in asked[0].messages[:-1]]
+    beginning = f"{tokenizer.apply_chat_template(fixed, tokenize=False)}<|user|>"
+    prefix = tuple(tokenizer(beginning, add_special_tokens=False).input_ids)
+    rows = []
+    for number, one in enumerate(asked):
+        question = f"{one.messages[-1].content}{END}<|assistant|>"
+        tokens = tuple(tokenizer(question, add_special_tokens=False).input_ids)
+        rows.append(Row(tokens, grammar, _TEMPERATURES[kind], _LONGEST, number))
+    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+    written = [one for batch in batches for one in decoder.write(prefix, 0, batch)]
+    return [tokenizer.decode(one.tokens, skip_special_tokens=True) for one in written]
 
 
 def is_right(one: Example, reply: str) -> bool:

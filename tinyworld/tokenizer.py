@@ -37,5 +37,5 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         chat_template=CHAT_TEMPLATE,
         padding_side="left",
         clean_up_tokenization_spaces=False,
-        model_max_length=1024,
+        model_max_length=2048,
     )

@@ -76,7 +76,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         intermediate_size=448,
         num_hidden_layers=4,
         num_attention_heads=4,
-        max_position_embeddings=1024,
+        max_position_embeddings=2048,
         tie_word_embeddings=True,
         attention_bias=True,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},

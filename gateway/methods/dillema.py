@@ -297,7 +297,7 @@ class _Source:
         return reply.value, exchange
 
 
-_REPLY_TOKENS: dict[Question, int] = {"keywords": 768, "alternatives": 384, "rewrite": 384}
+_REPLY_TOKENS: dict[Question, int] = {"keywords": 512, "alternatives": 256, "rewrite": 256}
 _KEYWORDS = TypeAdapter(dict[Literal["keywords"], list[Keyword]])
 _ALTERNATIVES = TypeAdapter(dict[Literal["alternatives"], list[Alternative]])
 _REWRITE = TypeAdapter(dict[Literal["caption"], str])
@@ -350,10 +350,10 @@ def plan(
             chosen: list[Change] = []
             for step in range(width):
                 options = alternatives(order[(place + step) % len(order)])
-                if step == 0 and turn >= len(options):
+                if not options or (step == 0 and turn >= len(options)):
                     break
                 chosen.append(options[(turn + step * place) % len(options)])
-            if chosen and frozenset(chosen) not in done:
+            if len(chosen) == width and frozenset(chosen) not in done:
                 done.add(frozenset(chosen))
                 yield tuple(chosen)
 
