@@ -47,7 +47,7 @@ async def generate(model: LanguageModel, request: GenerateRequest, deadline: flo
 def read(written: Completion, validator: Draft202012Validator) -> tuple[JsonValue, str | None]:
     """The value of a reply and what is wrong with it (None when nothing is)."""
     if not written.finished:
-        return None, f"cut off after {written.completion_tokens} tokens (raise max_tokens)"
+        return None, f"cut off after {written.completion_tokens} tokens (raise max_tokens or shorten the prompt)"
     try:
         value: JsonValue = json.loads(written.text)
     except json.JSONDecodeError as error:

@@ -53,16 +53,14 @@ class TransformersLanguageModel:
         self._batcher = make_batcher(self._run, max_batch)
 
     async def write(self, request: GenerateRequest, deadline: float) -> Completion:
-        """One reply under the request's schema. Raises InvalidInput when prompt and reply do not fit the model."""
+        """One reply under the request's schema, as long as the model has room. Raises InvalidInput when it has none."""
         prefix, rest = await asyncio.to_thread(self.tokenize, request.messages)
         prompt = len(prefix) + len(rest)
-        if prompt + request.max_tokens + LENGTH_STEP > self._longest:
-            raise InvalidInput(
-                f"the prompt's {prompt} tokens and max_tokens {request.max_tokens} exceed the model's {self._longest}; "
-                "shorten the messages or lower max_tokens"
-            )
+        room = self._longest - LENGTH_STEP - prompt
+        if room < 1:
+            raise InvalidInput(f"the prompt has {prompt} tokens, the model reads {self._longest}; shorten the messages")
         grammar = llguidance.LLMatcher.grammar_from_json_schema(request.json_schema, overrides=JSON_STYLE)
-        row = Row(rest, grammar, request.temperature, request.max_tokens, request.seed)
+        row = Row(rest, grammar, request.temperature, min(request.max_tokens, room), request.seed)
         key = BatchKey("write", prefix, self._padded(len(rest)))
         written = await self._batcher.submit(row, key=key, deadline=deadline)
         assert isinstance(written, Written)

@@ -184,7 +184,7 @@ def test_a_truncated_reply_is_retried_once_and_then_a_typed_problem(profile: Pat
     assert reply.status_code == 502
     document = reply.json()
     assert document["type"] == "urn:contrafact:problem:generation-failed"
-    assert document["faults"] == ["cut off after 5 tokens (raise max_tokens)"] * 2
+    assert document["faults"] == ["cut off after 5 tokens (raise max_tokens or shorten the prompt)"] * 2
 
 
 BOUNDED = {"type": "string", "maxLength": 5}
@@ -216,7 +216,7 @@ def test_requests_that_do_not_fit_are_refused_in_a_sentence(profile: Path) -> No
     long = "very " * 3_500
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("/v1/generate", asked("A bus.", json_schema={"type": "string"}).model_dump(mode="json"), "maxLength"),
-        ("/v1/generate", asked(long).model_dump(mode="json"), "exceed the model's 4096"),
+        ("/v1/generate", asked(long).model_dump(mode="json"), "the model reads 4096; shorten the messages"),
         ("/v1/score", {"texts": [long]}, "a text to score must have"),
         ("/v1/score", {"texts": []}, "at least 1 item"),
     ]
