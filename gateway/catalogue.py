@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from gateway.methods import METHODS
 from shared.problems import InvalidInput, validation_sentence
@@ -37,7 +37,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
     classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
     return Plan(
         methods=[
-            {"name": name, "parameters": _parameters(name, {**profile.methods.get(name, {}), **given})}
+            {"name": name, "parameters": _parameters(name, {**_defaults(name, profile), **given})}
             for name, given in methods.items()
         ],
         models=models,
@@ -50,7 +50,7 @@ def methods_listing(profile: Profile) -> MethodsReply:
     listing = []
     for name, method in METHODS.items():
         schema = method.parameters.model_json_schema()
-        for parameter, value in profile.methods.get(name, {}).items():
+        for parameter, value in _defaults(name, profile).items():
             schema["properties"][parameter]["default"] = value
         listing.append(
             MethodInfo(
@@ -62,6 +62,14 @@ def methods_listing(profile: Profile) -> MethodsReply:
             )
         )
     return MethodsReply(methods=listing)
+
+
+def _defaults(name: str, profile: Profile) -> dict[str, JsonValue]:
+    """The profile's parameters of a method, with the thresholds of its scorer where the method takes them."""
+    defaults: dict[str, JsonValue] = {}
+    if name in METHODS and "thresholds" in METHODS[name].parameters.model_fields:
+        defaults["thresholds"] = {check: dict(limits) for check, limits in profile.thresholds.items()}
+    return defaults | profile.methods.get(name, {})
 
 
 def models_listing(profile: Profile, known: Sequence[ModelUnderTestInfo]) -> ModelsListing:
