@@ -125,7 +125,7 @@ def _spec(spec: bytes | None, task: bytes | None) -> JobSpec:
         return _parse(JobSpec, spec, "spec")
     try:
         merged = {"task": task.decode()} if spec is None else {"task": task.decode(), **json.loads(spec)}
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise Malformed(f"spec is not a JSON object, or task is not UTF-8: {error}") from error
     if merged["task"] != task.decode():
         raise InvalidInput("`task` and the task in `spec` differ; send one of them")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from shared.schemas.base import Contract
 from shared.schemas.results import JobResults
@@ -29,6 +30,15 @@ class MethodChoice(Contract):
 
     name: Name
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @field_validator("parameters")
+    @classmethod
+    def _is_json(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError as error:
+            raise ValueError("a number is infinite, NaN or of thousands of digits; give an ordinary one") from error
+        return value
 
 
 class JobSpec(Contract):

@@ -171,6 +171,7 @@ def test_the_same_idempotency_key_makes_one_job(gateway: Gateway) -> None:
         ({"methods": ["dilemma"]}, ("no method 'dilemma'", "dillema")),
         ({"methods": [{"name": "dillema", "parameters": {"step": 1}}]}, ("no field step", "counterfactuals_per_image")),
         ({"methods": [{"name": "dillema", "parameters": {"steps": 0}}]}, ("steps", "greater than or equal to 1")),
+        ({"methods": [{"name": "dillema", "parameters": {"guidance": float("inf")}}]}, ("ordinary",)),
         ({"methods": ["dillema", "dillema"]}, ("more than once",)),
         ({"models": ["resnet"]}, ("no model under test 'resnet'", "street-classifier")),
         ({"task": ""}, ("task", "at least 3")),
@@ -188,6 +189,8 @@ def test_a_wrong_form_is_refused_in_words(gateway: Gateway) -> None:
     refused(post("/jobs", files=images(1)), 422, "say what your model does")
     refused(post("/jobs", files=[("spec", ("s", b'{"task": "abc"}'))]), 422, "no images")
     refused(post("/jobs", files=images(1), data={"spec": "{"}), 400, "spec")
+    refused(post("/jobs", files=images(1), data={"spec": "[" * 100_000}), 400, "spec")
+    refused(post("/jobs", files=images(1), data={"spec": "[" * 100_000, "task": TASK}), 400, "spec")
     refused(post("/jobs", files=[("images", (None, "text")), *images(1)], data={"task": TASK}), 422, "with the @")
     refused(post("/jobs", content=b"x", headers={"Content-Type": "text/plain"}), 415, "multipart/form-data")
     refused(post("/jobs", json={"task": TASK, "images": []}), 422, "images")
@@ -210,7 +213,8 @@ VALUES = st.recursive(
 def test_any_spec_is_a_job_or_a_problem(gateway: Gateway, spec: dict[str, Any], with_task: bool, as_json: bool) -> None:
     spec = {**spec, "task": TASK} if with_task else spec
     if as_json:
-        reply = gateway.client.post("/jobs", json=spec)
+        headers = {"Content-Type": "application/json"}
+        reply = gateway.client.post("/jobs", content=json.dumps(spec), headers=headers)
     else:
         reply = gateway.client.post("/jobs", files=images(1), data={"spec": json.dumps(spec)})
     if reply.status_code != 202:
