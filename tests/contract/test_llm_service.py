@@ -103,7 +103,7 @@ def test_deterministic_replies_are_the_same_alone_and_in_company(profile: Path) 
             turned = await asyncio.gather(*(generate(client, request) for request in requests()[::-1]))
         assert list(together) == alone == list(turned)[::-1]
         assert together[2] == together[-1]  # the same request twice
-        assert len({reply.text for reply in together}) > 8
+        assert len({reply.text for reply in together}) > 4
 
     asyncio.run(main())
 
