@@ -27,7 +27,11 @@ def load_image_text_to_text(
         weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
     )
     model.eval().to(device)
-    processor = AutoProcessor.from_pretrained(weights.location, backend="pil", **at)
+    try:
+        # Not backend="pil": processors that also take videos (Qwen-VL's) have none, not even where nobody sends any.
+        processor = AutoProcessor.from_pretrained(weights.location, **at)
+    except ImportError as error:
+        raise ImportError(f"the processor of {weights.id} wants torchvision; install torchvision") from error
     processor.tokenizer.padding_side = "left"
 
     def encode(pixels: Sequence[Pixels], prompt: str) -> dict[str, Tensor]:
