@@ -21,7 +21,8 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
@@ -139,6 +140,7 @@ class ModelService(Generic[Model]):
             parts += [f"batch {batcher.policy.max_batch}" for batcher in self._batchers]
         for item in weights:
             parts += [item.role, item.id, item.revision, item.dtype]
+        parts += _library_versions()
         return ServiceInfo(
             service=self.name,
             profile=self._settings.profile,
@@ -256,6 +258,15 @@ class ModelService(Generic[Model]):
 
     async def _info(self) -> ServiceInfo:
         return self.info()
+
+
+def _library_versions() -> list[str]:
+    """Versions of the libraries that compute replies, as far as they are installed; another version may round anew."""
+    found = []
+    for name in ("torch", "transformers", "diffusers", "llguidance"):
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return found
 
 
 async def _healthz() -> dict[str, str]:
