@@ -41,6 +41,7 @@ class Squares:
         self.ran: list[int] = []
         self.loads = threading.Event()
         self.runs = threading.Event()
+        self.entered = threading.Event()
         self.loads.set()
         self.runs.set()
 
@@ -49,7 +50,17 @@ class Squares:
         self.batcher = make_batcher(self.run, 1)
         return self
 
+    def close(self) -> None:
+        """Let the next batch wait at the gate."""
+        self.entered.clear()
+        self.runs.clear()
+
+    def at_the_gate(self) -> None:
+        """Return once a batch waits there."""
+        assert self.entered.wait(10)
+
     def run(self, key: str, items: Sequence[int]) -> list[int]:
+        self.entered.set()
         self.runs.wait(10)
         self.ran += items
         return [item * item for item in items]
@@ -117,12 +128,12 @@ def test_not_ready_is_a_problem_that_says_when_to_come_back() -> None:
 
 def test_a_client_that_leaves_costs_nothing(squares: Squares, url: str) -> None:
     ready(url)
-    squares.runs.clear()
+    squares.close()
 
     async def leave() -> None:
         async with httpx.AsyncClient(timeout=10) as client:
             first = asyncio.create_task(client.post(f"{url}/v1/squares", json={"number": 1}))
-            await asyncio.sleep(0.2)  # it runs, at the gate
+            await asyncio.to_thread(squares.at_the_gate)
             second = asyncio.create_task(client.post(f"{url}/v1/squares", json={"number": 2}))
             while await asyncio.to_thread(waiting, url) != 1:
                 await asyncio.sleep(0.01)
@@ -142,10 +153,10 @@ def test_a_client_that_leaves_costs_nothing(squares: Squares, url: str) -> None:
 
 def test_a_deadline_that_passes_is_504_and_costs_nothing(squares: Squares, url: str) -> None:
     ready(url)
-    squares.runs.clear()
+    squares.close()
     blocker = threading.Thread(target=ask, args=(url, 1))
     blocker.start()
-    time.sleep(0.2)
+    squares.at_the_gate()
     reply = ask(url, 2, **{"X-Deadline-Seconds": "0.1"})
     assert (reply.status_code, reply.json()["type"]) == (504, "urn:contrafact:problem:deadline-exceeded")
     squares.runs.set()
@@ -156,12 +167,12 @@ def test_a_deadline_that_passes_is_504_and_costs_nothing(squares: Squares, url: 
 
 def test_a_full_line_is_429_with_retry_after(squares: Squares, url: str) -> None:
     ready(url)
-    squares.runs.clear()
+    squares.close()
     asking = [threading.Thread(target=ask, args=(url, number)) for number in (1, 2, 3)]
     for place, thread in enumerate(asking):
         thread.start()
         if place == 0:
-            time.sleep(0.2)  # it leaves the line and runs, at the gate
+            squares.at_the_gate()
     wait_until(lambda: waiting(url) == 2)
     reply = ask(url, 4)
     assert reply.status_code == 429
@@ -205,10 +216,11 @@ def test_stopping_finishes_what_waits(squares: Squares) -> None:
     replies: list[httpx.Response] = []
     with listening(service.app) as url:
         ready(url)
-        squares.runs.clear()
+        squares.close()
         asking = [threading.Thread(target=lambda number=number: replies.append(ask(url, number))) for number in (1, 2)]
         for thread in asking:
             thread.start()
+        squares.at_the_gate()
         wait_until(lambda: waiting(url) == 1)
         threading.Timer(0.3, squares.runs.set).start()
     for thread in asking:
