@@ -295,3 +295,55 @@ def test_metrics_count_what_happened() -> None:
         'contrafact_waiting{service="test"} 0.0',
     ):
         assert line in text
+
+
+@given(
+    plans=st.lists(
+        st.tuples(
+            st.sampled_from("ab"),
+            st.sampled_from(["patient", "hasty", "leaves"]),
+            st.integers(0, 4),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    fits=st.integers(1, 4),
+)
+@settings(deadline=None, max_examples=25)
+def test_whatever_happens_everybody_is_answered_and_nothing_runs_twice(
+    plans: list[tuple[str, str, int]], fits: int
+) -> None:
+    done: list[int] = []
+
+    def run(key: str, items: Sequence[int]) -> list[int]:
+        if len(items) > fits:
+            raise OutOfMemory("too many")
+        time.sleep(0.001)
+        done.extend(items)
+        return [-item for item in items]
+
+    registry = CollectorRegistry()
+    owner = batcher(run, registry, max_batch=4, max_wait=0.001, capacity=30)
+
+    async def one(number: int, key: str, mood: str, delay: int) -> int | BaseException:
+        await asyncio.sleep(delay / 1000)
+        asked = asyncio.ensure_future(owner.submit(number, key=key, deadline=soon(0.004 if mood == "hasty" else 10.0)))
+        if mood == "leaves":
+            await asyncio.sleep(0.002)
+            asked.cancel()
+        return (await asyncio.gather(asked, return_exceptions=True))[0]
+
+    async def main() -> list[int | BaseException]:
+        return await asyncio.gather(*(one(number, *plan) for number, plan in enumerate(plans)))
+
+    outcomes = asyncio.run(main())
+    owner.drain()
+    assert len(set(done)) == len(done)
+    for number, ((_, mood, _), outcome) in enumerate(zip(plans, outcomes, strict=True)):
+        if isinstance(outcome, int):
+            assert outcome == -number
+            assert number in done
+        else:
+            allowed = {"patient": Overloaded, "hasty": (Overloaded, DeadlineExceeded)}
+            assert isinstance(outcome, allowed.get(mood, (Overloaded, asyncio.CancelledError)))
+    assert 'contrafact_waiting{service="test"} 0.0' in generate_latest(registry).decode()
