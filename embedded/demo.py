@@ -20,6 +20,7 @@ from embedded.demo_picture import draw_finding
 from embedded.run import run_embedded
 from gateway.cli import app
 from gateway.client import Client
+from shared.schemas.results import JobResults
 from tinyworld.demo_images import write_demo_images
 
 TASK = "classify the vehicle in a street photo"
@@ -37,8 +38,8 @@ def main() -> None:
     print(f"\n{time.monotonic() - started:.0f} seconds in all.")
 
 
-def run_demo(directory: Path, per_class: int) -> str:
-    """Draw the pictures, run the job, print the findings, write the report; returns the job's id."""
+def run_demo(directory: Path, per_class: int) -> JobResults:
+    """Draw the pictures, run the job, print the findings, write the report; returns what was measured."""
     images, page = directory / "images", directory / "report.html"
     write_demo_images(images, CLASSES, per_class)
     print(f"Drew {per_class * len(CLASSES)} pictures into {images}, with their labels in manifest.csv.")
@@ -48,14 +49,16 @@ def run_demo(directory: Path, per_class: int) -> str:
         submit = ["submit", str(images), "--labels", str(images / "manifest.csv"), "--task", TASK]
         job = _say_and_run([*submit, "--set", 'factors=["weather"]', "--wait"]).splitlines()[0]
         _say_and_run(["report", job, "--out", str(page)])
-        client = Client(system.base_url)
-        picture = draw_finding(client, job, directory / "finding.png")
-        client.close()
+        with contextlib.closing(Client(system.base_url)) as client:
+            picture = draw_finding(client, job, directory / "finding.png")
+            measured = client.results(job, {}, limit=1).metrics
     print(f"\nThe report, one page that needs nothing else:  {page}")
     if picture is not None:
         print(f"Its first finding in one picture:              {picture}")
     print("Run it again and it takes seconds: every model call is recorded, and found again.")
-    return job
+    if measured is None:
+        raise SystemExit(f"job {job} ended without results")
+    return measured
 
 
 def _say_and_run(arguments: list[str]) -> str:

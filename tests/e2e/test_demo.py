@@ -1,0 +1,43 @@
+"""The demo as a newcomer runs it: the planted weakness is found, nothing else is, and a second run repeats nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from embedded.demo import run_demo
+from gateway.database import open_engine
+from gateway.tables import RecordedCall
+from shared.schemas.results import Cell
+
+
+def recorded_calls(directory: Path) -> int:
+    engine = open_engine(f"sqlite:///{directory / 'data' / 'contrafact.db'}")
+    with engine.connect() as connection:
+        count = connection.scalar(select(func.count()).select_from(RecordedCall))
+    engine.dispose()
+    return count or 0
+
+
+@pytest.mark.slow
+def test_the_demo_finds_what_was_planted_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONTRAFACT_URL", "")  # the demo sets it; put back at the end
+    first = run_demo(tmp_path, per_class=16)
+    findings = {found.model: found.findings for found in first.results}
+    planted = Cell(label="bus", factor="weather", value="night", direction="to")
+    assert [effect.cell for effect in findings["street-classifier-night-bus"]][:1] == [planted]
+    assert findings["street-classifier"] == []
+    assert "`bus` fails" in capsys.readouterr().out
+    page = (tmp_path / "report.html").read_text()
+    assert "street-classifier-night-bus" in page
+    assert 'src="http' not in page
+    assert (tmp_path / "finding.png").stat().st_size > 10_000
+
+    calls = recorded_calls(tmp_path)
+    second = run_demo(tmp_path, per_class=16)
+    assert second.results == first.results
+    assert recorded_calls(tmp_path) == calls
