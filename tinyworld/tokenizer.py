@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 VOCABULARY = 2048
 PAD, BEGIN, END = "<|pad|>", "<|begin|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+# What every reply is held together by: one token each, so that replies are short and their structure is plain.
+JSON_PIECES = (
+    '{"keywords":[{"phrase":"',
+    '{"alternatives":[{"phrase":"',
+    '{"caption":"',
+    '","factor":"',
+    '","value":"',
+    '"},{"phrase":"',
+    '"}]}',
+    '"}',
+)
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -22,12 +33,13 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=VOCABULARY - len(JSON_PIECES),
         special_tokens=[PAD, BEGIN, END, *ROLES],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in JSON_PIECES])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

@@ -37,7 +37,7 @@ def main() -> None:
     """Train, judge on held-out scenes, and write weights, tokenizer and card."""
     arguments = training_arguments(__doc__, 840.0)
     recipe = Recipe(
-        "language", arguments.seconds, 32, 2e-3, warmup_steps=30, weight_decay=0.1, ema=0.98, seed=arguments.seed
+        "language", arguments.seconds, 40, 2e-3, warmup_steps=30, weight_decay=0.1, ema=0.98, seed=arguments.seed
     )
     tokenizer = build_tokenizer()
     model = build_model(tokenizer).to(device())
