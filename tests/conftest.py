@@ -1,4 +1,4 @@
-"""What tests of all kinds share: a database that is SQLite in one run of a test and a real Postgres in the other."""
+"""What tests of all kinds share: a database (SQLite in one run of a test, a real Postgres in the next), and real S3."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from gateway.database import Sessions, migrate, open_engine, open_sessions
+from tests.s3_server import s3_server as s3_server
 
 _numbers = itertools.count()
 

@@ -1,7 +1,4 @@
-"""The object store: the same behaviour from a directory and from a real S3 server.
-
-The S3 half runs where `CONTRAFACT_TEST_S3` names a server, as `http://access:secret@host:port` (percent-encoded).
-"""
+"""The object store: the same behaviour from a directory and from a real S3 server."""
 
 from __future__ import annotations
 
@@ -12,34 +9,27 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from shared.problems import DependencyFailed
 from shared.storage import DirectoryStore, ObjectMissing, ObjectStore, S3Store, image_key
+from tests.s3_server import S3Server
 
-SERVER = os.environ.get("CONTRAFACT_TEST_S3", "")
+
+def s3_store(server: S3Server, secret_key: str) -> S3Store:
+    return S3Store(server.endpoint, f"test-{uuid.uuid4().hex[:12]}", server.access_key, secret_key, secure=False)
 
 
-def s3_store() -> S3Store:
-    parts = urlsplit(SERVER)
-    endpoint = f"{parts.hostname}:{parts.port}"
-    bucket = f"test-{uuid.uuid4().hex[:12]}"
-    store = S3Store(endpoint, bucket, unquote(parts.username or ""), unquote(parts.password or ""), secure=False)
+@pytest.fixture(params=["directory", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "directory":
+        return DirectoryStore(tmp_path)
+    server: S3Server = request.getfixturevalue("s3_server")
+    store = s3_store(server, server.secret_key)
     store.create_bucket()
     store.create_bucket()
     return store
-
-
-@pytest.fixture(
-    params=[
-        "directory",
-        pytest.param("s3", marks=pytest.mark.skipif(not SERVER, reason="CONTRAFACT_TEST_S3 names no S3 server")),
-    ]
-)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return DirectoryStore(tmp_path) if request.param == "directory" else s3_store()
 
 
 def test_put_get_exists_delete(store: ObjectStore) -> None:
@@ -129,3 +119,14 @@ def test_an_unreachable_server_is_a_failed_dependency() -> None:
     store = S3Store("127.0.0.1:9", "bucket", "a:b", "secret", secure=False)
     with pytest.raises(DependencyFailed, match="the object store failed"):
         store.exists("key")
+
+
+def test_a_wrong_secret_is_a_failed_dependency(s3_server: S3Server) -> None:
+    with pytest.raises(DependencyFailed, match="SignatureDoesNotMatch"):
+        s3_store(s3_server, "wrong").create_bucket()
+
+
+def test_a_missing_bucket_is_a_failed_dependency(s3_server: S3Server) -> None:
+    store = s3_store(s3_server, s3_server.secret_key)
+    with pytest.raises(DependencyFailed, match="NoSuchBucket"):
+        store.get("key")
