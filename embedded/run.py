@@ -124,7 +124,7 @@ def _worker(
 
 @contextmanager
 def _model_services(profile: str, deterministic: bool) -> Iterator[dict[ServiceName, str]]:
-    """The ports of the four services at once; one thread imports and serves them, and they load side by side."""
+    """The ports of the four services at once; one thread imports and serves them; they load one after the other."""
     settings = ServiceSettings(profile=profile, deterministic=deterministic, drain_seconds=DRAIN_SECONDS)
     compute_lock = threading.Lock()
     ports: dict[ServiceName, ListeningPort] = {name: ListeningPort() for name in SERVICES}

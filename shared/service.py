@@ -44,6 +44,10 @@ DEADLINE_HEADER = "X-Deadline-Seconds"
 DEFAULT_DEADLINE_SECONDS = 300.0
 MAX_DEADLINE_SECONDS = 3600.0
 
+# Loaders of weights change how modules are made for their whole process while they run ("meta" parameters): two at a
+# time in one process leave models without weights.
+_LOADING = threading.Lock()
+
 logger = logging.getLogger("contrafact.service")
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -201,7 +205,8 @@ class ModelService(Generic[Model]):
 
     def _load(self) -> None:
         try:
-            self._model = self._load_model(self.batcher)
+            with _LOADING:
+                self._model = self._load_model(self.batcher)
         except Exception as error:  # reported by /readyz, so that whoever waits for it learns why
             self._failure = f"{type(error).__name__}: {error}"
             logger.exception("%s failed to load", self.name)

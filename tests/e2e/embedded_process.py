@@ -1,7 +1,11 @@
-"""`python -m tests.e2e.embedded_process DIRECTORY [SERVICES_URL]`: an embedded system to be killed; prints its URL."""
+"""`python -m tests.e2e.embedded_process DIRECTORY [SERVICES_URL]`: an embedded system to be killed; prints its URL.
+
+CONTRAFACT_PROFILE names another profile than `tiny`.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +15,7 @@ from gateway.model_services import SERVICES
 
 directory, *services = sys.argv[1:]
 urls = dict.fromkeys(SERVICES, services[0]) if services else None
-with run_embedded(Path(directory), deterministic=True, service_urls=urls) as system:
+profile = os.environ.get("CONTRAFACT_PROFILE", "tiny")
+with run_embedded(Path(directory), profile, deterministic=True, service_urls=urls) as system:
     print(system.base_url, flush=True)
     threading.Event().wait()
