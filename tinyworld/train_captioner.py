@@ -268,5 +268,5 @@ def _batch(data: Pictures, step: int, recipe: Recipe) -> tuple[Tensor, list[Desc
 
 
 if __name__ == "__main__":
-    arguments = training_arguments(__doc__, seconds=1_520)
-    train_captioner(0.52 * arguments.seconds, 0.48 * arguments.seconds, arguments.seed)
+    arguments = training_arguments(__doc__, seconds=2_200)
+    train_captioner(0.36 * arguments.seconds, 0.64 * arguments.seconds, arguments.seed)

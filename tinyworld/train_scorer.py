@@ -37,7 +37,7 @@ FOLDER = WEIGHTS / "scorer"
 PICTURES = 14_000
 ROUND_TRIPS = 2_000
 WIDTH = 128
-SWAPS = 3  # captions with one factor changed, per picture
+SWAPS = 1  # captions with one factor changed, per picture
 CLASS_PROMPTS = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
 
 
@@ -234,5 +234,5 @@ def _batch(data: Pictures, step: int, recipe: Recipe) -> tuple[Tensor, Tensor, l
 
 
 if __name__ == "__main__":
-    arguments = training_arguments(__doc__, seconds=1_300)
-    train_scorer(0.55 * arguments.seconds, 0.45 * arguments.seconds, arguments.seed)
+    arguments = training_arguments(__doc__, seconds=1_500)
+    train_scorer(0.37 * arguments.seconds, 0.63 * arguments.seconds, arguments.seed)
