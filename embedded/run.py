@@ -8,6 +8,7 @@ Started again on the same directory, after whatever end, it goes on with the job
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -131,6 +132,7 @@ def _model_services(profile: str, deterministic: bool) -> Iterator[dict[ServiceN
     stopping = threading.Event()
 
     def serve_all() -> None:
+        os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would run through our own lines
         for name, port in ports.items():
             if stopping.is_set():
                 return

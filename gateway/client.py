@@ -26,7 +26,7 @@ from shared.schemas.jobs import (
 
 RETRY_SECONDS = 1.0
 MAX_RETRIES = 30
-START_PATIENCE_SECONDS = 120.0
+START_PATIENCE_SECONDS = 600.0
 
 Answered = TypeVar("Answered", bound=Contract)
 
