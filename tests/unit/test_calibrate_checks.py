@@ -13,7 +13,7 @@ from tinyworld.world import EDIT_FACTOR, differing_factors, sample_scene
 
 def test_separated_scores_are_parted_in_the_middle() -> None:
     good, broken = np.linspace(0.6, 1.0, 100), np.linspace(0.0, 0.2, 100)
-    assert threshold(good, broken) == pytest.approx((np.quantile(good, REFUSED, method="lower") + 0.2) / 2)
+    assert threshold(good, broken) == pytest.approx(0.4)
 
 
 def test_overlapping_scores_keep_false_rejects_within_their_share() -> None:
