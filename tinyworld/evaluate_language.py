@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from llm_service.engines.transformers import JSON_STYLE
 from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.phrases import SLOTS, slot_of
 from tinyworld.tokenizer import END
+from tinyworld.world import EDIT_FACTOR
 
 _BATCH = 50
 _LONGEST = 256  # tokens of a reply
@@ -45,8 +47,26 @@ def evaluate(folder: Path, *, examples: int) -> dict[str, str]:
             asked = [example(kind, seed, wordings) for seed in range(examples)]
             replies = generate(model, tokenizer, asked)
             right = sum(is_right(one, reply) for one, reply in zip(asked, replies, strict=True))
-            results[f"{kind}, {'withheld' if withheld else 'usual'} wording"] = rate(right, len(asked))
+            wording = f"{'withheld' if withheld else 'usual'} wording"
+            results[f"{kind}, {wording}"] = rate(right, len(asked))
+            if kind == "keywords":
+                for field, (found, stated) in phrases_found(asked, replies).items():
+                    results[f"{field} among the keywords, {wording}"] = rate(found, stated)
     return results
+
+
+def phrases_found(asked: Sequence[Example], replies: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """By field: how many of the phrases that may change were listed, with the right value, and how many there were."""
+    found: Counter[str] = Counter()
+    stated: Counter[str] = Counter()
+    for one, reply in zip(asked, replies, strict=True):
+        keywords = json.loads(reply)["keywords"] if reply.endswith("]}") else []  # nothing, where it was cut off
+        listed = {(keyword["phrase"], keyword["value"]) for keyword in keywords}
+        for mention in one.description.mentions:
+            if mention.field in EDIT_FACTOR and mention.field != one.forbidden:
+                stated[mention.field] += 1
+                found[mention.field] += (mention.phrase, mention.value) in listed
+    return {field: (found[field], stated[field]) for field in EDIT_FACTOR if stated[field]}
 
 
 def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Example]) -> list[str]:

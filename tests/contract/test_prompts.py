@@ -1,0 +1,47 @@
+"""The shipped language model was trained on the prompts that the method asks today, and answers them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from gateway.methods.dillema import prompt_digest
+from tinyworld.evaluate_language import generate, is_right, phrases_found
+from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
+from tinyworld.model_card import WEIGHTS
+
+FOLDER = WEIGHTS / "language"
+ASKED = 20
+
+
+def test_prompts_have_not_drifted_from_the_weights() -> None:
+    trained_on = json.loads((FOLDER / "training.json").read_text())["prompts"]
+    assert trained_on == prompt_digest(), (
+        "the prompts of gateway/methods/dillema.py changed: train again with python -m tinyworld.train_language"
+    )
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[Kind, tuple[list[Example], list[str]]]:
+    """Held-out questions and the model's replies, by kind."""
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    model = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    asked = {kind: [example(kind, seed, Wordings("final-test", noise=0)) for seed in range(ASKED)] for kind in KINDS}
+    return {kind: (asked[kind], generate(model, tokenizer, asked[kind])) for kind in KINDS}
+
+
+@pytest.mark.parametrize(("kind", "share"), [("alternatives", 0.6), ("rewrite", 0.8)])
+def test_held_out_questions_are_answered(
+    answers: dict[Kind, tuple[list[Example], list[str]]], kind: Kind, share: float
+) -> None:
+    assert sum(map(is_right, *answers[kind])) >= share * ASKED
+
+
+def test_weather_time_and_place_are_found(answers: dict[Kind, tuple[list[Example], list[str]]]) -> None:
+    found = phrases_found(*answers["keywords"])
+    for field in ("weather", "time", "background", "style"):
+        right, stated = found[field]
+        assert right >= 0.75 * stated, field
