@@ -52,8 +52,8 @@ def _draw(client: Client, view: CounterfactualView, found: ModelResults, effect:
         text, colour = _said(prediction, said, view.source.ground_truth)
         draw.text((left, MARGIN + SIDE + 6 + LINE), text, fill=colour, font=ImageFont.load_default(17))
     below = MARGIN + SIDE + 6 + 5 * LINE // 2
-    draw.text((MARGIN, below), _change(view), fill=INK, font=ImageFont.load_default(15))
-    draw.text((MARGIN, below + LINE), f"{found.model}: {effect.sentence}", fill=INK, font=ImageFont.load_default(15))
+    for line, text in enumerate((_change(view), f"{found.model}: {effect.sentence}")):
+        draw.text((MARGIN, below + line * LINE), _plain(text), fill=INK, font=ImageFont.load_default(15))
     return canvas
 
 
@@ -70,3 +70,8 @@ def _said(prediction: PredictionView | None, said: ModelOpinion, truth: str | No
 def _change(view: CounterfactualView) -> str:
     changes = ", ".join(f"“{change.from_phrase}” → “{change.to_phrase}”" for change in view.changes)
     return f"{changes}   in   {view.caption}"[:110]
+
+
+def _plain(text: str) -> str:
+    """Text in the characters that Pillow's own font has."""
+    return text.replace("→", "to").replace("−", "-").replace("`", "")
