@@ -31,6 +31,7 @@ from tinyworld.world import EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene
 
 STEPS = 12
 GUIDANCE = 2.5
+_COMMANDS = ("train_autoencoder", "train_text_encoder", "train_diffusion", "publish_diffusion")
 _LAYOUT = {
     "_class_name": "StableDiffusionPipeline",
     "_diffusers_version": "0.42.0",
@@ -146,10 +147,22 @@ def publish(generator: Generator, progress: dict[str, float]) -> None:
             "together (v-prediction, zero terminal SNR), a CLIP text encoder trained on captions. It has seen no "
             "scene of the withheld tenth of combinations. For tests and demonstrations of Contrafact, nothing else."
         ),
-        command="python -m tinyworld.train_autoencoder; python -m tinyworld.train_diffusion",
+        command="; ".join(f"python -m tinyworld.{name}" for name in _COMMANDS),
         results={"held-out autoencoder PSNR, dB": autoencoder["held_out_psnr_db"], **progress},
-        record={"split": "generator", "seed": 0, "autoencoder": autoencoder, "diffusion": progress},
+        record={
+            "split": "generator",
+            "withheld combinations seen": 0,
+            "seed": 0,
+            "parameters": {name: _size(part) for name, part in generator.named_children()},
+            "schedule": SCHEDULE,
+            "autoencoder": autoencoder,
+            "diffusion": {"batch": 16, "learning_rate": 5e-4, "ema": 0.998, "weight_decay": 0.01, **progress},
+        },
     )
+
+
+def _size(part: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in part.parameters())
 
 
 def main() -> None:
