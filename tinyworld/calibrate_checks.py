@@ -3,10 +3,11 @@
 On scenes of the split "calibration", on which nothing is trained and nothing is reported. First drawings, whose truth
 is known: renderer counterfactuals, which ought to pass, beside broken ones (another class in the object's place, the
 object gone, the edit not made), which one check each ought to refuse. Then, where the generator's weights are there,
-what it makes of such edits, good or broken as both oracles judge.
+what it makes of such edits, good or broken as the shipped oracles judge (all of them must agree).
 
 A threshold is the one with the least sum of two rates, good ones refused and broken ones let through (Youden's index),
-among those that refuse at most `REFUSED` of the good ones; generated ones where there are enough, else drawn ones.
+among those that refuse at most `REFUSED` of the good ones. It is found per factor on drawings, and on generated images
+of all factors where there are enough; the milder one is taken, so that neither are refused too often.
 `--write` puts the thresholds into the shipped profile `tiny`.
 """
 
@@ -37,14 +38,15 @@ from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
 from shared.seeds import derive_seed
 from tinyworld.captions import describe
-from tinyworld.oracles import judge as oracles_read
-from tinyworld.oracles import kept
+from tinyworld.factors import scene_factors
+from tinyworld.model_card import WEIGHTS
+from tinyworld.oracles import ORACLES, READ, load_oracle, readings
 from tinyworld.pictures import Pixels
 from tinyworld.render import render
 from tinyworld.world import CLASSES, EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene
 
-REFUSED = 0.08  # of the good counterfactuals, by one check
-ENOUGH = 15  # generated counterfactuals of a kind, to go by them rather than by drawings
+REFUSED = 0.1  # of the good counterfactuals, by one check
+ENOUGH = 15  # good generated counterfactuals, to go by them too
 # Edges hold the object at its size, so the generator cannot follow such an edit, and should not be calibrated on it.
 FIELDS = tuple(field for field in EDIT_FACTOR if field != "size")
 TASK = TaskDescription("name the vehicle, house or bird", CLASSES)
@@ -150,7 +152,7 @@ def scored(services: Evaluator, scene: Scene, keep: Pixels, trials: Sequence[Tri
 def generate(
     editor: ControlNetEditor, scene: Scene, some: Sequence[Proposal], steps: int, guidance: float
 ) -> list[Trial]:
-    """What the generator makes of edits, called good, class or unedited as the oracles judge (unsure ones left out)."""
+    """What the generator makes of edits, called good, class or unedited as the oracles judge."""
     source = editor.source(np.ascontiguousarray(render(scene).image))
     key = BatchKey(*source.geometry.padded, steps, guidance, 1.0)
     items = [
@@ -159,18 +161,24 @@ def generate(
         )
         for n, p in enumerate(some, scene.geometry_seed)
     ]
-    rendered = [one for one in editor.render(key, items) if isinstance(one, Rendered)]
-    images = [one.image for one in rendered]
-    trials = []
-    for proposal, image, reading in zip(some, images, oracles_read(images), strict=True):
-        if not kept(proposal.wanted, reading, "label"):
-            kind = "class"
-        elif not kept(proposal.wanted, reading, proposal.field):
-            kind = "unedited"
-        else:
-            kind = "good"
-        trials.append(Trial(proposal, kind, True, image, {}))
-    return trials
+    images = [one.image for one in editor.render(key, items) if isinstance(one, Rendered)]
+    return [
+        Trial(proposal, kind, True, image, {})
+        for proposal, image, kind in zip(some, images, oracles_say(some, images), strict=True)
+    ]
+
+
+def oracles_say(some: Sequence[Proposal], images: Sequence[Pixels]) -> list[str]:
+    """Per image "good", "class" (not the wanted class) or "unedited", as all shipped oracles read it."""
+    shipped = [name for name in ORACLES if (WEIGHTS / "oracles" / name / "README.md").exists()]
+    rows = zip(*(readings(load_oracle(name), images).values.tolist() for name in shipped), strict=True)
+    kinds = []
+    for proposal, row in zip(some, rows, strict=True):
+        seen = [{name: READ[name][value] for name, value in zip(READ, values, strict=True)} for values in row]
+        wanted = scene_factors(proposal.wanted)
+        wrong = {field for field in ("label", proposal.field) if any(one[field] != wanted[field] for one in seen)}
+        kinds.append("class" if "label" in wrong else "unedited" if wrong else "good")
+    return kinds
 
 
 def threshold(good: NDArray[np.float64], broken: NDArray[np.float64]) -> float:
@@ -187,27 +195,23 @@ def threshold(good: NDArray[np.float64], broken: NDArray[np.float64]) -> float:
 def thresholds(trials: Sequence[Trial]) -> dict[str, dict[str, float]]:
     """Per check: of each factor, and of all together as `default`."""
     factors = sorted({trial.proposal.factor for trial in trials})
-    return {
-        check: {
-            factor or "default": round(
-                threshold(_scores(trials, check, factor, "good"), _scores(trials, check, factor, _broken(check))),
-                4,
-            )
-            for factor in ("", *factors)
-        }
-        for check in CHECKS
-    }
+    return {check: {factor or "default": _mild(trials, check, factor) for factor in ("", *factors)} for check in CHECKS}
 
 
-def _broken(check: str) -> str:
-    return next(kind for kind, ought in OUGHT.items() if ought == check)
+def _mild(trials: Sequence[Trial], check: str, factor: str) -> float:
+    """The milder of the thresholds by drawings of the factor and by generated images of all factors."""
+    drawings = [t for t in trials if not t.generated and factor in ("", t.proposal.factor)]
+    broken_kind = next(kind for kind, ought in OUGHT.items() if ought == check)
+    broken = _scores(drawings, check, broken_kind)
+    found = [threshold(_scores(drawings, check, "good"), broken)]
+    generated = _scores([t for t in trials if t.generated], check, "good")
+    if len(generated) >= ENOUGH:
+        found.append(threshold(generated, broken))
+    return round(min(found), 4)
 
 
-def _scores(trials: Sequence[Trial], check: str, factor: str, kind: str) -> NDArray[np.float64]:
-    """Scores of one kind, generated ones where there are enough."""
-    some = [t for t in trials if t.kind == kind and factor in ("", t.proposal.factor)]
-    generated = [t for t in some if t.generated]
-    return np.array([t.scores[check] for t in (generated if len(generated) >= ENOUGH else some)])
+def _scores(trials: Sequence[Trial], check: str, kind: str) -> NDArray[np.float64]:
+    return np.array([trial.scores[check] for trial in trials if trial.kind == kind])
 
 
 def rates(trials: Sequence[Trial], limits: Thresholds) -> dict[tuple[str, bool, str], tuple[int, int]]:
@@ -270,8 +274,8 @@ def _payload(image: Pixels) -> ImagePayload:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenes", type=int, default=70, help="scenes to draw")
-    parser.add_argument("--generated", type=int, default=24, help="of them, how many the generator edits too")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--generated", type=int, default=10, help="of them, how many the generator edits too")
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--guidance", type=float, default=2.5)
     parser.add_argument("--write", action="store_true", help="put the thresholds into shared/profiles/tiny.toml")
     arguments = parser.parse_args()
