@@ -117,6 +117,7 @@ def _network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any:
         variant=weights.variant,
         torch_dtype=getattr(torch, weights.dtype),
         use_safetensors=True,
+        low_cpu_mem_usage=False,  # True needs accelerate, and only spares memory that the weights take anyway
     )
     return network.to(device).to(memory_format=torch.channels_last).eval()
 
