@@ -1,7 +1,7 @@
 """Train the oracles: two models that read every factor of a picture, to judge what the generator really drew.
 
     python -m tinyworld.train_oracle oracle-a      # ResNet
-    python -m tinyworld.train_oracle oracle-b      # ConvNeXt
+    python -m tinyworld.train_oracle oracle-b      # RegNet
 
 They differ in architecture and data, and saw no combination less than any other. They have a class `none` for pictures
 without a whole object: painted over, cut in half, or two scenes blended.
@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import (
-    ConvNextConfig,
-    ConvNextForImageClassification,
     ConvNextImageProcessorPil,
     PreTrainedModel,
+    RegNetConfig,
+    RegNetForImageClassification,
     ResNetConfig,
     ResNetForImageClassification,
     ViTImageProcessorPil,
@@ -50,17 +50,22 @@ _SPOILT_OBJECT = 0.12  # share of pictures without a whole object
 
 
 def new_oracle(name: str) -> PreTrainedModel:
-    """0.6 (ResNet) or 0.5 (ConvNeXt) million parameters, one logit per value of every factor."""
+    """0.6 (ResNet) or 0.5 (RegNet) million parameters, one logit per value of every factor."""
     labels = {"id2label": dict(enumerate(LOGITS)), "label2id": {label: place for place, label in enumerate(LOGITS)}}
     if name == "oracle-a":
         residual = ResNetConfig(
             embedding_size=32, hidden_sizes=[32, 64, 96, 160], depths=[1, 1, 1, 1], layer_type="basic", **labels
         )
         return ResNetForImageClassification(residual).to(memory_format=torch.channels_last)
-    plain = ConvNextConfig(
-        patch_size=4, hidden_sizes=[32, 64, 96, 160], depths=[1, 1, 2, 1], drop_path_rate=0.0, image_size=SIDE, **labels
+    gated = RegNetConfig(
+        embedding_size=32,
+        hidden_sizes=[32, 64, 96, 160],
+        depths=[1, 1, 1, 1],
+        groups_width=32,
+        layer_type="y",
+        **labels,
     )
-    return ConvNextForImageClassification(plain).to(memory_format=torch.channels_last)
+    return RegNetForImageClassification(gated).to(memory_format=torch.channels_last)
 
 
 def without_object(data: Pictures, row: int, random: np.random.Generator) -> Pixels:
@@ -164,5 +169,5 @@ if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in ORACLES:
         sys.exit(f"say which oracle to train: {' or '.join(ORACLES)}")
     chosen = sys.argv.pop(1)
-    arguments = training_arguments(__doc__, seconds=360)
+    arguments = training_arguments(__doc__, seconds=720)
     train_oracle(chosen, arguments.seconds, arguments.seed)
