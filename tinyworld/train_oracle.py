@@ -50,7 +50,7 @@ _SPOILT_OBJECT = 0.12  # share of pictures without a whole object
 
 
 def new_oracle(name: str) -> PreTrainedModel:
-    """0.6 (ResNet) or 0.5 (RegNet) million parameters, one logit per value of every factor."""
+    """0.6 (ResNet) or 0.2 (RegNet) million parameters, one logit per value of every factor."""
     labels = {"id2label": dict(enumerate(LOGITS)), "label2id": {label: place for place, label in enumerate(LOGITS)}}
     if name == "oracle-a":
         residual = ResNetConfig(
@@ -169,5 +169,5 @@ if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in ORACLES:
         sys.exit(f"say which oracle to train: {' or '.join(ORACLES)}")
     chosen = sys.argv.pop(1)
-    arguments = training_arguments(__doc__, seconds=720)
+    arguments = training_arguments(__doc__, seconds=480)
     train_oracle(chosen, arguments.seconds, arguments.seed)
