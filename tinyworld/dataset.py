@@ -42,8 +42,11 @@ def sibling(scene: Scene, random: np.random.Generator) -> Scene:
 
 
 def edges_of(image: Pixels, mask: Pixels, region: Region) -> Pixels:
-    """Edges (H x W, 0 and 1) that a control region keeps of a picture with its mask (0 where the place shows)."""
-    image, keep = np.ascontiguousarray(image), (mask > 0).astype(np.uint8) * 255
+    """Edges (H x W, 0 and 1) that a control region keeps of a picture with its mask (1 where the object shows).
+
+    The companion is not kept, as the service's segmenter does not keep it either: an edit may replace it.
+    """
+    image, keep = np.ascontiguousarray(image), (mask == 1).astype(np.uint8) * 255
     if region == "none":
         return np.zeros(image.shape[:2], np.uint8)
     if region == "structure":

@@ -27,7 +27,7 @@ from tinyworld.dataset import training_edges
 from tinyworld.group_norm import quicken
 from tinyworld.pictures import Pictures, pictures, split_scene
 from tinyworld.train_autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
-from tinyworld.training_loop import Recipe, device, recipe_record, train
+from tinyworld.training_loop import RUNS, Recipe, device, recipe_record, train
 
 SCHEDULE = {
     "num_train_timesteps": 1000,
@@ -40,6 +40,7 @@ SCHEDULE = {
     "clip_sample": False,
 }
 CAPTION_DROPOUT = 0.1
+WIDEST = 160  # channels of the lowest level
 OBJECT_WEIGHT = 1.5  # added to the loss where object or companion are
 
 
@@ -52,7 +53,7 @@ class Generator(nn.Module):
             sample_size=32,
             in_channels=LATENT_CHANNELS,
             out_channels=LATENT_CHANNELS,
-            block_out_channels=(64, 128, 192),
+            block_out_channels=(64, 128, WIDEST),
             layers_per_block=1,
             down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
             up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
@@ -170,13 +171,15 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=16000)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--run", default="diffusion")
+    parser.add_argument("--run", default="diffusion", help="folder under runs/; `start.pt` in it is where to start")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     on = device()
     examples = Examples(pictures("generator", args.pictures, split_scene("generator")), args.batch, on)
     model = Generator(examples.text_encoder.config.hidden_size)
+    if (start := RUNS / args.run / "start.pt").exists():
+        model.load_state_dict(torch.load(start, weights_only=True))
     model.to(device=on, memory_format=torch.channels_last)  # type: ignore[call-overload]
     quicken(model)
     recipe = Recipe(args.run, args.minutes * 60, args.batch, 5e-4, weight_decay=0.01, checkpoint_every=150)

@@ -8,7 +8,9 @@ from torch import nn
 
 from tinyworld.dataset import edges_of, sibling, training_edges
 from tinyworld.group_norm import quicken
+from tinyworld.narrow_diffusion import kept, narrowed
 from tinyworld.pictures import rendered
+from tinyworld.train_diffusion import Generator
 from tinyworld.world import sample_scene, withheld
 
 
@@ -47,3 +49,19 @@ def test_training_edges_follow_from_the_random_stream() -> None:
     first, second = (training_edges(scene, *rendered(scene), np.random.default_rng(9)) for _ in range(2))
     assert np.array_equal(first, second)
     assert set(np.unique(first)) <= {0, 1}
+
+
+def test_a_narrowed_generator_keeps_five_channels_of_six_of_the_widest_level() -> None:
+    assert kept(12, 10).tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert kept(11, 10).tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]  # six of the widest level, then five of another
+    narrow = Generator(32).state_dict()
+    wide = {name: torch.zeros([_widened(size) for size in tensor.shape]) for name, tensor in narrow.items()}
+    shapes = {name: tensor.shape for name, tensor in narrowed(wide, narrow).items()}
+    assert shapes == {name: tensor.shape for name, tensor in narrow.items()}
+
+
+def _widened(size: int) -> int:
+    """What a size was before 192 channels became 160: joints of the widest level with itself or the next, too."""
+    if size == 288:
+        return 320
+    return size * 6 // 5 if size % 160 == 0 else size
