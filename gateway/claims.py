@@ -3,8 +3,12 @@
     source image   pending ──claim──► leased ──finish──► done
                       ▲                  ├──fail───────► pending again, failed after `max_attempts` (its own errors)
                       │                  ├──release────► pending again after a delay (a service was in trouble)
-                      └──────sweep───────┴──(expired)──► pending again, failed after `max_lost_leases`
-    job            running ──(no unfinished image)── claim_analysis ► finish_job ► done
+                      │                  ├──lose───────► pending again, later each time, failed after `max_lost_leases`
+                      ├──────sweep───────┴──(expired)──► pending again at once, counted like `lose`
+                      └──retry_job── failed, cancelled   (the counts start again)
+    job            running ──(no unfinished image)── claim_analysis, finish ──► done; its errors count like an image's
+                   running ──cancel_job──► cancelled, and its unfinished images with it
+                   done, failed, cancelled ──retry_job──► running
 
 Every claim is one statement; every write after it is guarded by the lease's token, so a late or doubled worker
 changes nothing. Leases run on the database's clock. The functions take a session and never commit.
@@ -17,7 +21,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, and_, case, exists, func, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, exists, false, func, literal_column, or_, select, true, update
 from sqlalchemy.orm import Session, aliased
 
 from gateway.database import database_now
@@ -27,6 +31,7 @@ from gateway.tables import Job, SourceImage, utc_now
 LeasedTable = type[Job] | type[SourceImage]
 
 MAX_REASON = 2_000
+MAX_DOUBLINGS = 6  # from 5 seconds to 5 minutes: with 20 lost leases more than an hour
 
 # Literals, not parameters: only then can the databases prove that the partial indexes apply.
 _PENDING: ColumnElement[str] = literal_column("'pending'")
@@ -162,11 +167,12 @@ def release(session: Session, lease: Lease, reason: str, delay: float) -> bool:
 
 
 def lose(session: Session, lease: Lease, reason: str, max_lost_leases: int, delay: float) -> bool:
-    """Count a service that died over the row like a worker that did; again after `delay` seconds, until the limit.
+    """Count a failure of which nobody knows whose it was, like a worker that died over the row.
 
-    False when the lease no longer holds.
+    Again after `delay` seconds, twice as long each time: all images of a job outlive a service that fails for hours,
+    and one image that breaks its service is left out in the end. False when the lease no longer holds.
     """
-    return _count(session, lease, "lost_leases", reason, max_lost_leases, delay)
+    return _count(session, lease, "lost_leases", reason, max_lost_leases, delay, growing=True)
 
 
 def sweep(session: Session, max_lost_leases: int) -> int:
@@ -235,6 +241,38 @@ def cancel_job(session: Session, job_id: str) -> bool:
     return True
 
 
+def retry_job(session: Session, job_id: str) -> int | None:
+    """Take up a job's failed and cancelled images again, as if for the first time; its report is made again at the end.
+
+    Files that were no images stay failed. Returns the number of images, 0 when only the analysis is to be repeated;
+    None, and nothing changed, when there is nothing to repeat. A worker that analyses the job now loses its lease.
+    """
+    fresh = {"failure": "", "attempts": 0, "lost_leases": 0, "not_before": None}
+    images = session.scalars(
+        update(SourceImage)
+        .where(
+            SourceImage.job_id == job_id,
+            SourceImage.state.in_(["failed", "cancelled"]),
+            SourceImage.digest.is_not(None),
+        )
+        .values(state="pending", updated_at=utc_now(), **fresh)
+        .returning(SourceImage.id)
+        .execution_options(synchronize_session=False)
+    ).all()
+    over = Job.state.in_(["failed", "cancelled"])
+    job = session.scalar(
+        update(Job)
+        .where(Job.id == job_id, or_(over, true() if images else false()))
+        .values(state="running", finished_at=None, lease_token=None, lease_expires_at=None, **fresh)
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    )
+    if job is None:
+        return None
+    add_event(session, job_id, "job", {"state": "running", "retried": len(images)})
+    return len(images)
+
+
 def _unfinished(image: Any) -> ColumnElement[bool]:
     return image.state.in_([_PENDING, _LEASED])  # type: ignore[no-any-return]
 
@@ -279,11 +317,13 @@ def _count(
     reason: str,
     limit: int,
     delay: float,
+    growing: bool = False,
 ) -> bool:
     count = session.scalar(select(getattr(lease.table, counter)).where(lease.table.lease_token == lease.token))
     if count is None:
         return False
     final = count + 1 >= limit
+    delay *= 2 ** min(count, MAX_DOUBLINGS) if growing else 1
     reason = reason.replace("\0", "")[:MAX_REASON]
     outcome = {"state": "failed", "failure": reason} if final else _reopened(lease.table, reason, delay)
     held = _give_up(session, lease, {counter: count + 1, **outcome})

@@ -178,6 +178,14 @@ def cancel(job: JobId, url: Url = URL, api_key: Key = "") -> None:
 
 
 @app.command()
+def retry(job: JobId, url: Url = URL, api_key: Key = "") -> None:
+    """Take up a job's failed and cancelled images again; what is done stays."""
+    with _client(url, api_key) as client:
+        waiting = client.retry(job).progress.images.waiting
+        messages.print(f"job {job} is running again; {waiting} source images wait")
+
+
+@app.command()
 def delete(job: JobId, url: Url = URL, api_key: Key = "") -> None:
     """Delete a job with its results and report."""
     with _client(url, api_key) as client:

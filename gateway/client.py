@@ -114,6 +114,10 @@ class Client:
             self._send(self._http.build_request("POST", f"/jobs/{job}/cancel")).content
         )
 
+    def retry(self, job: str) -> JobDetail:
+        """Take up a job's failed and cancelled images again."""
+        return JobDetail.model_validate_json(self._send(self._http.build_request("POST", f"/jobs/{job}/retry")).content)
+
     def delete(self, job: str) -> None:
         """Delete a job with its results."""
         self._send(self._http.build_request("DELETE", f"/jobs/{job}"))

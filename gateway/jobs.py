@@ -1,4 +1,4 @@
-"""Jobs as their owners see them: create, find, list, cancel, delete, progress. Functions that take a session.
+"""Jobs as their owners see them: create, find, list, cancel, retry, delete, progress. Functions that take a session.
 
 Nothing here commits, waits or calls a service: a request is one transaction, opened and committed at its edge.
 """
@@ -124,6 +124,13 @@ def cancel(session: Session, owner: str, job_id: str) -> None:
         session.refresh(job)
         if job.state != "cancelled":
             raise Conflict(f"the job is {job.state}; only a running job can be cancelled")
+
+
+def retry(session: Session, owner: str, job_id: str) -> None:
+    """Take up what failed or was cancelled again. Raises Conflict when there is nothing of that kind."""
+    find(session, owner, job_id)
+    if claims.retry_job(session, job_id) is None:
+        raise Conflict("nothing of this job failed or was cancelled, but for files that are no images; send those anew")
 
 
 def remove(session: Session, owner: str, job_id: str) -> str | None:

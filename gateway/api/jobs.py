@@ -1,4 +1,4 @@
-"""`/jobs`: create, list, show, cancel, delete."""
+"""`/jobs`: create, list, show, cancel, retry, delete."""
 
 from __future__ import annotations
 
@@ -62,6 +62,16 @@ def cancel_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     """Stop a running job. What is done stays; cancelling twice is fine."""
     with gateway.sessions.begin() as session:
         jobs.cancel(session, owner, job)
+    with reading(gateway.sessions) as session:
+        return jobs.show(session, owner, job)
+
+
+@router.post("/jobs/{job}/retry", responses=problems(s404="no such job", s409="there is nothing to try again"))
+def retry_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
+    """Take up the failed and cancelled images of a job again. What is done stays; the report is made again."""
+    with gateway.sessions.begin() as session:
+        jobs.retry(session, owner, job)
+    gateway.wake()
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)
 

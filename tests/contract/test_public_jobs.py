@@ -286,3 +286,15 @@ def test_the_catalogue(gateway: Gateway) -> None:
     profiles = gateway.client.get("/profiles").json()["profiles"]
     assert [profile["name"] for profile in profiles if profile["active"]] == ["tiny"]
     assert gateway.client.get("/readyz").json() == {"status": "ready"}
+
+
+def test_a_cancelled_job_is_taken_up_again(gateway: Gateway) -> None:
+    job = create(gateway).json()["id"]
+    refused(gateway.client.post(f"/jobs/{job}/retry"), 409, "nothing of this job failed")
+    assert gateway.client.post(f"/jobs/{job}/cancel").json()["progress"]["images"]["cancelled"] == 2
+    before = len(gateway.wakes)
+    again = gateway.client.post(f"/jobs/{job}/retry")
+    assert again.status_code == 200, again.text
+    assert (again.json()["state"], again.json()["progress"]["images"]["waiting"]) == ("running", 2)
+    assert len(gateway.wakes) == before + 1
+    refused(gateway.client.post("/jobs/unknown/retry"), 404)

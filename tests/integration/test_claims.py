@@ -15,8 +15,10 @@ from gateway.claims import (
     claim_analysis,
     fail,
     finish,
+    lose,
     release,
     renew,
+    retry_job,
     sweep,
     work_waits,
 )
@@ -202,3 +204,79 @@ def test_a_cancelled_job_keeps_what_is_done_and_stops_the_rest(sessions: Session
     assert take(sessions) is None
     with sessions.begin() as session:
         assert claim_analysis(session, LEASE) is None
+
+
+def test_what_failed_or_was_cancelled_is_taken_up_again_as_if_for_the_first_time(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=4)
+    with sessions.begin() as session:
+        session.get_one(SourceImage, "a-3").digest = None
+        session.get_one(SourceImage, "a-3").state = "failed"  # a file that was no image
+    done, broken = take_one(sessions), take_one(sessions)
+    with sessions.begin() as session:
+        finish(session, done)
+        fail(session, broken, "broken", max_attempts=1)
+        assert cancel_job(session, "a")
+    with sessions.begin() as session:
+        assert retry_job(session, "a") == 2
+    assert [row(sessions, f"a-{n}").state for n in range(4)] == ["done", "pending", "pending", "failed"]
+    again = row(sessions, "a-1")
+    assert (again.attempts, again.lost_leases, again.failure) == (0, 0, "")
+    with sessions.begin() as session:
+        assert session.get_one(Job, "a").state == "running"
+        assert not finish(session, broken)
+        for lease in (claim(session, LEASE), claim(session, LEASE)):
+            assert lease is not None
+            assert finish(session, lease)
+        analysis = claim_analysis(session, LEASE)
+        assert analysis is not None
+        assert finish(session, analysis)
+    with sessions.begin() as session:
+        assert retry_job(session, "a") is None
+        assert session.get_one(Job, "a").state == "done"
+
+
+def test_an_analysis_under_way_does_not_finish_a_job_that_was_taken_up_again(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    lease = take_one(sessions)
+    with sessions.begin() as session:
+        fail(session, lease, "broken", max_attempts=1)
+        analysis = claim_analysis(session, LEASE)
+        assert analysis is not None
+    with sessions.begin() as session:
+        assert retry_job(session, "a") == 1
+    with sessions.begin() as session:
+        assert not finish(session, analysis)
+        assert session.get_one(Job, "a").state == "running"
+    assert take_one(sessions).id == "a-0"
+
+
+def test_an_analysis_that_failed_is_repeated(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    with sessions.begin() as session:
+        lease = claim(session, LEASE)
+        assert lease is not None
+        finish(session, lease)
+        analysis = claim_analysis(session, LEASE)
+        assert analysis is not None
+        fail(session, analysis, "a bug of the report", max_attempts=1)
+    with sessions.begin() as session:
+        assert retry_job(session, "a") == 0
+        assert claim_analysis(session, LEASE) is not None
+
+
+def test_failures_of_unknown_cause_wait_twice_as_long_each_time(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    waits = []
+    for _ in range(4):
+        lease = take_one(sessions)
+        with sessions.begin() as session:
+            assert lose(session, lease, "broke off", max_lost_leases=20, delay=10)
+        with sessions.begin() as session:
+            image = session.get_one(SourceImage, "a-0")
+            now = session.scalar(select(database_now()))
+            assert image.not_before is not None
+            assert now is not None
+            waits.append(round((image.not_before - now).total_seconds()))
+            image.not_before = None
+    assert waits == [10, 20, 40, 80]
+    assert row(sessions, "a-0").lost_leases == 4

@@ -95,6 +95,13 @@ class Work(RuleBasedStateMachine):
             if claims.cancel_job(session, job):
                 self.cancelled.add(job)
 
+    @rule(job=st.sampled_from(JOBS))
+    def retry(self, job: str) -> None:
+        with self.sessions.begin() as session:
+            if claims.retry_job(session, job) is not None:
+                self.cancelled.discard(job)
+                self.finished = [row for row in self.finished if row != job]
+
     @invariant()
     def nothing_is_finished_twice(self) -> None:
         assert len(self.finished) == len(set(self.finished))
