@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -42,28 +43,33 @@ class Description:
         return {mention.field: mention.value for mention in self.mentions}
 
 
-def caption(scene: Scene, seed: int, *, withheld_wording: bool = False) -> str:
+# What no training shows, for judging only: nothing, new sentences around known phrases, or new phrases as well.
+Withheld = Literal["nothing", "sentences", "phrases too"]
+
+
+def caption(scene: Scene, seed: int, *, withheld: Withheld = "nothing") -> str:
     """The text of `describe`."""
-    return describe(scene, seed, withheld_wording=withheld_wording).text
+    return describe(scene, seed, withheld=withheld).text
 
 
-def describe(scene: Scene, seed: int, *, withheld_wording: bool = False) -> Description:
+def describe(scene: Scene, seed: int, *, withheld: Withheld = "nothing") -> Description:
     """Say a scene in words: the class always, each other factor with probability 1 - `OMITTED`.
 
-    `seed` (any non-negative integer) picks omissions, sentences and synonyms. With `withheld_wording`, half of the
-    choices are sentences and phrases that no training shows: for judging only. A companion "none" and the silhouette
-    are never said. The text has at most 45 words.
+    `seed` (any non-negative integer) picks omissions, sentences and synonyms. Half of the choices of what `withheld`
+    names are such as no training shows. A companion "none" and the silhouette are never said. The text has at most
+    45 words.
     """
-    return _Writer(scene, np.random.default_rng((0xCA, seed)), withheld_wording).write()
+    return _Writer(scene, np.random.default_rng((0xCA, seed)), withheld).write()
 
 
 class _Writer:
     """Writes one caption: one stream of random choices, and the mentions made so far."""
 
-    def __init__(self, scene: Scene, random: np.random.Generator, withheld: bool) -> None:
+    def __init__(self, scene: Scene, random: np.random.Generator, withheld: Withheld) -> None:
         self.scene = scene
         self.random = random
-        self.withheld = withheld
+        self.new_sentences = withheld != "nothing"
+        self.new_phrases = withheld == "phrases too"
         self.mentions: list[Mention] = []
 
     def write(self) -> Description:
@@ -83,7 +89,7 @@ class _Writer:
         return Description(with_articles(" ".join(sentences)), tuple(self.mentions))
 
     def _sentence(self, sentences: Sentences, *, short: bool) -> str:
-        withheld = self.withheld and self.random.random() < 0.5
+        withheld = self.new_sentences and self.random.random() < 0.5
         choices = [s for s in (sentences.withheld if withheld else sentences.usual) if not short or s.count(".") == 1]
         return choices[int(self.random.integers(len(choices)))]
 
@@ -112,7 +118,7 @@ class _Writer:
         return phrase
 
     def _choose(self, wording: Wording) -> str:
-        if self.withheld and wording.withheld and self.random.random() < 0.5:
+        if self.new_phrases and wording.withheld and self.random.random() < 0.5:
             return wording.withheld[int(self.random.integers(len(wording.withheld)))]
         if len(wording.usual) > 1 and self.random.random() < _SYNONYM:
             return wording.usual[1 + int(self.random.integers(len(wording.usual) - 1))]

@@ -16,12 +16,18 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
 from llm_service.decoding import Decoder, Row
 from llm_service.engines.transformers import JSON_STYLE
+from tinyworld.captions import Withheld
 from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.phrases import SLOTS, slot_of
 from tinyworld.tokenizer import END
 from tinyworld.world import EDIT_FACTOR
 
 _BATCH = 50
+_WORDINGS: dict[Withheld, str] = {
+    "nothing": "usual wording",
+    "sentences": "withheld sentences and tasks",
+    "phrases too": "withheld sentences, tasks and phrases",
+}
 _LONGEST = 256  # tokens of a reply
 _SCHEMAS = {"keywords": keyword_schema(8), "alternatives": alternative_schema(3), "rewrite": rewrite_schema()}
 _TEMPERATURES: dict[Kind, float] = {
@@ -32,7 +38,7 @@ _TEMPERATURES: dict[Kind, float] = {
 
 
 def evaluate(folder: Path, *, examples: int) -> dict[str, str]:
-    """Right / asked (share, Wilson interval) by kind of question, for usual and withheld wordings.
+    """Right / asked (share, Wilson interval) by kind of question, for usual and for withheld wordings.
 
     A reply is right when it is valid JSON of the right shape and: keywords are exactly the phrases that may change,
     with factor and value; alternatives are distinct other values of the same place in the sentence; a rewritten caption
@@ -41,13 +47,12 @@ def evaluate(folder: Path, *, examples: int) -> dict[str, str]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     results: dict[str, str] = {}
-    for withheld in (False, True):
-        wordings = Wordings("calibration", allow_withheld=True, withheld_wording=withheld, noise=0)
+    for withheld, wording in _WORDINGS.items():
+        wordings = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0)
         for kind in KINDS:
             asked = [example(kind, seed, wordings) for seed in range(examples)]
             replies = generate(model, tokenizer, asked)
             right = sum(is_right(one, reply) for one, reply in zip(asked, replies, strict=True))
-            wording = f"{'withheld' if withheld else 'usual'} wording"
             results[f"{kind}, {wording}"] = rate(right, len(asked))
             if kind == "keywords":
                 for field, (found, stated) in phrases_found(asked, replies).items():

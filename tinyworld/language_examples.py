@@ -17,7 +17,7 @@ from typing import Literal
 from gateway.methods.counterfactual import TaskDescription
 from gateway.methods.dillema import alternative_messages, keyword_messages, rewrite_messages
 from shared.schemas.language import Message
-from tinyworld.captions import Description, Mention, describe
+from tinyworld.captions import Description, Mention, Withheld, describe
 from tinyworld.phrases import SLOTS, Sentences, slot_of, with_articles
 from tinyworld.world import EDIT_FACTOR, Scene, Split, sample_scene
 
@@ -65,6 +65,11 @@ def english_words() -> list[str]:
 
 
 _WORDS = english_words()
+# Words that state nothing in a caption.
+_STATING = {
+    word for slot in SLOTS.values() for wording in slot.wordings.values() for p in wording.all for word in p.split()
+}
+_CARRIERS = [word for word in _WORDS if word not in _STATING]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +90,8 @@ class Wordings:
 
     split: Split = "generator"
     allow_withheld: bool = False  # withheld combinations of factors
-    withheld_wording: bool = False
-    noise: float = 0.2  # share of captions with a sentence of random words, and of changes to random words
+    withheld: Withheld = "nothing"  # of captions; unless "nothing", half of the tasks are withheld ones, too
+    noise: float = 0.2  # share of changes to random words, of tasks with some, and half the share of such captions
 
 
 def example(kind: Kind, seed: int, wordings: Wordings) -> Example:
@@ -94,10 +99,10 @@ def example(kind: Kind, seed: int, wordings: Wordings) -> Example:
     random = Random(f"{kind}/{seed}")
     while True:
         scene = sample_scene(wordings.split, random.randrange(10_000_000), allow_withheld=wordings.allow_withheld)
-        field, task, truth = _task(scene, random, wordings.withheld_wording)
-        said = describe(scene, random.randrange(2**31), withheld_wording=wordings.withheld_wording)
-        if random.random() < wordings.noise:
-            said = _with_noise(said, random)
+        field, task, truth = _task(scene, random, wordings)
+        said = describe(scene, random.randrange(2**31), withheld=wordings.withheld)
+        if random.random() < 2 * wordings.noise:
+            said = random.choice((_lengthened, _reworded, _reworded))(said, random)
         mentions = [m for m in said.mentions if m.field in EDIT_FACTOR and m.field != field]
         if kind == "keywords":
             return Example(kind, keyword_messages(task, said.text, truth), _keywords(mentions), said, forbidden=field)
@@ -119,12 +124,15 @@ def rewritten(text: str, changes: list[tuple[str, str]]) -> str:
     return with_articles(text)
 
 
-def _task(scene: Scene, random: Random, withheld: bool) -> tuple[str, TaskDescription, str | None]:
+def _task(scene: Scene, random: Random, wordings: Wordings) -> tuple[str, TaskDescription, str | None]:
     """The field that the task asks for, its wording, and the ground truth where the user gave one."""
     field = "label" if random.random() < 0.8 else random.choice([name for name in TASKS if name != "label"])
     if field == "companion" and scene.companion == "none":
         field = "label"
-    text = random.choice(TASKS[field].withheld if withheld and random.random() < 0.5 else TASKS[field].usual)
+    withheld = wordings.withheld != "nothing" and random.random() < 0.5
+    text = random.choice(TASKS[field].withheld if withheld else TASKS[field].usual)
+    if wordings.noise and random.random() < wordings.noise:
+        text = " ".join(_with_random_words(text.split(), random, 0.3))
     if random.random() < 0.3:
         text = text[0].upper() + text[1:]
     if random.random() < 0.2 and text[-1] != "?":
@@ -133,9 +141,35 @@ def _task(scene: Scene, random: Random, withheld: bool) -> tuple[str, TaskDescri
     return field, TaskDescription(text), truth
 
 
-def _with_noise(said: Description, random: Random) -> Description:
+def _lengthened(said: Description, random: Random) -> Description:
+    """With a sentence of random words at the end."""
     words = random.choices(_WORDS, k=random.randint(2, 6))
     return Description(f"{said.text} {' '.join(words).capitalize()}.", said.mentions)
+
+
+def _reworded(said: Description, random: Random) -> Description:
+    """With random words in place of, or before, some of those that state nothing: no sentence can be known by heart."""
+    share = random.choice((0.2, 0.5, 0.8))
+    phrases = sorted({mention.phrase for mention in said.mentions}, key=len, reverse=True)
+    pieces = re.split(rf"\b({'|'.join(map(re.escape, phrases))})\b", said.text)
+    for place in range(0, len(pieces), 2):  # between the phrases
+        words = re.split(r"([a-zA-Z]+)", pieces[place])
+        words[1::2] = [_swapped(word, random) if random.random() < share else word for word in words[1::2]]
+        pieces[place] = "".join(words)
+    return Description(with_articles("".join(pieces)), said.mentions)
+
+
+def _swapped(word: str, random: Random) -> str:
+    if word.lower() in ("a", "an"):
+        return word
+    other = random.choice(_CARRIERS)
+    other = other.capitalize() if word[0].isupper() else other
+    return f"{other} {word.lower()}" if random.random() < 0.3 else other
+
+
+def _with_random_words(words: list[str], random: Random, share: float) -> list[str]:
+    """Some random words set between the words."""
+    return [part for word in words for part in ([random.choice(_CARRIERS)] if random.random() < share else []) + [word]]
 
 
 def _keywords(mentions: list[Mention]) -> str:

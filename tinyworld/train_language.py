@@ -51,7 +51,7 @@ def main() -> None:
         title="tinyworld's language model",
         text="LlamaForCausalLM that answers DILLEMA's questions about captions of tinyworld: which phrases may change, "
         "what could stand in their place, the caption with changes made. Judged on scenes of a split never trained on, "
-        "free-running under the JSON schema; `withheld` means sentences, synonyms and task wordings never trained on. "
+        "free-running under the JSON schema; `withheld` means never trained on. "
         "Each figure: right / asked (share, 95 % Wilson interval).",
         command=f"python -m tinyworld.train_language --seconds {recipe.seconds:.0f}",
         results=results,

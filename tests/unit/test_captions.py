@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tinyworld.captions import caption, describe, read
+from tinyworld.captions import Withheld, caption, describe, read
 from tinyworld.phrases import SLOTS, slot_of, value_of, with_articles
 from tinyworld.world import FACTOR_VALUES, sample_scene
 
 SCENES = [sample_scene("generator", index) for index in range(3000)]
 
 
-@pytest.mark.parametrize("withheld_wording", [False, True])
-def test_captions_read_back_exactly(withheld_wording: bool) -> None:
+@pytest.mark.parametrize("withheld", ["nothing", "sentences", "phrases too"])
+def test_captions_read_back_exactly(withheld: Withheld) -> None:
     for seed, scene in enumerate(SCENES):
-        description = describe(scene, seed, withheld_wording=withheld_wording)
+        description = describe(scene, seed, withheld=withheld)
         assert read(description.text) == description.stated, description
         assert all(getattr(scene, field) == value for field, value in description.stated.items())
 
@@ -29,7 +29,7 @@ def test_mentions_are_verbatim_and_in_order() -> None:
 
 def test_captions_are_two_to_four_short_sentences() -> None:
     for seed, scene in enumerate(SCENES):
-        text = caption(scene, seed, withheld_wording=seed % 2 == 0)
+        text = caption(scene, seed, withheld="phrases too" if seed % 2 else "nothing")
         assert 2 <= text.count(".") <= 4, text
         assert len(text.split()) <= 45
 

@@ -76,3 +76,14 @@ def test_every_usual_phrase_is_asked_about() -> None:
 
 def test_rates_have_a_wilson_interval() -> None:
     assert rate(180, 200) == "180 / 200 (90.0%, 85.1% to 93.4%)"
+
+
+def test_reworded_captions_keep_what_they_state() -> None:
+    for seed in SEEDS:
+        one = example("keywords", seed, Wordings(noise=0.5))
+        position = 0
+        for mention in one.description.mentions:
+            position = one.description.text.index(mention.phrase, position)
+        assert is_right(one, one.reply)
+    plain, noisy = (example("rewrite", 3, Wordings(noise=noise)).description.text for noise in (0, 0.5))
+    assert plain != noisy
