@@ -10,7 +10,7 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, DateTime, Dialect, Engine, TypeDecorator, create_engine, event
+from sqlalchemy import Connection, DateTime, Dialect, Engine, TypeDecorator, create_engine, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.compiler import compiles
@@ -22,6 +22,7 @@ Sessions = sessionmaker[Session]
 
 SQLITE_BUSY_MILLISECONDS = 30_000
 _READ_ONLY = "contrafact_read_only"
+_MIGRATING = 7_242_606_411  # the advisory lock's number on Postgres, whose only meaning is to be ours
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -79,8 +80,10 @@ def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequenc
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the schema to the newest revision (`alembic upgrade head`)."""
+    """Bring the schema to the newest revision (`alembic upgrade head`). Several processes may do so at once."""
     with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":  # SQLite's transactions exclude one another anyway
+            connection.execute(select(func.pg_advisory_xact_lock(_MIGRATING)))
         command.upgrade(migration_config(connection), "head")
 
 

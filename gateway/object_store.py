@@ -1,4 +1,4 @@
-"""The object store that the settings name."""
+"""The object store that the settings name. `python -m gateway.object_store` makes its bucket unless it is there."""
 
 from __future__ import annotations
 
@@ -17,3 +17,16 @@ def open_store(settings: Settings) -> ObjectStore:
         secret = settings.s3_secret_key.get_secret_value()
         return S3Store(settings.s3_endpoint, name, settings.s3_access_key, secret, settings.s3_secure)
     raise ValueError(f"CONTRAFACT_OBJECT_STORE must be directory:PATH or s3:BUCKET: {settings.object_store!r}")
+
+
+def main() -> None:
+    """Make the bucket of the environment's store; a directory needs none."""
+    settings = Settings()
+    store = open_store(settings)
+    if isinstance(store, S3Store):
+        store.create_bucket()
+    print(f"{settings.object_store} is there")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""`python -m shared.fetch_weights`: what it fetches, what it never fetches, and that services start offline from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.fetch_weights import LISTING, Wanted, wanted_by
+from shared.profiles import load_profile
+from shared.weights import REPOSITORY
+from tests.integration.small_hub import COMMIT, SmallHub, served
+
+SHIPPED = REPOSITORY / "tinyworld" / "weights"
+FOLDERS = {
+    "us/captioner": "captioner",
+    "us/language": "language",
+    "us/diffusion": "diffusion",
+    "us/segmenter": "segmenter",
+    "us/scorer": "scorer",
+    "us/street-classifier": "models_under_test/street-classifier",
+    "us/street-classifier-night-bus": "models_under_test/street-classifier-night-bus",
+}
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """The tiny profile with its weights on the Hub."""
+    text = (REPOSITORY / "shared" / "profiles" / "tiny.toml").read_text(encoding="utf-8")
+    for repository, folder in FOLDERS.items():
+        text = text.replace(f'path = "tinyworld/weights/{folder}"\n', f'hub = "{repository}"\nrevision = "{COMMIT}"\n')
+    assert "path =" not in text
+    path = tmp_path / "hub.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> SmallHub:
+    """The shipped weights, with things beside them that nobody may load."""
+    repositories = {}
+    for repository, folder in FOLDERS.items():
+        repositories[repository] = tmp_path / "repositories" / repository
+        shutil.copytree(SHIPPED / folder, repositories[repository])
+        (repositories[repository] / "pytorch_model.bin").write_bytes(b"a pickle")
+        (repositories[repository] / "modeling_theirs.py").write_text("print('code')")
+    (repositories["us/diffusion"] / "everything-in-one.safetensors").write_bytes(b"twice as large")
+    return SmallHub(repositories, gated=frozenset({"us/language"}))
+
+
+@pytest.fixture
+def address(hub: SmallHub) -> Iterator[str]:
+    with served(hub) as url:
+        yield url
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, env=os.environ | environment, text=True, capture_output=True, timeout=300)
+
+
+def fetch(profile: Path, home: Path, address: str, *options: str, token: str = "hf_ours") -> tuple[int, str]:
+    environment = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    done = run("shared.fetch_weights", "--profile", str(profile), *options, HF_TOKEN=token, **environment)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_everything_is_fetched_but_code_and_pickles(profile: Path, hub: SmallHub, address: str, tmp_path: Path) -> None:
+    home = tmp_path / "volume"
+    code, text = fetch(profile, home, address, "--check")
+    assert code == 1
+    assert "us/captioner at 0123" in text
+    code, text = fetch(profile, home, address)
+    assert (code, "8 sets" in text) == (0, True), text
+    assert hub.tokens == {"hf_ours"}
+    assert not [file for file in hub.served if file.endswith((".bin", ".py")) or "everything-in-one" in file]
+    assert "us/diffusion/unet/config.json" in hub.served
+    for repository in FOLDERS:
+        assert any(file.startswith(repository) and file.endswith(".safetensors") for file in hub.served)
+    hub.served.clear()
+    assert fetch(profile, home, address)[0] == 0
+    assert fetch(profile, home, "http://127.0.0.1:9", "--check")[0] == 0  # asks nobody
+    assert hub.served == []
+
+
+def test_a_refusal_says_what_to_do_and_the_next_run_goes_on(
+    profile: Path, hub: SmallHub, address: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "volume"
+    code, text = fetch(profile, home, address, token="")
+    assert code == 1
+    assert "us/language" in text
+    assert "HF_TOKEN" in text
+    before = set(hub.served)
+    assert before
+    assert fetch(profile, home, address)[0] == 0
+    assert len(hub.served) == len(set(hub.served))  # nothing came twice
+
+
+def test_weights_without_safetensors_are_refused(profile: Path, hub: SmallHub, address: str, tmp_path: Path) -> None:
+    for path in (tmp_path / "repositories" / "us" / "scorer").glob("*.safetensors"):
+        path.unlink()
+    code, text = fetch(profile, tmp_path / "volume", address)
+    assert code == 1
+    assert "us/scorer" in text
+    assert "safetensors" in text
+
+
+def test_the_paper_profile_wants_single_precisions_and_one_gguf() -> None:
+    wanted = {item.repository: item for item in wanted_by(load_profile("paper"), servers=True)}
+    assert all(len(item.revision) == 40 for item in wanted.values())
+    assert wanted["TheBloke/Llama-2-13B-chat-GGUF"].patterns == ("*Q5_K_M.gguf",)
+    assert "unet/*.fp16.safetensors" in wanted["stable-diffusion-v1-5/stable-diffusion-v1-5"].patterns
+    assert not any(pattern == "*.safetensors" for pattern in wanted["lllyasviel/control_v11p_sd15_canny"].patterns)
+    assert "TheBloke/Llama-2-13B-chat-GGUF" not in {item.repository for item in wanted_by(load_profile("paper"))}
+
+
+def test_the_tiny_profile_wants_nothing() -> None:
+    assert wanted_by(load_profile("tiny"), servers=True) == []
+
+
+def test_a_subfolder_of_weights_is_all_that_is_fetched(tmp_path: Path, profile: Path) -> None:
+    wanted = [item for item in wanted_by(load_profile(str(profile))) if item.repository == "us/diffusion"]
+    controlnet = [item for item in wanted if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
+    assert len(wanted) == 2
+    assert controlnet == [Wanted("us/diffusion", COMMIT, controlnet[0].patterns)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("service", ["caption_service", "llm_service", "diffusion_service", "evaluator_service"])
+def test_services_start_offline_from_the_volume(service: str, profile: Path, address: str, tmp_path: Path) -> None:
+    home = tmp_path / "volume"
+    code, text = fetch(profile, home, address)
+    assert code == 0, text
+    before = (home / LISTING).read_text()
+    environment = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = run("tests.integration.start_service", service, CONTRAFACT_PROFILE=str(profile), **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert COMMIT in done.stdout
+    assert (home / LISTING).read_text() == before
