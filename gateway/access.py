@@ -1,141 +1,238 @@
-"""The gate in front of every route: who asks, from where, and how many bytes, all before a body is read.
+"""The gate in front of every route: who asks, from where, for what, how often, how much; before a body is read.
 
 FastAPI parses forms before it runs dependencies, so a check there would let a stranger fill the disk; this is ASGI
-middleware. It leaves the owner's id in `request.state.owner`. Without API keys (embedded mode) everybody is the local
-owner, so then only loopback names are served, and no page of another site may act in a browser's name.
+middleware. It leaves the owner's id in `request.state.owner`. A caller shows an API key, or (a browser) the cookie that
+it got for one. Without API keys (embedded mode) everybody is the local owner, so then only this machine is served, and
+no page of another site may act in a browser's name.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
+import hashlib
+import hmac
 import logging
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from urllib.parse import quote, urlsplit
 
+from sqlalchemy.exc import OperationalError
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, cookie_parser
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.database import reading
-from gateway.keys import owner_of
+from gateway import keys
+from gateway.keys import PREFIX, Caller, Limits
 from gateway.parts import Parts
 from gateway.tables import LOCAL_OWNER
-from shared.problems import Forbidden, Malformed, Problem, TooLarge, Unauthorized
+from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/login"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
 MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images
+LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are paid for by the lump
+
+COOKIE = "contrafact_session"
+TOKEN_COOKIE = "contrafact_csrf"  # readable by our scripts, which send it back in the header below
+TOKEN_HEADER = "X-CSRF-Token"
 
 logger = logging.getLogger("contrafact.access")
 
 
 class Access:
-    """Answers 400, 401, 403 or 413 itself; lets everything else through with its body counted."""
+    """Answers 400, 401, 403, 413 or 429 itself; lets everything else through with its body counted."""
 
     def __init__(self, app: ASGIApp, parts: Parts) -> None:
         self._app = app
         self._parts = parts
+        settings = parts.settings
+        self._limits = Limits(settings.key_requests_per_minute, settings.key_bytes_per_hour)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        most = self._most_bytes(scope, headers)
         try:
-            self._refuse_other_sites(scope["method"], headers)
-            scope.setdefault("state", {})["owner"] = await self._owner(scope["path"], headers)
-            _refuse_declared(headers.get("content-length"), most)
-            if b"%00" in scope.get("raw_path", b"") or b"%00" in scope["query_string"]:
-                raise Malformed("the address contains %00, which stands for no text; leave it out")
+            body = await self._admit(scope, headers, receive)
         except Problem as problem:
-            await _challenged(problem, scope, headers)(scope, receive, send)
+            await _refusal(problem, scope, headers)(scope, receive, send)
+            return
+        except OperationalError as error:
+            logger.warning("the database does not answer: %s", error)
+            await no_database().response(scope["path"])(scope, receive, send)
             return
         try:
-            await self._app(scope, _counted(receive, most), send)
+            await self._app(scope, body, send)
         except ClientDisconnect:
             logger.info("the client left while it was sending", extra={"path": scope["path"]})
 
-    def _most_bytes(self, scope: Scope, headers: Headers) -> int:
-        method, path = scope["method"], scope["path"]
-        if method == "POST" and path == "/jobs":
-            most = self._parts.settings.max_request_bytes
-            in_memory = headers.get("content-type", "").lower().startswith("application/json")
-            return min(most, MANIFEST_BYTES) if in_memory else most
-        if method == "PUT" and path.startswith("/images/"):
-            return self._parts.settings.max_image_bytes
-        return SMALL_BODY_BYTES
+    async def _admit(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
+        """The body, counted and booked; `scope["state"]` says whose it is. Raises Problem."""
+        if self._parts.settings.authentication:
+            refuse_other_sites(scope["method"], headers)
+        else:
+            _refuse_other_machines(scope, headers)
+        caller = await self._caller(scope["method"], scope["path"], headers)
+        scope.setdefault("state", {})["owner"] = caller.owner if caller else None
+        most = self._most_bytes(scope["method"], scope["path"], headers, caller)
+        declared = _declared(headers.get("content-length"), most)
+        if b"%00" in scope.get("raw_path", b"") or b"%00" in scope["query_string"]:
+            raise Malformed("the address contains %00, which stands for no text; leave it out")
+        key_hash = caller.key_hash if caller else None
 
-    def _refuse_other_sites(self, method: str, headers: Headers) -> None:
-        host = headers.get("host", "")
-        if not self._parts.settings.authentication and urlsplit(f"//{host}").hostname not in LOOPBACK_HOSTS:
-            raise Forbidden(
-                f"without API keys only this machine is served, not {host!r}; ask localhost, or set "
-                "CONTRAFACT_AUTHENTICATION=true and make keys"
-            )
-        if method in ("GET", "HEAD", "OPTIONS"):
-            return
-        origin = headers.get("origin")
-        same = origin is None or urlsplit(origin).netloc == host
-        if not same or headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            raise Forbidden("a page of another site may not act here; use Contrafact's own pages, or an API key")
+        async def pay(size: int) -> None:
+            if key_hash is not None:
+                await asyncio.to_thread(self._book, key_hash, 0, size)
 
-    async def _owner(self, path: str, headers: Headers) -> str | None:
+        if declared:
+            await pay(declared)
+        return _counted(receive, most, declared or 0, pay)
+
+    async def _caller(self, method: str, path: str, headers: Headers) -> Caller | None:
+        """Who asks; None on the paths that are open to everybody."""
         if not self._parts.settings.authentication:
-            return LOCAL_OWNER
-        if path in OPEN_PATHS:
+            return Caller(LOCAL_OWNER)
+        if path in OPEN_PATHS or path.startswith("/static/"):
             return None
-        key = _key(headers.get("authorization", ""))
-        owner = await asyncio.to_thread(self._look_up, key) if key else None
-        if owner is None:
-            raise Unauthorized("an API key is needed: send `Authorization: Bearer KEY`, or the key as a password")
-        return owner
+        key, cookie = _shown(headers)
+        if key is None and cookie is None:
+            raise Unauthorized("an API key is needed: send `Authorization: Bearer KEY`, or log in at /login")
+        if key is None and cookie is not None and method not in SAFE_METHODS:
+            _check_token(cookie, headers)
+        who = keys.hash_of(key) if key is not None else keys.key_of_login(cookie or "")
+        caller = await asyncio.to_thread(self._book, who, 1, 0)
+        if caller is None:
+            gone = "this API key is unknown or revoked; ask the operator for one"
+            raise Unauthorized(gone if key else "this browser is not logged in any more; log in at /login")
+        needed = _needed_scope(method, path)
+        if needed is not None and not caller.may(needed):
+            may = " and ".join(sorted(caller.scopes)) or "only look"
+            raise Forbidden(f"this key may {may}, and this needs {needed}; ask the operator for a key that may")
+        return caller
 
-    def _look_up(self, key: str) -> str | None:
-        with reading(self._parts.sessions) as session:
-            return owner_of(session, key)
+    def _book(self, who: keys.Who, requests: int, size: int) -> Caller | None:
+        with self._parts.sessions.begin() as session:
+            return keys.admit(session, who, self._limits, requests, size)
+
+    def _most_bytes(self, method: str, path: str, headers: Headers, caller: Caller | None) -> int:
+        settings = self._parts.settings
+        if method == "POST" and path == "/jobs":
+            most = settings.max_request_bytes
+            if headers.get("content-type", "").lower().startswith("application/json"):
+                most = min(most, MANIFEST_BYTES)
+        elif method == "PUT" and path.startswith("/images/"):
+            most = settings.max_image_bytes
+        else:
+            most = SMALL_BODY_BYTES
+        return most if caller is None or caller.max_bytes is None else min(most, caller.max_bytes)
 
 
-def _key(authorization: str) -> str | None:
-    """The key of `Bearer KEY`, or of `Basic`, which browsers ask for, with the key as password."""
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip() or None
-    if scheme.lower() == "basic":
-        try:
-            return base64.b64decode(value, validate=True).decode().partition(":")[2] or None
-        except (binascii.Error, UnicodeDecodeError):
-            return None
-    return None
+def refuse_other_sites(method: str, headers: Headers, *, silent: bool = True) -> None:
+    """Refuse what a page of another site makes a browser send; `silent` lets clients that are no browsers through.
 
-
-def _challenged(problem: Problem, scope: Scope, headers: Headers) -> ASGIApp:
-    response = problem.response(scope["path"])
-    if isinstance(problem, Unauthorized) and "text/html" in headers.get("accept", ""):
-        response.headers["WWW-Authenticate"] = 'Basic realm="contrafact, API key as password"'
-    return response
-
-
-def _refuse_declared(length: str | None, most: int) -> None:
-    if length is None:
+    Raises Forbidden.
+    """
+    if method in SAFE_METHODS:
         return
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    told = origin is not None or site is not None
+    same = origin is None or urlsplit(origin).netloc == headers.get("host", "")
+    if not same or (site or "none") not in ("same-origin", "none") or not (told or silent):
+        raise Forbidden("a page of another site may not act here; use Contrafact's own pages, or an API key")
+
+
+def csrf_token(cookie: str) -> str:
+    """What a page's scripts must send with every change, beside the cookie that the browser sends by itself."""
+    return hashlib.sha256(b"csrf/" + cookie.encode()).hexdigest()
+
+
+def _refuse_other_machines(scope: Scope, headers: Headers) -> None:
+    host, client = headers.get("host", ""), scope.get("client")
+    near = client is None or not _is_address(client[0]) or ip_address(client[0]).is_loopback
+    if urlsplit(f"//{host}").hostname not in LOOPBACK_HOSTS or not near:
+        raise Forbidden(
+            f"without API keys only this machine is served, not {host!r}; ask localhost, or set "
+            "CONTRAFACT_AUTHENTICATION=true and make keys"
+        )
+    refuse_other_sites(scope["method"], headers)
+
+
+def no_database() -> NotReady:
+    """What a caller hears while the database is away."""
+    return NotReady("the database does not answer; nothing was changed, try again soon", retry_after=5)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(headers: Headers) -> tuple[str | None, str | None]:
+    """The API key that the request shows, and the cookie of a browser's session."""
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    key = value.strip() if scheme.lower() == "bearer" else ""
+    cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+    return key if key.startswith(PREFIX) else None, cookie or None
+
+
+def _check_token(cookie: str, headers: Headers) -> None:
+    if not hmac.compare_digest(headers.get(TOKEN_HEADER, ""), csrf_token(cookie)):
+        raise Forbidden(f"the header {TOKEN_HEADER} is missing or wrong; load the page again")
+
+
+def _needed_scope(method: str, path: str) -> keys.Scope | None:
+    """What a key must be allowed for a request; every key may look at its own work."""
+    if path == "/metrics":
+        return "admin"
+    if method in SAFE_METHODS or path == "/logout":
+        return None
+    return "review" if "/review" in path else "submit"
+
+
+def _refusal(problem: Problem, scope: Scope, headers: Headers) -> Response:
+    """The problem, or for a browser that may just not be logged in, the way to the login."""
+    if (
+        isinstance(problem, Unauthorized)
+        and scope["method"] == "GET"
+        and "text/html" in headers.get("accept", "")
+        and "authorization" not in headers
+    ):
+        query = scope["query_string"].decode("latin-1")
+        here = quote(scope["path"]) + (f"?{query}" if query else "")
+        return RedirectResponse(f"/login?next={quote(here, safe='')}", 303)
+    return problem.response(scope["path"])
+
+
+def _declared(length: str | None, most: int) -> int | None:
+    if length is None:
+        return None
     if not (length.isascii() and length.isdigit()):
         raise Malformed(f"Content-Length is {length!r}; it must be a number of bytes")
     if int(length) > most:
         raise _too_large(most)
+    return int(length)
 
 
-def _counted(receive: Receive, most: int) -> Receive:
+def _counted(receive: Receive, most: int, paid: int, pay: Callable[[int], Awaitable[None]]) -> Receive:
+    """`paid` bytes were booked beforehand; what comes beyond them is booked by the lump."""
     seen = 0
 
     async def counting() -> Message:
-        nonlocal seen
+        nonlocal seen, paid
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > most:
             raise _too_large(most)
+        while seen > paid:
+            await pay(min(LUMP_BYTES, most))
+            paid += LUMP_BYTES
         return message
 
     return counting

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
+from sqlalchemy.exc import OperationalError
 
-from gateway.access import Access
+from gateway.access import Access, no_database
 from gateway.api import catalogue, events, images, jobs, results
 from gateway.api.examples import EXAMPLES
 from gateway.api.requests import problems as problem_responses
 from gateway.api.requests import refuse_unknown_parameters
 from gateway.keys import ensure_local_owner
+from gateway.metrics import Work, exposition
+from gateway.operations import operations_port, refuse_unready
 from gateway.parts import Parts, open_parts
-from gateway.settings import Settings
+from gateway.settings import read_settings
+from gateway.startup import refuse_unsafe_start, told_to_stop
+from gateway.web import login
 from gateway.web import routes as pages
 from shared import __version__, problems
 from shared import logging as json_logging
@@ -23,20 +31,31 @@ from shared.asgi import AccessLog
 from shared.schemas.base import Contract
 from shared.schemas.jobs import EventView, JobRequest, JobSpec
 
+logger = logging.getLogger("contrafact.gateway")
+
 DESCRIPTION = "Counterfactual test images that show where a vision model will fail outside its test set."
 
 
 def create_app(parts: Parts | None = None) -> FastAPI:
-    """The public API over the parts (default: those that the environment describes)."""
+    """The public API over the parts (default: those that the environment describes, if it is safe to serve them)."""
     json_logging.configure()
-    parts = parts or open_parts(Settings())
+    if parts is None:
+        parts = open_parts(read_settings())
+        refuse_unsafe_start(parts.settings, parts.sessions)
+    registry = CollectorRegistry()
+    registry.register(Work(parts.sessions))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         with parts.sessions.begin() as session:
             ensure_local_owner(session)
-        yield
-        parts.services.close()
+        with ExitStack() as stack:
+            stack.callback(parts.services.close)
+            stack.enter_context(told_to_stop(parts.stopping))
+            if port := parts.settings.metrics_port:
+                ready = partial(refuse_unready, parts)
+                stack.enter_context(operations_port(port, alive=lambda: None, ready=ready, registry=registry))
+            yield
 
     app = FastAPI(
         title="Contrafact",
@@ -51,12 +70,24 @@ def create_app(parts: Parts | None = None) -> FastAPI:
     for module in (jobs, results, events, images, catalogue):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(pages.router, dependencies=[Depends(refuse_unknown_parameters)])
+    app.include_router(login.router)
     app.include_router(catalogue.health)
+    app.add_api_route("/metrics", partial(_prometheus, registry), include_in_schema=False)
     problems.install(app)
+    app.add_exception_handler(OperationalError, _on_database_trouble)
     app.add_middleware(Access, parts=parts)
-    app.add_middleware(AccessLog, service="gateway")
+    app.add_middleware(AccessLog, service="gateway", registry=registry)
     _complete_openapi(app)
     return app
+
+
+def _prometheus(registry: CollectorRegistry) -> Response:
+    return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _on_database_trouble(request: Request, error: Exception) -> Response:
+    logger.warning("the database does not answer: %s", error)
+    return no_database().response(request.url.path)
 
 
 def _complete_openapi(app: FastAPI) -> None:

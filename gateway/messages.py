@@ -12,6 +12,8 @@ from typing import Any
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from shared.logging import request_id
+
 WORK = "contrafact.work"
 
 logger = logging.getLogger("contrafact.messages")
@@ -40,6 +42,6 @@ def open_celery(broker_url: str) -> Celery:
 def wake_worker(celery: Celery) -> None:
     """Say that there is work; call it after the commit. A dead broker only means that the work starts later."""
     try:
-        celery.send_task(WORK, retry=False, ignore_result=True)
+        celery.send_task(WORK, retry=False, ignore_result=True, headers={"request_id": request_id()})
     except OperationalError as error:
         logger.warning("no wake-up could be sent; workers look for themselves soon: %s", error)

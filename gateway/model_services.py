@@ -17,6 +17,8 @@ from typing import Generic, Literal, TypeVar
 import httpx
 from pydantic import ValidationError
 
+from gateway.metrics import CALLS
+from shared.logging import REQUEST_ID_HEADER, request_id
 from shared.problems import (
     DeadlineExceeded,
     DependencyFailed,
@@ -182,8 +184,12 @@ class ModelServices(TypedServices):
 
     def _once(self, service: ServiceName, verb: str, path: str, body: bytes | None) -> bytes:
         headers = {DEADLINE_HEADER: f"{self._deadline:g}", "Content-Type": "application/json"}
+        if name := request_id():
+            headers[REQUEST_ID_HEADER] = name
+        started, outcome = time.monotonic(), "unreachable"
         try:
             reply = self._client.request(verb, self._urls[service] + path, content=body, headers=headers)
+            outcome = str(reply.status_code)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotReady(f"{service} at {self._urls[service]} cannot be reached: {error}") from error
         except httpx.TimeoutException as error:
@@ -191,6 +197,8 @@ class ModelServices(TypedServices):
         except httpx.TransportError as error:
             self._revisions.pop(service, None)
             raise BrokenOff(f"{service} broke off during {path}: {error!r}") from error
+        finally:
+            CALLS.labels(service, path, outcome).observe(time.monotonic() - started)
         if reply.status_code == 200:
             return reply.content
         raise from_reply(reply.status_code, reply.content, reply.headers.get("Retry-After"))

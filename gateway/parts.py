@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.database import Sessions, open_engine, open_sessions
 from gateway.intake import IntakeLimits
@@ -20,7 +21,7 @@ SERVICE_DEADLINE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The gateway's parts; `wake` says that there is work, after a commit."""
+    """The gateway's parts; `wake` says that there is work, after a commit; `stopping` is set when the end has begun."""
 
     settings: Settings
     profile: Profile
@@ -28,6 +29,7 @@ class Parts:
     store: ObjectStore
     services: ModelServices
     wake: Callable[[], None]
+    stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
     def limits(self) -> IntakeLimits:
@@ -44,11 +46,13 @@ class Parts:
 def open_parts(settings: Settings) -> Parts:
     """The parts that the settings describe; connects to nothing yet."""
     celery = open_celery(settings.broker_url)
+    stopping = threading.Event()
     return Parts(
         settings=settings,
         profile=load_profile(settings.profile),
         sessions=open_sessions(open_engine(settings.database_url)),
         store=open_store(settings),
-        services=ModelServices(settings.service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS),
+        services=ModelServices(settings.service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, stopping),
         wake=lambda: wake_worker(celery),
+        stopping=stopping,
     )

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from sqlalchemy import delete
 
 from gateway.database import Sessions, insert_missing, reading
+from gateway.metrics import RECORDED
 from gateway.model_services import Answered, Asked, Endpoint, ModelServices, TypedServices
 from gateway.tables import Image, OwnedImage, RecordedCall, utc_now
 from shared.images import CanonicalImage, Mode, decode, digest
@@ -124,6 +125,7 @@ class RecordedServices(TypedServices):
         with reading(self._sessions) as session:
             row = session.get(RecordedCall, key)
         if row is None:
+        RECORDED.labels(endpoint.path, "made" if found is None else "found").inc()
             return None
         try:
             return endpoint.answered.model_validate(row.reply, context={"images": self._shelf})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gateway.model_services import ServiceName
@@ -13,11 +13,12 @@ from gateway.model_services import ServiceName
 class Settings(BaseSettings):
     """Settings of gateway and worker. Every field is one variable, for example `CONTRAFACT_DATABASE_URL`."""
 
-    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", frozen=True)
+    # What could hold a password is in no repr, and no input is repeated in an error.
+    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", frozen=True, hide_input_in_errors=True)
 
-    database_url: str = "sqlite:///contrafact.db"
+    database_url: Annotated[str, Field(repr=False)] = "sqlite:///contrafact.db"
     """`sqlite:///path` or `postgresql+psycopg://user:password@host/name`."""
-    broker_url: str = "memory://localhost"
+    broker_url: Annotated[str, Field(repr=False)] = "memory://localhost"
     """Celery's broker: `redis://host:6379/0`; `memory://localhost` only where worker and gateway share a process."""
     profile: str = "tiny"
     """Which weights the services load; decides defaults of jobs."""
@@ -40,6 +41,14 @@ class Settings(BaseSettings):
 
     authentication: bool = False
     """Ask for API keys. Off means that everybody is the one local owner: only for loopback."""
+    key_requests_per_minute: Annotated[int, Field(ge=1)] = 6_000
+    """Requests that a key may make, unless it was made with a limit of its own."""
+    key_bytes_per_hour: Annotated[int, Field(ge=1)] = 64 * 1024**3
+    """Bytes that a key may send, unless it was made with a limit of its own."""
+    session_hours: Annotated[float, Field(gt=0)] = 12.0
+    """How long a browser stays logged in."""
+    metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    """Where gateway and worker answer `/healthz`, `/readyz`, `/metrics` without a key; 0: nowhere."""
     max_request_bytes: int = 2 * 1024**3
     max_archive_bytes: int = 8 * 1024**3
     """Unpacked bytes of one archive."""
@@ -67,4 +76,18 @@ class Settings(BaseSettings):
             "llm_service": self.llm_url,
             "diffusion_service": self.diffusion_url,
             "evaluator_service": self.evaluator_url,
+    @property
+    def deployed(self) -> bool:
+        """Whether workers are processes of their own, so that this is more than one person's machine."""
+        return not self.broker_url.startswith("memory:")
+
         }
+
+
+def read_settings() -> Settings:
+    """The settings of the environment. Raises SystemExit with a sentence that names the variable that is wrong."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = "; ".join(f"CONTRAFACT_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
+        raise SystemExit(f"a setting is wrong: {wrong}") from error

@@ -27,6 +27,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from gateway.database import UtcDateTime
+from shared.logging import request_id
 
 JobState = Literal["running", "done", "failed", "cancelled"]
 SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
@@ -91,15 +92,37 @@ class Owner(Table):
 
 
 class ApiKey(Table):
-    """A key of an owner; only its SHA-256 (hex) is kept."""
+    """A key of an owner; only its SHA-256 (hex) is kept.
+
+    Limits that are None are the installation's. `requests_until` and `bytes_until` (seconds since 1970 on the
+    database's clock) say how far the key's use is booked ahead: see `gateway.keys.admit`.
+    """
 
     __tablename__ = "api_keys"
 
     hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), index=True)
     name: Mapped[str] = mapped_column(String(200), default="")
+    scopes: Mapped[list[str]] = mapped_column(default=list)
+    requests_per_minute: Mapped[int | None]
+    bytes_per_hour: Mapped[int | None] = mapped_column(BigInteger)
+    max_request_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    requests_until: Mapped[float] = mapped_column(default=0.0)
+    bytes_until: Mapped[float] = mapped_column(default=0.0)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+
+
+class Login(Table):
+    """A browser that was given a session for an API key; only the SHA-256 (hex) of its cookie is kept."""
+
+    __tablename__ = "logins"
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key_hash: Mapped[str] = mapped_column(ForeignKey("api_keys.hash", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    expires_at: Mapped[datetime]
 
 
 class Image(Table):
@@ -144,6 +167,7 @@ class Job(Leased, Table):
     in their order. Pages go by (created_at, id), newest first.
     """
 
+    `request_id` names the HTTP request that made the job, in the log lines of everything that works on it.
     __tablename__ = "jobs"
     __table_args__ = (
         UniqueConstraint("owner_id", "idempotency_key"),
@@ -170,6 +194,7 @@ class Job(Leased, Table):
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     finished_at: Mapped[datetime | None]
 
+    request_id: Mapped[str] = mapped_column(String(64), default=request_id)
     source_images: Mapped[list[SourceImage]] = relationship(
         back_populates="job", cascade="all, delete-orphan", passive_deletes=True, order_by="SourceImage.position"
     )

@@ -1,4 +1,4 @@
-"""ASGI middleware of the model services: bodies bounded while they stream, work cancelled when the client leaves."""
+"""ASGI middleware: bodies bounded while they stream, work cancelled when the client leaves, a log line per request."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import logging
 import time
 from contextlib import suppress
 
+from prometheus_client import CollectorRegistry, Histogram
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shared.logging import REQUEST_ID_HEADER, bind, request_id_from
 from shared.problems import TooLarge
 
 logger = logging.getLogger("contrafact.http")
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+SECONDS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 
 
 class BoundedRequests:
@@ -89,26 +94,49 @@ class BoundedRequests:
 
 
 class AccessLog:
-    """One log line per request: method, path, status, seconds."""
+    """One log line and one observation per request, and the request's id: the caller's `X-Request-ID`, or a new one.
 
-    def __init__(self, app: ASGIApp, service: str) -> None:
+    The id is bound to all log lines of the request and answered in the same header.
+    """
+
+    def __init__(self, app: ASGIApp, service: str, registry: CollectorRegistry) -> None:
         self._app = app
         self._service = service
+        self._seconds = Histogram(
+            "contrafact_http_request_seconds",
+            "From the first byte of a request to the last of its answer; streams of events last as long as their job.",
+            ["service", "method", "route", "status"],
+            registry=registry,
+            buckets=SECONDS,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in QUIET_PATHS:
             await self._app(scope, receive, send)
             return
+        name = request_id_from(Headers(scope=scope).get(REQUEST_ID_HEADER))
+        bind(request_id=name)
         started = time.monotonic()
-        status = [499]  # what proxies log for a client that left before the answer
+        status = 499  # what proxies log for a client that left before the answer
 
         async def noting(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                status[0] = message["status"]
+                status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = name
             await send(message)
 
         try:
             await self._app(scope, receive, noting)
+        except Exception:
+            status = 500  # answered, and logged with its traceback, by whoever is outside
+            raise
         finally:
-            fields = {"service": self._service, "status": status[0], "seconds": round(time.monotonic() - started, 4)}
-            logger.info("%s %s", scope["method"], scope["path"], extra=fields)
+            self._note(scope, status, time.monotonic() - started)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "none")  # the pattern: paths would be without number
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._seconds.labels(self._service, method, route, status).observe(seconds)
+        fields = {"service": self._service, "status": status, "seconds": round(seconds, 4)}
+        logger.info("%s %s", scope["method"], scope["path"], extra=fields)

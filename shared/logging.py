@@ -1,18 +1,36 @@
-"""Log lines as JSON, one object a line, for the `contrafact` logger tree of every service."""
+"""Log lines as JSON, one object a line, for the `contrafact` logger tree of every service.
+
+A line carries what its thread or task is bound to (`bound`): the id of the HTTP request that it serves and, in the
+worker, the job and source image. The request's id travels in the header `X-Request-ID` from the gateway through
+Celery's message to the worker and on to the model services. What looks like a secret is masked before it is written.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import IO
 
 ROOT = "contrafact"
+REQUEST_ID_HEADER = "X-Request-ID"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SECRETS = re.compile(
+    r"\bcf_[A-Za-z0-9_-]{8,}"  # API keys
+    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # user and password in an address
+    r"|(?i:(?<=\bBearer )|(?<=\bBasic ))[A-Za-z0-9+/._=-]{8,}"
+)
+_bound: ContextVar[dict[str, str]] = ContextVar("bound", default={})  # noqa: B039  # replaced, never changed
 
 
 class JsonFormatter(logging.Formatter):
-    """Time (UTC), level, logger, message, the fields given as `extra`, and the traceback if there is one."""
+    """Time (UTC), level, logger, message, bound fields, the fields given as `extra`, and the traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -20,11 +38,12 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **_bound.get(),
         }
         fields.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(fields, default=str)
+        return masked(json.dumps(fields, default=str))
 
 
 def configure(level: str = "INFO", stream: IO[str] | None = None) -> None:
@@ -36,3 +55,33 @@ def configure(level: str = "INFO", stream: IO[str] | None = None) -> None:
     handler.setFormatter(JsonFormatter())
     root.addHandler(handler)
     root.setLevel(level)
+
+
+def bind(**fields: str) -> None:
+    """Put fields into every later log line of this task: for the outermost code that serves a request."""
+    _bound.set({**_bound.get(), **fields})
+
+
+@contextmanager
+def bound(**fields: str) -> Iterator[None]:
+    """Put fields into every log line of this thread or task until the block ends; they replace those of like name."""
+    token = _bound.set({**_bound.get(), **fields})
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def request_id() -> str:
+    """The id of the HTTP request that is being served, or that the work at hand goes back to; else empty."""
+    return _bound.get().get("request_id", "")
+
+
+def request_id_from(header: str | None) -> str:
+    """The caller's id if it is a short plain word, so that it cannot forge log lines; a fresh one otherwise."""
+    return header if header and _WELL_FORMED.fullmatch(header) else secrets.token_hex(8)
+
+
+def masked(text: str) -> str:
+    """The text without API keys, bearer tokens and passwords in addresses."""
+    return _SECRETS.sub("***", text)

@@ -33,6 +33,8 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from shared.logging import request_id
+
 PREFIX = "urn:contrafact:problem:"
 MEDIA_TYPE = "application/problem+json"
 MAX_LISTED_ERRORS = 20
@@ -217,7 +219,11 @@ def install(app: FastAPI) -> None:
 
     async def on_anything(request: Request, error: Exception) -> Response:
         logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
-        problem = Problem(f"an unexpected {type(error).__name__} occurred; the service's log has the traceback")
+        # Nothing of the error's own words: they may quote what nobody should read.
+        problem = Problem(
+            f"an unexpected {type(error).__name__} occurred; the service's log has the traceback",
+            members={"request_id": request_id()},
+        )
         return problem.response(request.url.path)
 
     app.add_exception_handler(Problem, on_problem)

@@ -227,7 +227,7 @@ class ModelService(Generic[Model]):
         app = FastAPI(title=self.name, version=__version__, lifespan=lifespan)
         problems.install(app)
         app.add_middleware(BoundedRequests, max_bytes=MAX_MESSAGE_BYTES)
-        app.add_middleware(AccessLog, service=self.name)
+        app.add_middleware(AccessLog, service=self.name, registry=self.registry)
         app.add_api_route("/healthz", _healthz, description="The process is alive.")
         app.add_api_route("/readyz", self._readyz, description="The weights are loaded and warmed.")
         app.add_api_route("/metrics", self._prometheus, description="Prometheus metrics.", include_in_schema=False)

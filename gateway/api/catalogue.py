@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from sqlalchemy import select
 
 from gateway import catalogue
 from gateway.api.requests import Gateway, problems
-from gateway.database import reading
+from gateway.operations import refuse_unready
 from shared.schemas.jobs import MethodsReply, ModelsListing, ProfilesReply
 
 router = APIRouter(tags=["catalogue"])
@@ -38,9 +37,8 @@ def healthz() -> dict[str, str]:
     return {"status": "alive"}
 
 
-@health.get("/readyz")
+@health.get("/readyz", responses=problems(s503="the database does not answer, or the gateway is stopping"))
 def readyz(gateway: Gateway) -> dict[str, str]:
-    """The database answers."""
-    with reading(gateway.sessions) as session:
-        session.execute(select(1))
+    """The database answers, and the gateway is not stopping."""
+    refuse_unready(gateway)
     return {"status": "ready"}

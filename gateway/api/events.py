@@ -63,7 +63,7 @@ async def _stream(gateway: Parts, owner: str, job: str, sequence: int) -> AsyncI
             sequence = event.sequence
             yield format_sse_event(data_str=event.model_dump_json(), event=event.kind, id=str(sequence))
             spoken = time.monotonic()
-        if over:
+        if over or gateway.stopping.is_set():  # a follower comes back, to another gateway
             return
         if len(events) < BATCH:
             await asyncio.sleep(POLL_SECONDS)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
@@ -14,22 +13,17 @@ from gateway import counterfactuals, jobs
 from gateway.api.requests import Cursor, Gateway, JobId, Owner
 from gateway.counterfactuals import Filters
 from gateway.database import reading
-from gateway.report.page import ASSETS, environment
+from gateway.report.page import ASSETS
+from gateway.web.rendering import HERE, render
 from shared.problems import NotFound
 from shared.schemas.jobs import CounterfactualView
 from shared.schemas.results import Cell, JobResults, ModelResults
 
 PAIRS_PER_PAGE = 24
 JOBS_PER_PAGE = 20
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
-_HERE = Path(__file__).parent
-_STATIC = {path.name: path for folder in (ASSETS, _HERE / "static") for path in folder.iterdir()}
+_STATIC = {path.name: path for folder in (ASSETS, HERE / "static") for path in folder.iterdir()}
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
-_jinja = environment(_HERE / "templates")
 
 
 class Gallery(Filters):
@@ -57,7 +51,7 @@ def home(gateway: Gateway, owner: Owner, cursor: Cursor = None) -> HTMLResponse:
     """The owner's jobs, and a form for a new one."""
     with reading(gateway.sessions) as session:
         page = jobs.listing(session, owner, cursor, JOBS_PER_PAGE)
-    return _page("home.html", page=page, first=cursor is None, profile=gateway.profile.profile.name)
+    return render("home.html", page=page, first=cursor is None, profile=gateway.profile.profile.name)
 
 
 @router.get("/jobs/{job}/view")
@@ -67,7 +61,7 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner, gallery: Annotated[Gall
         detail = jobs.show(session, owner, job)
         page = counterfactuals.results_page(session, owner, job, gallery, gallery.cursor, PAIRS_PER_PAGE)
     path = f"/jobs/{job}/view"
-    return _page(
+    return render(
         "job.html",
         job=detail,
         results=page.metrics,
@@ -85,7 +79,7 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner, gallery: Annotated[Gall
 def show_progress(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
     """The progress of a job as a piece of a page, fetched again at every event."""
     with reading(gateway.sessions) as session:
-        return _page("_progress.html", job=jobs.show(session, owner, job))
+        return render("_progress.html", job=jobs.show(session, owner, job))
 
 
 @router.get("/jobs/{job}/pairs/{counterfactual}")
@@ -96,7 +90,7 @@ def show_pair(
     with reading(gateway.sessions) as session:
         view = counterfactuals.detail(session, owner, job, counterfactual)
         before, after = counterfactuals.neighbours(session, owner, job, gallery, counterfactual)
-    return _page(
+    return render(
         "pair.html",
         job=job,
         view=view,
@@ -113,11 +107,6 @@ def static_file(name: str) -> FileResponse:
     if name not in _STATIC:
         raise NotFound(f"there is no file {name!r}")
     return FileResponse(_STATIC[name], headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
-
-
-def _page(template: str, **values: Any) -> HTMLResponse:
-    body = _jinja.get_template(template).render(picture="/images/{}".format, **values)
-    return HTMLResponse(body, headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
 
 
 def _facets(results: JobResults | None) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from gateway.keys import create_key, revoke_key
+from gateway.keys import SCOPES, Limits, Scope, create_key, revoke_key
 from gateway.tables import ApiKey
 from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
 
@@ -40,11 +40,9 @@ def test_only_keys_open_and_only_their_hash_is_kept(locked: Gateway, key: str) -
     assert "API key" in detail(client.get("/jobs", headers={"Authorization": "Bearer cf_wrong"}), 401)
     assert client.get("/jobs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
     basic = base64.b64encode(f"anybody:{key}".encode()).decode()
-    assert client.get("/jobs", headers={"Authorization": f"Basic {basic}"}).status_code == 200
+    detail(client.get("/jobs", headers={"Authorization": f"Basic {basic}"}), 401)
     assert client.get("/healthz").status_code == 200
     assert client.get("/openapi.json").status_code == 200
-    asked = client.get("/jobs", headers={"Accept": "text/html"})
-    assert asked.headers["WWW-Authenticate"].startswith("Basic")  # so that a browser asks for the key
     with locked.parts.sessions.begin() as session:
         assert all(key not in row.hash for row in session.query(ApiKey))
         assert revoke_key(session, key)
@@ -79,6 +77,55 @@ def test_declared_and_streamed_bytes_are_limited(locked: Gateway, key: str) -> N
     assert "larger than 65,536" in detail(
         locked.client.request("DELETE", "/jobs/x", content=bytes(70_000), headers=headers), 413
     )
+
+
+def test_each_scope_opens_its_own_doors(locked: Gateway) -> None:
+    def status(scopes: list[Scope], verb: str, path: str) -> int:
+        with locked.parts.sessions.begin() as session:
+            key = create_key(session, "bob", scopes)
+        return locked.client.request(verb, path, headers={"Authorization": f"Bearer {key}"}).status_code
+
+    assert [status([], verb, path) for verb, path in (("GET", "/jobs"), ("POST", "/jobs"))] == [200, 403]
+    assert [status(["review"], verb, path) for verb, path in (("GET", "/jobs"), ("POST", "/jobs"))] == [200, 403]
+    assert [status(["submit"], "POST", path) for path in ("/jobs", "/jobs/x/reviews")] == [415, 403]
+    assert [status(["admin"], "POST", path) for path in ("/jobs", "/jobs/x/reviews")] == [415, 404]
+    assert [status([scope], "GET", "/metrics") for scope in SCOPES] == [403, 403, 200]
+    assert "needs submit" in locked.client.post("/jobs", headers=bearer(locked, ["review"])).json()["detail"]
+
+
+def bearer(gateway: Gateway, scopes: list[Scope] | None = None, **limits: int) -> dict[str, str]:
+    with gateway.parts.sessions.begin() as session:
+        return {"Authorization": f"Bearer {create_key(session, 'bob', scopes or ['submit'], limits=Limits(**limits))}"}
+
+
+def test_requests_beyond_a_keys_own_limit_are_429_and_say_when_to_come_back(locked: Gateway, key: str) -> None:
+    mine = bearer(locked, requests_per_minute=5)
+    replies = [locked.client.get("/jobs", headers=mine) for _ in range(6)]
+    assert [reply.status_code for reply in replies] == [200] * 5 + [429]
+    assert "5 requests a minute" in detail(replies[-1], 429)
+    assert 1 <= int(replies[-1].headers["Retry-After"]) <= 13
+    assert locked.client.get("/jobs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+
+
+def test_bytes_are_booked_before_and_while_they_come(locked: Gateway) -> None:
+    mine = bearer(locked, bytes_per_hour=150_000) | {"Content-Type": "multipart/form-data; boundary=x"}
+    sent = []
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(30):
+            sent.append(10_000)
+            yield bytes(10_000)
+
+    assert locked.client.post("/jobs", content=bytes(100_000), headers=mine).status_code == 400  # no form
+    reply = locked.client.post("/jobs", content=bytes(100_000), headers=mine)
+    assert "150,000 bytes an hour" in detail(reply, 429)
+    assert 600 < int(reply.headers["Retry-After"]) < 1900
+    assert "150,000 bytes an hour" in detail(locked.client.post("/jobs", content=chunks(), headers=mine), 429)
+    assert locked.client.get("/jobs", headers=mine).status_code == 200
+    small = bearer(locked, max_request_bytes=20_000)
+    assert "larger than 20,000" in detail(locked.client.post("/jobs", content=bytes(30_000), headers=small), 413)
+    never = bearer(locked, bytes_per_hour=1_000)
+    assert "larger than 1,000" in detail(locked.client.post("/jobs", content=bytes(2_000), headers=never), 413)
 
 
 def test_without_keys_only_this_machine_and_this_site_are_served(tmp_path: Path) -> None:

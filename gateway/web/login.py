@@ -1,0 +1,67 @@
+"""The login page: an API key for a session, so that the key itself never stays in the browser."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from gateway.access import COOKIE, TOKEN_COOKIE, csrf_token, refuse_other_sites
+from gateway.api.requests import Gateway
+from gateway.logins import log_in, log_out
+from gateway.parts import Parts
+from gateway.web.rendering import render
+
+HOME = "/"
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/login")
+def show_login(gateway: Gateway, next: str = HOME) -> Response:
+    """The form; where no keys are asked for, there is nothing to log in to."""
+    if not gateway.settings.authentication:
+        return RedirectResponse(HOME, 303)
+    return render("login.html", next=_own_path(next), problem="")
+
+
+@router.post("/login")
+async def accept_login(request: Request, gateway: Gateway) -> Response:
+    """Set the session's cookies for a right key. Only our own page may ask, or a stranger could log a browser in."""
+    refuse_other_sites(request.method, request.headers, silent=False)
+    async with request.form(max_files=0, max_fields=2) as form:
+        key, wanted = str(form.get("key", "")).strip(), _own_path(str(form.get("next", HOME)))
+    cookie = await run_in_threadpool(_log_in, gateway, key)
+    if cookie is None:
+        problem = "This is no valid key. Ask the operator of this installation for one."
+        return render("login.html", 401, next=wanted, problem=problem)
+    reply = RedirectResponse(wanted, 303)
+    secure = urlsplit(request.headers.get("origin", "")).scheme == "https" or request.url.scheme == "https"
+    seconds = int(gateway.settings.session_hours * 3600)
+    reply.set_cookie(COOKIE, cookie, seconds, httponly=True, samesite="lax", secure=secure)
+    reply.set_cookie(TOKEN_COOKIE, csrf_token(cookie), seconds, httponly=False, samesite="strict", secure=secure)
+    return reply
+
+
+@router.post("/logout", status_code=204)
+def accept_logout(request: Request, gateway: Gateway) -> Response:
+    """End the browser's session, also in the database."""
+    with gateway.sessions.begin() as session:
+        log_out(session, request.cookies.get(COOKIE, ""))
+    reply = Response(status_code=204)
+    reply.delete_cookie(COOKIE, httponly=True, samesite="lax")
+    reply.delete_cookie(TOKEN_COOKIE, samesite="strict")
+    return reply
+
+
+def _log_in(gateway: Parts, key: str) -> str | None:
+    with gateway.sessions.begin() as session:
+        return log_in(session, key, gateway.settings.session_hours)
+
+
+def _own_path(text: str) -> str:
+    """The address to go on to, if it is one of ours; never another site's."""
+    ours = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2_000
+    return text if ours else HOME
