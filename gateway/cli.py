@@ -51,6 +51,16 @@ def serve(
 
 
 @app.command()
+def housekeeping(
+    no_grace: Annotated[
+        bool, typer.Option("--no-grace", help="at once; only while no gateway and no worker run")
+    ] = False,
+) -> None:
+    """Remove what nothing needs any more: on the machine of a gateway or worker, with its settings."""
+    os.execv(sys.executable, [sys.executable, "-m", "gateway.housekeeping", *(["--no-grace"] if no_grace else [])])
+
+
+@app.command()
 def submit(
     images: Annotated[list[Path], typer.Argument(exists=True, help="image files, folders, or one zip or tar")],
     task: Annotated[str, typer.Option(help="what your model does, in a sentence")],

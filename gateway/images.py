@@ -5,23 +5,62 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gateway.database import insert_missing
+from gateway.database import Sessions, insert_missing
 from gateway.intake import KeptImage, SourceFile
 from gateway.tables import Image, OwnedImage, Table, Upload
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.jobs import ManifestImage
+from shared.storage import ObjectStore
 
 _ROWS_PER_STATEMENT = 1_000
 _MISSING_LISTED = 1_000
+
+
+class ImagePlace:
+    """Where intake puts images: whoever asks for one keeps housekeeping from removing it before its row is written."""
+
+    def __init__(self, sessions: Sessions, store: ObjectStore) -> None:
+        self._sessions = sessions
+        self._store = store
+
+    def exists(self, key: str) -> bool:
+        """Whether the store has the image, which stays there for housekeeping's grace."""
+        with self._sessions.begin() as session:
+            want(session, [key.rpartition("/")[2].removesuffix(".png")])
+        return self._store.exists(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store the image."""
+        self._store.put(key, data)
+
+
+def want(session: Session, digests: Sequence[str]) -> set[str]:
+    """Keep images from being removed for housekeeping's grace from now; returns those that have rows.
+
+    Whoever will refer to an image that nobody may refer to at the moment says so before looking whether it is there:
+    this waits for a removal under way, so that what is found afterwards stays.
+    """
+    known: set[str] = set()
+    for start in range(0, len(digests), _ROWS_PER_STATEMENT):
+        part = digests[start : start + _ROWS_PER_STATEMENT]
+        session.execute(
+            update(Image)
+            .where(Image.digest.in_(part), Image.unreferenced_since.is_not(None))
+            .values(unreferenced_since=None)
+            .execution_options(synchronize_session=False)
+        )
+        known |= set(session.scalars(select(Image.digest).where(Image.digest.in_(part))))
+    return known
 
 
 def remember(session: Session, owner: str, kept: Sequence[KeptImage]) -> None:
     """Note that the owner has these images; again for the same ones changes nothing."""
     by_digest = {image.digest: image for image in kept}
     images = [by_digest[digest] for digest in sorted(by_digest)]
+    want(session, [image.digest for image in images])
     _insert_all(
         session,
         Image,
@@ -67,7 +106,9 @@ def find_all(session: Session, owner: str, digests: Sequence[str]) -> dict[str, 
 
 def from_manifest(session: Session, owner: str, entries: Sequence[ManifestImage]) -> list[SourceFile]:
     """The source images that a JSON manifest names. Raises InvalidInput with the digests that are not uploaded yet."""
-    known = find_all(session, owner, list(dict.fromkeys(entry.digest for entry in entries)))
+    asked = list(dict.fromkeys(entry.digest for entry in entries))
+    want(session, sorted({image.digest for image in find_all(session, owner, asked).values()}))
+    known = find_all(session, owner, asked)
     missing = list(dict.fromkeys(entry.digest for entry in entries if entry.digest not in known))
     if missing:
         raise InvalidInput(

@@ -54,7 +54,7 @@ GRACE_SECONDS = 10.0
 
 
 class BrokenOff(DependencyFailed):
-    """The service died, or cut the connection, while it worked on the request: perhaps because of the request."""
+    """The service died, fell silent, or answered nonsense while it worked on the request: perhaps because of it."""
 
 
 Asked = TypeVar("Asked", bound=Contract)
@@ -193,7 +193,7 @@ class ModelServices(TypedServices):
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotReady(f"{service} at {self._urls[service]} cannot be reached: {error}") from error
         except httpx.TimeoutException as error:
-            raise DeadlineExceeded(f"{service} gave no answer to {path} in {self._deadline:g} s") from error
+            raise BrokenOff(f"{service} gave no answer to {path} in {self._deadline:g} s") from error
         except httpx.TransportError as error:
             self._revisions.pop(service, None)
             raise BrokenOff(f"{service} broke off during {path}: {error!r}") from error
@@ -201,7 +201,11 @@ class ModelServices(TypedServices):
             CALLS.labels(service, path, outcome).observe(time.monotonic() - started)
         if reply.status_code == 200:
             return reply.content
-        raise from_reply(reply.status_code, reply.content, reply.headers.get("Retry-After"))
+        problem = from_reply(reply.status_code, reply.content, reply.headers.get("Retry-After"))
+        explained = type(problem) not in (Problem, DependencyFailed)
+        if not explained and reply.status_code not in (429, 502, 503, 504):  # those may be the answers of a proxy
+            raise BrokenOff(f"{service} failed at {path}: {problem.detail}")
+        raise problem
 
 
 def is_passing(problem: Problem) -> bool:
@@ -218,4 +222,4 @@ def _read(answered: type[Answered], body: bytes, service: ServiceName) -> Answer
     try:
         return answered.model_validate_json(body)
     except ValidationError as error:
-        raise DependencyFailed(f"{service} answered something that is no {answered.__name__}: {error}") from error
+        raise BrokenOff(f"{service} answered something that is no {answered.__name__}: {error}") from error

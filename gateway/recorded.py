@@ -16,6 +16,7 @@ from collections.abc import Callable
 from sqlalchemy import delete
 
 from gateway.database import Sessions, insert_missing, reading
+from gateway.images import want
 from gateway.metrics import RECORDED
 from gateway.model_services import Answered, Asked, Endpoint, ModelServices, TypedServices
 from gateway.tables import Image, OwnedImage, RecordedCall, utc_now
@@ -44,10 +45,7 @@ class ImageShelf:
         """The digest of the image's pixels; remembers the image."""
         name = hashlib.sha256(png).digest()
         if name not in self._digests:
-            mode: Mode = "L" if png[_PNG_COLOUR_TYPE] == 0 else "RGB"
-            pixels = decode(png, mode)
-            height, width = pixels.shape[:2]
-            image = CanonicalImage(png, width, height, mode, digest(pixels))
+            image = canonical_png(png)
             self._digests[name] = image.digest
             self._images.setdefault(image.digest, image)
         return self._digests[name]
@@ -62,32 +60,48 @@ class ImageShelf:
         return self._images[digest].png
 
     def save(self, digests: set[str]) -> None:
-        """Write kept images: the bytes first, then the rows that say that they are there."""
-        images = [self._images[name] for name in sorted(digests - self._saved)]
+        """Write kept images: the bytes first, then the rows that say that they are there.
+
+        Housekeeping leaves them alone from now on for its grace; those that it has removed meanwhile are written again.
+        """
+        with self._sessions.begin() as session:
+            known = want(session, sorted(digests))
+        images = [self._images[name] for name in sorted(digests - (self._saved & known))]
         for image in images:
             if not self._store.exists(image_key(image.digest)):
                 self._store.put(image_key(image.digest), image.png)
         now = utc_now()
-        rows = [
-            {
-                "digest": image.digest,
-                "mode": image.mode,
-                "width": image.width,
-                "height": image.height,
-                "bytes": len(image.png),
-                "created_at": now,
-            }
-            for image in images
-        ]
         owned = [{"owner_id": self._owner_id, "digest": image.digest, "created_at": now} for image in images]
         with self._sessions.begin() as session:
-            insert_missing(session, Image, rows)
+            insert_missing(session, Image, [image_row(image) for image in images])
             insert_missing(session, OwnedImage, owned)
         self._saved |= digests
 
 
+def canonical_png(png: bytes) -> CanonicalImage:
+    """An image that is canonical already, RGB or L as its header says. Raises InvalidInput for what is none."""
+    mode: Mode = "L" if png[_PNG_COLOUR_TYPE : _PNG_COLOUR_TYPE + 1] == b"\0" else "RGB"
+    pixels = decode(png, mode)
+    height, width = pixels.shape[:2]
+    return CanonicalImage(png, width, height, mode, digest(pixels))
+
+
+def image_row(image: CanonicalImage) -> dict[str, str | int]:
+    """The columns of `tables.Image`."""
+    return {
+        "digest": image.digest,
+        "mode": image.mode,
+        "width": image.width,
+        "height": image.height,
+        "bytes": len(image.png),
+    }
+
+
 class RecordedServices(TypedServices):
-    """The services for one step of one owner. `check` is called before each call and raises to stop the step."""
+    """The services for one step of one owner. `check` is called before each call and raises to stop the step.
+
+    `source_digest` is the source image that the step is about: housekeeping forgets its calls with its last job.
+    """
 
     def __init__(
         self,
@@ -96,12 +110,14 @@ class RecordedServices(TypedServices):
         shelf: ImageShelf,
         owner_id: str,
         check: Callable[[], None] = lambda: None,
+        source_digest: str | None = None,
     ) -> None:
         self._services = services
         self._sessions = sessions
         self._shelf = shelf
         self._owner_id = owner_id
         self._check = check
+        self._source_digest = source_digest
 
     def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
         """The recorded reply, or the service's, which is recorded."""
@@ -109,6 +125,7 @@ class RecordedServices(TypedServices):
         asked = json.dumps(_by_digest(request, _Noting(self._shelf)), sort_keys=True, separators=(",", ":"))
         revision = self._services.revision(endpoint.service)
         found = self._find(endpoint, self._key(endpoint, asked, revision))
+        RECORDED.labels(endpoint.path, "made" if found is None else "found").inc()
         if found is not None:
             return found
         started = time.monotonic()
@@ -125,7 +142,6 @@ class RecordedServices(TypedServices):
         with reading(self._sessions) as session:
             row = session.get(RecordedCall, key)
         if row is None:
-        RECORDED.labels(endpoint.path, "made" if found is None else "found").inc()
             return None
         try:
             return endpoint.answered.model_validate(row.reply, context={"images": self._shelf})
@@ -145,6 +161,7 @@ class RecordedServices(TypedServices):
             "key": key,
             "owner_id": self._owner_id,
             "endpoint": endpoint.path,
+            "source_digest": self._source_digest,
             "revision": revision,
             "reply": answered,
             "seconds": seconds,

@@ -63,10 +63,23 @@ class Settings(BaseSettings):
     """Failures of one image, each caused by the image itself, before it counts as failed."""
     max_lost_leases: Annotated[int, Field(ge=1)] = 20
     """Workers that died over one image before it counts as failed."""
+    housekeeping_seconds: Annotated[float, Field(gt=0)] = 3_600.0
+    """How often one worker of all removes what nothing needs any more."""
+    grace_seconds: Annotated[float, Field(gt=0)] = 24 * 3_600.0
+    """How long what nothing needs any more stays; longer than the longest upload or source image takes."""
+    upload_grace_seconds: Annotated[float, Field(gt=0)] = 30 * 24 * 3_600.0
+    """How long an uploaded image stays that no job uses."""
+    pause_seconds: Annotated[float, Field(gt=0)] = 5.0
+    """How long an image waits after a service failed it, unless the service says; doubled while the cause is open."""
     images_in_flight: Annotated[int, Field(ge=1)] = 8
     """Source images that one worker process works on at a time, so that the model services can batch."""
     images_per_message: Annotated[int, Field(ge=1)] = 16
     """After so many images a step hands over to a new message, so that no step runs for hours."""
+
+    @property
+    def deployed(self) -> bool:
+        """Whether workers are processes of their own, so that this is more than one person's machine."""
+        return not self.broker_url.startswith("memory:")
 
     @property
     def service_urls(self) -> dict[ServiceName, str]:
@@ -76,11 +89,6 @@ class Settings(BaseSettings):
             "llm_service": self.llm_url,
             "diffusion_service": self.diffusion_url,
             "evaluator_service": self.evaluator_url,
-    @property
-    def deployed(self) -> bool:
-        """Whether workers are processes of their own, so that this is more than one person's machine."""
-        return not self.broker_url.startswith("memory:")
-
         }
 
 

@@ -49,10 +49,12 @@ def _plan(parts: Parts, spec: JobSpec) -> Plan:
 
 def _sources(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
     if submission.uploaded is not None:
-        with reading(parts.sessions) as session:
+        with parts.sessions.begin() as session:
             return images.from_manifest(session, owner, submission.uploaded)
     known = {*chosen.classes, *submission.spec.label_map}
-    return take_in(submission.files, submission.manifest, known, parts.store, parts.limits)
+    return take_in(
+        submission.files, submission.manifest, known, images.ImagePlace(parts.sessions, parts.store), parts.limits
+    )
 
 
 def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> list[SourceFile]:

@@ -126,7 +126,10 @@ class Login(Table):
 
 
 class Image(Table):
-    """An image that the object store holds under `shared.storage`'s key of its digest (canonical pixels)."""
+    """An image that the object store holds under `shared.storage`'s key of its digest (canonical pixels).
+
+    `unreferenced_since` is when housekeeping first saw that no row needs it (`gateway.housekeeping`).
+    """
 
     __tablename__ = "images"
 
@@ -136,6 +139,7 @@ class Image(Table):
     height: Mapped[int]
     bytes: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    unreferenced_since: Mapped[datetime | None] = mapped_column(index=True)
 
 
 class OwnedImage(Table):
@@ -155,7 +159,7 @@ class Upload(Table):
 
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), primary_key=True)
     original_digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"))
+    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), index=True)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
@@ -163,11 +167,11 @@ class Job(Leased, Table):
     """One request. `methods` is a list of {"name", "parameters"}; `spec` is the request's spec as it was accepted.
 
     A job is leased for its analysis, once all its source images are finished; `done` means that its report exists.
+    `request_id` names the HTTP request that made the job, in the log lines of everything that works on it.
     `events` counts the job's event rows: taking the next number locks the job's row, so that numbers become visible
     in their order. Pages go by (created_at, id), newest first.
     """
 
-    `request_id` names the HTTP request that made the job, in the log lines of everything that works on it.
     __tablename__ = "jobs"
     __table_args__ = (
         UniqueConstraint("owner_id", "idempotency_key"),
@@ -190,11 +194,11 @@ class Job(Leased, Table):
     spec: Mapped[dict[str, Any]] = mapped_column(default=dict)
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64), default="")
+    request_id: Mapped[str] = mapped_column(String(64), default=request_id)
     events: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     finished_at: Mapped[datetime | None]
 
-    request_id: Mapped[str] = mapped_column(String(64), default=request_id)
     source_images: Mapped[list[SourceImage]] = relationship(
         back_populates="job", cascade="all, delete-orphan", passive_deletes=True, order_by="SourceImage.position"
     )
@@ -274,7 +278,7 @@ class Counterfactual(Table):
     caption: Mapped[str] = mapped_column(Text, default="")
     new_caption: Mapped[str] = mapped_column(Text, default="")
     image_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
-    control_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"))
+    control_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     accepted: Mapped[bool]
     check: Mapped[str] = mapped_column(String(50), default="")
     reason: Mapped[str] = mapped_column(Text, default="")
@@ -315,7 +319,8 @@ class Prediction(Table):
 class RecordedCall(Table):
     """A reply of a model service, kept under its key: images in `reply` are digests; `seconds` is what it cost.
 
-    Where images are given by digest, they are in the object store before the row is.
+    Where images are given by digest, they are in the object store before the row is. The call is forgotten when no job
+    of its owner has the source image `source_digest` any more.
     """
 
     __tablename__ = "recorded_calls"
@@ -323,6 +328,7 @@ class RecordedCall(Table):
     key: Mapped[str] = mapped_column(String(64), primary_key=True)
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), index=True)
     endpoint: Mapped[str] = mapped_column(String(50))
+    source_digest: Mapped[str | None] = mapped_column(String(64))
     revision: Mapped[str] = mapped_column(String(200))
     reply: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which would reorder keys and refuse some strings
     seconds: Mapped[float]
@@ -339,6 +345,15 @@ class Event(Table):
     kind: Mapped[str] = mapped_column(String(50))
     payload: Mapped[dict[str, Any]] = mapped_column(default=dict)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Chore(Table):
+    """Something that one worker of all does now and then: when it was last begun, on the database's clock."""
+
+    __tablename__ = "chores"
+
+    name: Mapped[str] = mapped_column(String(50), primary_key=True)
+    begun_at: Mapped[datetime]
 
 
 class Report(Table):

@@ -1,7 +1,8 @@
 """The worker: woken by messages, it claims source images and analyses until nothing is left, and keeps its leases.
 
     step          claim → load → call → apply, again and again        (as many at a time as `images_in_flight`)
-    housekeeping  one thread: renews leases, sweeps expired ones, and wakes an idle worker when work waits
+    leases        one thread: renews leases, sweeps expired ones, and wakes an idle worker when work waits
+    housekeeping  one thread: removes what nothing needs any more, when no other worker has lately
 
 A step that finds work leaves one message behind for the next idle step, so a job of any size needs a handful of
 messages at a time. `python -m gateway.worker` runs it; `embedded` runs the same in its own process.
@@ -13,29 +14,35 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from celery import Celery, bootsteps
+from prometheus_client import CollectorRegistry
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from gateway import claims, image_step
 from gateway.claims import Lease
 from gateway.database import Sessions, open_engine, open_sessions
 from gateway.events import add_event
+from gateway.housekeeping import keep_house_now_and_then
 from gateway.messages import WORK, open_celery, wake_worker
+from gateway.metrics import STEPS
 from gateway.model_services import SERVICES, BrokenOff, ModelServices, is_passing
 from gateway.object_store import open_store
+from gateway.operations import database_answers, operations_port
 from gateway.recorded import ImageShelf, RecordedServices
 from gateway.results import build_report
-from gateway.settings import Settings
+from gateway.settings import Settings, read_settings
+from gateway.startup import refuse_wrong_schema
 from gateway.tables import Job
 from shared import logging as json_logging
-from shared.problems import Problem
+from shared.problems import NotReady, Problem
 from shared.storage import ObjectStore
 
 MAX_PAUSE_SECONDS = 300.0
-PASSING_PAUSE_SECONDS = 5.0
 
 logger = logging.getLogger("contrafact.worker")
 
@@ -64,15 +71,27 @@ class Worker:
         self._changing = threading.Lock()
         self._steps = 0
         self._stopping = services.stopping
-        self._housekeeping = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+        self._keeping = threading.Thread(target=self._keep_leases, name="leases", daemon=True)
+        self._housekeeping = threading.Thread(
+            target=keep_house_now_and_then,
+            args=(sessions, store, settings, services.stopping),
+            name="housekeeping",
+            daemon=True,
+        )
 
     def start(self) -> None:
-        """Begin housekeeping."""
+        """Begin to keep leases, and house."""
+        self._keeping.start()
         self._housekeeping.start()
 
     def stop(self) -> None:
-        """Let running steps give up their leases at their next call, and end housekeeping."""
+        """Let running steps give up their leases at their next call, and end the threads."""
         self._stopping.set()
+
+    def refuse_dead(self) -> None:
+        """Raises NotReady when leases are renewed no more while the worker runs."""
+        if self._keeping.ident is not None and not (self._keeping.is_alive() or self._stopping.is_set()):
+            raise NotReady("its leases are renewed no more; restart this worker")
 
     def step(self) -> None:
         """Work until nothing is claimable, or the share of one message is done."""
@@ -82,26 +101,35 @@ class Worker:
                     return
 
     def _work_once(self, first: bool) -> bool:
-        lease = self._claim()
-        if lease is None:
+        claimed = self._claim()
+        if claimed is None:
             return False
+        lease, request_id = claimed
         if first:
             wake_worker(self._celery)
-        with self._held(lease):
+        with self._held(lease), json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id):
+            started, outcome = time.monotonic(), "done"
             try:
                 if lease.table is Job:
                     self._analyse(lease)
                 else:
                     self._work_on_image(lease)
             except Exception as error:  # whatever one image or one analysis raises is its own failure, not the step's
+                outcome = type(error).__name__
                 self._settle(lease, error)
+            stage = "analysis" if lease.table is Job else "image"
+            STEPS.labels(stage, outcome).observe(time.monotonic() - started)
         return True
 
-    def _claim(self) -> Lease | None:
+    def _claim(self) -> tuple[Lease, str] | None:
+        """A lease, and the id of the request that made its job: the one who rang may have meant another job."""
         seconds = self._settings.lease_seconds
         with self._sessions.begin() as session:
             # Analyses first: the report of a small job must not wait for the last image of a large one.
-            return claims.claim_analysis(session, seconds) or claims.claim(session, seconds)
+            lease = claims.claim_analysis(session, seconds) or claims.claim(session, seconds)
+            if lease is None:
+                return None
+            return lease, session.scalar(select(Job.request_id).where(Job.id == lease.job_id)) or ""
 
     def _work_on_image(self, lease: Lease) -> None:
         work = image_step.load(self._sessions, lease)
@@ -112,7 +140,7 @@ class Worker:
         def check() -> None:
             self._check(lease)
 
-        services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check)
+        services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check, work.digest)
         result = image_step.call(work, services, shelf)
         with self._sessions.begin() as session:
             if not image_step.apply(session, lease, work, result):
@@ -145,9 +173,9 @@ class Worker:
             if isinstance(error, Stopping) or self._stopping.is_set():
                 claims.release(session, lease, "", delay=0)
             elif isinstance(error, BrokenOff):
-                claims.lose(session, lease, reason, settings.max_lost_leases, delay=PASSING_PAUSE_SECONDS)
+                claims.lose(session, lease, reason, settings.max_lost_leases, settings.pause_seconds)
             elif isinstance(error, Problem) and is_passing(error):
-                delay = min(MAX_PAUSE_SECONDS, error.retry_after or PASSING_PAUSE_SECONDS)
+                delay = min(MAX_PAUSE_SECONDS, error.retry_after or settings.pause_seconds)
                 claims.release(session, lease, reason, delay)
             else:
                 claims.fail(session, lease, reason, settings.max_attempts)
@@ -175,7 +203,7 @@ class Worker:
             with self._changing:
                 self._steps -= 1
 
-    def _keep_house(self) -> None:
+    def _keep_leases(self) -> None:
         settings = self._settings
         next_renewal = next_sweep = time.monotonic()
         while not self._stopping.wait(max(0.0, min(next_renewal, next_sweep) - time.monotonic())):
@@ -188,7 +216,7 @@ class Worker:
                     next_sweep = now + settings.sweep_seconds
                     self._sweep()
             except OperationalError as error:  # a database that is away for a while must not end the thread
-                logger.warning("housekeeping is late: %s", error)
+                logger.warning("leases are renewed late: %s", error)
 
     def _renew(self) -> None:
         with self._changing:
@@ -213,9 +241,14 @@ class Worker:
 def register(celery: Celery, worker: Worker) -> None:
     """Make the worker's step the task of its Celery app, and let it start and stop with the app's worker."""
 
-    celery.task(worker.step, name=WORK, ignore_result=True, shared=False)
+    def step(task: Any) -> None:
+        with json_logging.bound(request_id=str(task.request.get("request_id") or "")):
+            logger.debug("woken")
+            worker.step()
 
-    class Housekeeping(bootsteps.StartStopStep):  # type: ignore[misc]
+    celery.task(step, bind=True, name=WORK, ignore_result=True, shared=False)
+
+    class Threads(bootsteps.StartStopStep):  # type: ignore[misc]
         """Celery's hook for what lives as long as its worker; stopped before the pool waits for its steps."""
 
         requires = ("celery.worker.components:Pool",)
@@ -226,22 +259,29 @@ def register(celery: Celery, worker: Worker) -> None:
         def stop(self, parent: Any) -> None:
             worker.stop()
 
-    celery.steps["worker"].add(Housekeeping)
+    celery.steps["worker"].add(Threads)
     celery.finalize()
 
 
 def main() -> None:
     """Run a worker with the settings of the environment until it is told to stop."""
     json_logging.configure()
-    settings = Settings()
+    settings = read_settings()
     celery = open_celery(settings.broker_url)
     services = ModelServices(
         settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds, threading.Event()
     )
     sessions = open_sessions(open_engine(settings.database_url))
-    register(celery, Worker(settings, sessions, open_store(settings), services, celery))
+    refuse_wrong_schema(settings, sessions)
+    worker = Worker(settings, sessions, open_store(settings), services, celery)
+    register(celery, worker)
     concurrency = str(settings.images_in_flight)
-    celery.worker_main(["worker", "--pool", "threads", "--concurrency", concurrency, "--loglevel", "WARNING"])
+    with ExitStack() as stack:
+        if settings.metrics_port:
+            registry = CollectorRegistry()  # what this process counts is in prometheus_client's own
+            ready = partial(database_answers, sessions)
+            stack.enter_context(operations_port(settings.metrics_port, worker.refuse_dead, ready, registry))
+        celery.worker_main(["worker", "--pool", "threads", "--concurrency", concurrency, "--loglevel", "WARNING"])
 
 
 if __name__ == "__main__":

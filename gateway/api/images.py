@@ -67,7 +67,7 @@ def download_image(
 def _keep(gateway: Parts, owner: str, digest: str, data: bytes) -> ImageView:
     if hashlib.sha256(data).hexdigest() != digest:
         raise InvalidInput("the body's SHA-256 is not the digest in the path; the file changed, or arrived damaged")
-    image: KeptImage = keep_image(gateway.store, data, gateway.limits)
+    image: KeptImage = keep_image(images.ImagePlace(gateway.sessions, gateway.store), data, gateway.limits)
     with gateway.sessions.begin() as session:
         images.remember(session, owner, [image])
     return ImageView(
