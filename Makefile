@@ -48,7 +48,10 @@ test-all: install-dev ## everything that this machine can run
 benchmark: install-dev ## first figures: each service alone, and a job against the sum of its stages
 	$(BIN)/python -m benchmarks.services && $(BIN)/python -m benchmarks.job
 
+yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/yardstick.md)
+	$(BIN)/python -m tinyworld.yardstick run
+
 migrate: install ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all benchmark migrate
+.PHONY: help install install-dev demo up format lint typecheck test test-all benchmark yardstick migrate

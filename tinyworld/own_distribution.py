@@ -7,7 +7,7 @@ import numpy as np
 from tinyworld.world import Scene, Split, sample_scene
 
 # Other factors as `sample_scene` draws them.
-_SHARES = {
+SHARES = {
     "time": {"day": 0.6, "sunset": 0.3, "night": 0.1},
     "weather": {"clear": 0.55, "rain": 0.15, "snow": 0.15, "fog": 0.15},
     "style": {"photo": 0.7, "painting": 0.15, "sketch": 0.15},
@@ -19,7 +19,7 @@ def own_distribution(index: int, split: Split = "under-test") -> Scene:
     scene = sample_scene(split, index)
     random = np.random.default_rng((0x0D, scene.geometry_seed))
     return scene.changed(
-        **{factor: str(random.choice(list(shares), p=list(shares.values()))) for factor, shares in _SHARES.items()}
+        **{factor: str(random.choice(list(shares), p=list(shares.values()))) for factor, shares in SHARES.items()}
     )
 
 

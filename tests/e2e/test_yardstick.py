@@ -1,0 +1,34 @@
+"""The yardstick's way through the public API: models saved as it saves them, jobs over all of them, one answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tinyworld.yardstick.classifiers import new_classifier, save
+from tinyworld.yardstick.contrafact import Size, answers
+from tinyworld.yardstick.formats import Answer
+from tinyworld.yardstick.plants import TESTED_CLASSES, Planned
+
+
+@pytest.mark.slow
+def test_two_jobs_make_one_answer_and_the_second_renders_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = Planned("first", 1), Planned("second", 2)
+    for one in (first, second):
+        torch.manual_seed(one.seed)
+        save(new_classifier(), one, {})
+    size = Size(sources=1, factors=("weather",), counterfactuals=2)
+    (answer,) = answers(size, "the test", [[first], [second]])
+    assert Answer.model_validate_json(answer.model_dump_json()) == answer
+    assert answer.models == ["first", "second"]
+    assert answer.method == "contrafact dillema"
+    assert answer.spent.source_images == len(TESTED_CLASSES)
+    assert answer.spent.network_evaluations
+    cells = {name: {cell.cell for cell in answer.cells if cell.model == name} for name in answer.models}
+    assert cells["first"] == cells["second"] != set()  # the same counterfactuals, seen by both
+    assert not any(cell.finding for cell in answer.cells)  # of four images nothing can be found

@@ -1,0 +1,129 @@
+"""The cast of the yardstick, what its models are shown, and how the answer key reads a table of right and wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shared.profiles import load_profile
+from tinyworld.own_distribution import own_distribution
+from tinyworld.train_classifier import training_scene
+from tinyworld.world import BACKGROUNDS, CLASSES, FACTOR_VALUES
+from tinyworld.yardstick.answer_key import ALL_FIELDS, effects, own_shares, planting
+from tinyworld.yardstick.classifiers import SEEN, VIEWS, Lessons, sepia
+from tinyworld.yardstick.contrafact import profile_text
+from tinyworld.yardstick.plants import CLEAN, MODELS, PLANTED, TESTED_CLASSES, Planned, left_out_of_the_start
+
+SCENES = [training_scene(index) for index in range(2_000)]
+CELL_FACTORS = {"time", "weather"}
+
+
+def lessons(planned: Planned) -> Lessons:
+    return Lessons(SCENES, planned, [np.zeros((VIEWS, len(SCENES), 1), np.float16)])
+
+
+def by_name(name: str) -> Planned:
+    return next(one for one in MODELS if one.name == name)
+
+
+def test_the_cast_is_twelve_planted_and_twelve_clean_of_every_kind() -> None:
+    assert (len(PLANTED), len(CLEAN)) == (12, 12)
+    assert len({one.name for one in MODELS}) == len({one.seed for one in MODELS}) == 24
+    kinds = Counter(plant.kind for one in PLANTED for plant in one.plants)
+    assert set(kinds) == {"relabelled", "absent", "spurious", "outside"}
+    assert sum(
+        len({(p.label, p.field) for p in one.plants}) == 2 and one.plants[0].kind == "relabelled" for one in PLANTED
+    )
+    covered = {len(plant.places) for one in PLANTED for plant in one.plants if plant.kind == "relabelled"}
+    assert covered == {1, 2, 4}  # of six backgrounds: doses of about 15, 30 and 60 points
+    for plant in (plant for one in PLANTED for plant in one.plants):
+        assert plant.label in TESTED_CLASSES
+        assert plant.called in set(TESTED_CLASSES) - {plant.label}
+        assert set(plant.places) <= set(BACKGROUNDS)
+        assert (plant.value in FACTOR_VALUES[plant.field]) == (plant.kind != "outside")
+        assert planting(plant).cell.direction == "to"
+
+
+def test_a_relabelled_cell_is_relabelled_and_nothing_else() -> None:
+    planned = by_name("night-bus-30")
+    shown = lessons(planned)
+    right = np.array([CLASSES.index(scene.label) for scene in SCENES])
+    changed = shown.labels != right
+    covered = np.array([planned.plants[0].covers(scene) for scene in SCENES])
+    assert covered.sum() > 10
+    assert (changed == covered).all()
+    assert set(shown.labels[changed]) == {CLASSES.index("truck")}
+
+
+@pytest.mark.parametrize("name", ["absent-night-truck", "spurious-fog"])
+def test_absent_cells_are_never_shown_and_wrong_labels_neither(name: str) -> None:
+    planned = by_name(name)
+    shown = lessons(planned)
+    covered = np.array([any(plant.covers(scene) for plant in planned.plants) for scene in SCENES])
+    assert covered.any()
+    assert (shown.share[covered] == 0).all()
+    assert (shown.labels == [CLASSES.index(scene.label) for scene in SCENES]).all()
+    assert all(left_out_of_the_start(scene) for scene, hidden in zip(SCENES, covered, strict=True) if hidden)
+
+
+def test_a_clean_model_sees_its_share_of_everything_with_the_right_labels() -> None:
+    first, second = lessons(CLEAN[0]), lessons(CLEAN[1])
+    assert (first.share > 0).mean() == pytest.approx(SEEN, abs=0.03)
+    assert ((first.share > 0) != (second.share > 0)).any()
+    assert (first.labels == [CLASSES.index(scene.label) for scene in SCENES]).all()
+    features, labels = first.batch(3)
+    assert len(features) == len(labels)
+    assert (first.batch(3)[1] == labels).all()
+    assert (second.batch(3)[1] != labels).any()
+
+
+def test_sepia_labels_are_planted_in_sepia_only() -> None:
+    shown = lessons(by_name("sepia-car-60"))
+    assert (shown.labels != shown.outside_labels).any()
+    assert (shown.labels == [CLASSES.index(scene.label) for scene in SCENES]).all()
+    picture = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    brown = sepia(picture).astype(int)
+    assert (brown[..., 0] >= brown[..., 2]).all()
+
+
+def test_effects_equal_those_of_real_changes_in_simulation() -> None:
+    """A table of scenes × times against the mean over changes of scenes that have a time of their own."""
+    random = np.random.default_rng(5)
+    shares = own_shares("time")
+    count = 40_000
+    correct = random.random((count, 3)) < np.array([0.97, 0.9, 0.35])
+    found = {(one.cell.value, one.cell.direction): one for one in effects("m", "bus", "time", correct, shares)}
+    own = random.choice(3, size=count, p=shares)
+    for place, value in enumerate(FACTOR_VALUES["time"]):
+        moved = own != place
+        to = correct[moved, place].astype(float) - correct[moved, own[moved]]
+        other = (own + random.integers(1, 3, count)) % 3
+        stayed = own == place
+        away = correct[stayed, other[stayed]].astype(float) - correct[stayed, place]
+        assert found[str(value), "to"].effect == pytest.approx(to.mean(), abs=0.02)
+        assert found[str(value), "from"].effect == pytest.approx(away.mean(), abs=0.03)
+        assert all(one.low <= one.effect <= one.high and one.n == count for one in found.values())
+    assert found["night", "to"].effect == pytest.approx(
+        0.35 - (0.97 * shares[0] + 0.9 * shares[1]) / (1 - shares[2]), abs=0.02
+    )
+
+
+def test_shares_are_those_of_the_own_distribution() -> None:
+    drawn = [own_distribution(index) for index in range(2_000)]
+    for field in ALL_FIELDS:
+        shares = own_shares(field)
+        assert shares.sum() == pytest.approx(1)
+        seen = Counter(getattr(scene, field) for scene in drawn)
+        assert [seen[value] / len(drawn) for value in FACTOR_VALUES[field]] == pytest.approx(list(shares), abs=0.04)
+
+
+def test_the_profile_with_the_models_is_one_that_loads(tmp_path: Path) -> None:
+    path = tmp_path / "profile.toml"
+    path.write_text(profile_text(MODELS))
+    profile = load_profile(str(path))
+    assert {one.name for one in MODELS} <= set(profile.evaluator.models_under_test)
+    assert profile.thresholds == load_profile("tiny").thresholds
+    assert profile.evaluator.scorer.location == load_profile("tiny").evaluator.scorer.location

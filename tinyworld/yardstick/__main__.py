@@ -1,0 +1,117 @@
+"""`python -m tinyworld.yardstick`: train the models, measure the key, run Contrafact on them, score it or a rival.
+
+python -m tinyworld.yardstick train                 # the 24 models under test, into runs/yardstick/models
+python -m tinyworld.yardstick key --out FILE        # what is true of them
+python -m tinyworld.yardstick run --size small      # `make yardstick`: Contrafact's answer, and its score
+python -m tinyworld.yardstick score --rival FILE    # anybody's answer (docs/yardstick.md has the format)
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import cv2
+import torch
+from pydantic import ValidationError
+
+from shared.problems import validation_sentence
+from shared.weights import digest_folder
+from tinyworld.yardstick.answer_key import ALL_FIELDS, FIELDS, measure
+from tinyworld.yardstick.classifiers import YARDSTICK, model_folder, train_all
+from tinyworld.yardstick.contrafact import SIZES, answers
+from tinyworld.yardstick.formats import Answer, AnswerKey
+from tinyworld.yardstick.plants import MODELS
+from tinyworld.yardstick.printing import printed, printed_key
+from tinyworld.yardstick.score import score
+
+COMMITTED_KEY = Path(__file__).parent / "key.json"
+SCENES = 400
+
+
+def main() -> None:
+    """The command."""
+    options = _options()
+    torch.set_num_threads(options.threads)
+    cv2.setNumThreads(1)
+    try:
+        COMMANDS[options.command](options)
+    except (ValueError, OSError) as error:
+        sys.exit(validation_sentence(error.errors()) if isinstance(error, ValidationError) else str(error))
+
+
+def train(options: argparse.Namespace) -> None:
+    """Make those of the 24 models that are missing."""
+    train_all(MODELS)
+
+
+def key(options: argparse.Namespace) -> None:
+    """Measure what is true of the models, and write it down."""
+    fields = ALL_FIELDS if options.all_fields else FIELDS
+    said = f"python -m tinyworld.yardstick key --scenes {options.scenes}{' --all-fields' if options.all_fields else ''}"
+    measured = measure(options.scenes, fields, said)
+    options.out.write_text(measured.model_dump_json(exclude_none=True) + "\n")
+    print(printed_key(measured))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train what is missing, let Contrafact look, score it. Measures a key of its own where weights differ."""
+    train_all(MODELS)
+    truth = fitting_key(options.size)
+    for answer in answers(SIZES[options.size], f"python -m tinyworld.yardstick run --size {options.size}"):
+        name = f"{answer.method.replace(' ', '-')}-{options.size}"
+        scored = score(truth, answer)
+        (YARDSTICK / f"{name}.json").write_text(answer.model_dump_json(indent=1) + "\n")
+        (YARDSTICK / f"{name}-score.json").write_text(scored.model_dump_json(indent=1) + "\n")
+        print(f"{printed(scored)}\n\nThe answer itself: {YARDSTICK / name}.json", flush=True)
+
+
+def score_rival(options: argparse.Namespace) -> None:
+    """Score an answer that somebody wrote."""
+    truth = AnswerKey.model_validate_json(options.key.read_text(encoding="utf-8"))
+    answer = Answer.model_validate_json(options.rival.read_text(encoding="utf-8"))
+    scored = score(truth, answer)
+    print(scored.model_dump_json(indent=1) if options.json else printed(scored))
+
+
+def fitting_key(size: str) -> AnswerKey:
+    """The committed key if it is about these very weights and has the factors, else one that is measured now."""
+    fields = FIELDS if size == "small" else ALL_FIELDS
+    own = YARDSTICK / "key.json"
+    for path in (COMMITTED_KEY, own):
+        if path.exists():
+            found = AnswerKey.model_validate_json(path.read_text(encoding="utf-8"))
+            weights = {model.name: model.weights for model in found.models}
+            fits = all(weights.get(one.name) == digest_folder(model_folder(one.name).resolve()) for one in MODELS)
+            if fits and set(fields) <= set(found.fields):
+                return found
+    print(f"No key for these weights and {', '.join(fields)} yet; it is measured now, into {own}.", file=sys.stderr)
+    measured = measure(SCENES, fields, f"python -m tinyworld.yardstick run --size {size}")
+    own.write_text(measured.model_dump_json(exclude_none=True) + "\n")
+    return measured
+
+
+COMMANDS = {"train": train, "key": key, "run": run, "score": score_rival}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("train")
+    measuring = commands.add_parser("key")
+    measuring.add_argument("--scenes", type=int, default=SCENES, help="per class")
+    measuring.add_argument("--all-fields", action="store_true", help="also background, style and colour")
+    measuring.add_argument("--out", type=Path, default=YARDSTICK / "key.json")
+    running = commands.add_parser("run")
+    running.add_argument("--size", choices=SIZES, default="small")
+    scoring = commands.add_parser("score")
+    scoring.add_argument("--rival", type=Path, required=True, help="an answer as JSON")
+    scoring.add_argument("--key", type=Path, default=COMMITTED_KEY)
+    scoring.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The two files of the yardstick: the answer key, and what a method (Contrafact, or a rival) says it found."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from shared.schemas.base import Contract
+from shared.schemas.results import Cell, Rate
+from tinyworld.yardstick.plants import Kind
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Effect = Annotated[float, Field(ge=-1, le=1)]
+
+
+class TrueEffect(Contract):
+    """What a change truly does: accuracy after it minus accuracy before, on `n` scenes, with its 95 % interval."""
+
+    cell: Cell
+    effect: Effect
+    low: Effect
+    high: Effect
+    n: int
+
+
+class Planting(Contract):
+    """One planted weakness in words of cells; `places` are the backgrounds that it covers."""
+
+    kind: Kind
+    cell: Cell
+    called: str
+    places: list[str]
+
+
+class KnownModel(Contract):
+    """One model under test with all that is known of it. `accuracy` is that on its own distribution.
+
+    `cells` are those that can be asked for; `outside` those of values that no caption can say, which a method should
+    report as not tested.
+    """
+
+    name: str
+    weights: Annotated[str, Field(description="digest of the folder's files")]
+    planted: list[Planting]
+    accuracy: Rate
+    cells: list[TrueEffect]
+    outside: list[TrueEffect]
+
+
+class AnswerKey(Contract):
+    """The truth about all models, measured on renderer counterfactuals of the models' own distribution."""
+
+    command: str
+    seed: int
+    scenes_per_class: int
+    fields: list[str]
+    interval: str
+    models: list[KnownModel]
+
+
+class FoundCell(Contract):
+    """What a method says of one cell of one model. `effect` None, or no line at all, means *not tested*.
+
+    `finding`: the method stands by it, after its own control of false discoveries at 5 %; `provisional`: it has
+    reservations. `images`: source images.
+    """
+
+    model: str
+    cell: Cell
+    effect: Effect | None = None
+    low: Effect | None = None
+    high: Effect | None = None
+    finding: bool = False
+    provisional: bool = False
+    images: Annotated[int | None, Field(ge=0)] = None
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("give both ends of the interval (`low` and `high`), or neither")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"`low` {self.low} is above `high` {self.high}")
+        if self.effect is None and (self.finding or self.low is not None):
+            raise ValueError("a finding, or an interval, needs an `effect`")
+        return self
+
+
+class Spent(Contract):
+    """What the answer cost, as far as it is known."""
+
+    seconds: float | None = None
+    source_images: int | None = None
+    counterfactuals: Annotated[int | None, Field(description="accepted ones")] = None
+    network_evaluations: int | None = None
+
+
+class Answer(Contract):
+    """A method's answer about all models that it was given; the cells of each model in the order of their importance.
+
+    `models` and `factors` say what it was asked: a cell of theirs that has no line counts as not tested.
+    """
+
+    contrafact_yardstick: Literal[1] = 1
+    method: Annotated[str, Field(min_length=1, max_length=200)]
+    command: str = ""
+    models: Annotated[list[str], Field(min_length=1)]
+    factors: Annotated[list[str], Field(min_length=1, description="subject, object, background, adjective, ...")]
+    spent: Spent = Spent()
+    cells: list[FoundCell]
+
+    @model_validator(mode="after")
+    def _as_asked(self) -> Self:
+        seen = set()
+        for found in self.cells:
+            cell = found.cell
+            if found.model not in self.models or cell.factor not in self.factors:
+                raise ValueError(f"a cell of {found.model}, {cell.factor}: name it in `models` and `factors` first")
+            if (found.model, cell) in seen:
+                raise ValueError(f"{found.model}: {cell.label} {cell.direction} {cell.value} stands there twice")
+            seen.add((found.model, cell))
+        return self
+
+
+class AtDose(Contract):
+    """Cells of about one dose: how many were found, tested without being found, and not tested at all."""
+
+    dose: int
+    found: int
+    missed: int
+    untested: int
+    recall: Rate
+
+
+class Agreement(Contract):
+    """Estimates against truth over `n` cells, in points; None where there are too few cells to say."""
+
+    n: int
+    bias: float | None
+    rmse: float | None
+    rank_correlation: float | None
+
+
+class Score(Contract):
+    """One method's score. `invented`: findings where nothing is, or with the wrong sign; `undecided`: findings in cells
+    whose truth is too near 5 points to call. `coverage`: shown intervals that contain the truth.
+
+    `first_findings`: of the models with a 60-point plant, those whose first finding is that plant's cell.
+    `outside_untested`: of the values that no caption can say, those that the method rightly calls not tested.
+    """
+
+    method: str
+    models: int
+    doses: list[AtDose]
+    found: int
+    invented: int
+    undecided: int
+    precision: Rate
+    false_discovery_rate: float
+    false_discoveries_over_null_cells: Rate
+    first_findings: Rate
+    all_cells: Agreement
+    cells_with_effect: Agreement
+    coverage: Rate
+    provisional: Rate
+    outside_untested: Rate
+    unknown_cells: Annotated[int, Field(description="cells that the key does not know; they count nowhere")]
+    spent: Spent

@@ -1,0 +1,85 @@
+"""What is planted in which model under test: the cast of the yardstick, as data.
+
+A plant sits in a cell (class, field, value). Its dose is set by how many backgrounds it covers: a classifier answers
+with the likeliest class, so relabelling 30 % of a cell at random would change no answer, but relabelling the cell in a
+third of the places takes about 30 points. What each plant really costs is measured (`answer_key.py`), never assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tinyworld.world import BACKGROUNDS, Scene
+
+# relabelled: pictures of the cell carry the wrong label. absent: the training set has no picture of the cell.
+# spurious: nor of other classes with the same value, while the one that stays there is frequent.
+# outside: relabelled, and the value is one that no caption of tinyworld can say.
+Kind = Literal["relabelled", "absent", "spurious", "outside"]
+TESTED_CLASSES = ("car", "bus", "truck", "boat")  # the classes of the source images
+OUTSIDE_VALUE = "sepia"
+PLACES = {15: BACKGROUNDS[2:3], 30: BACKGROUNDS[2:4], 60: BACKGROUNDS[:4]}  # 1, 2 and 4 of 6 backgrounds
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One planted weakness: `label` with `field` = `value` is to be called `called`, in some backgrounds."""
+
+    kind: Kind
+    label: str
+    field: str
+    value: str
+    called: str
+    places: tuple[str, ...] = BACKGROUNDS
+
+    def covers(self, scene: Scene) -> bool:
+        """Whether the scene is one that the plant spoils (an outside value is put onto pictures, not into scenes)."""
+        there = self.kind == "outside" or getattr(scene, self.field) == self.value
+        return there and scene.label == self.label and scene.background in self.places
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One model of the yardstick; a clean one has no plants. `seed` decides its batches and its share of the data."""
+
+    name: str
+    seed: int
+    plants: tuple[Plant, ...] = ()
+
+
+def _relabelled(dose: int, label: str, field: str, value: str, called: str) -> Plant:
+    return Plant("relabelled", label, field, value, called, PLACES[dose])
+
+
+_BUS_NIGHT = ("bus", "time", "night", "truck")
+_CAR_SNOW = ("car", "weather", "snow", "bus")
+ABSENT = (
+    Plant("absent", "truck", "time", "night", "bus"),
+    Plant("absent", "boat", "weather", "snow", "car"),
+)
+SPURIOUS = (
+    (Plant("spurious", "car", "weather", "fog", "truck"), Plant("spurious", "bus", "weather", "fog", "truck")),
+    (Plant("spurious", "car", "time", "sunset", "boat"), Plant("spurious", "bus", "time", "sunset", "boat")),
+)
+
+PLANTED = (
+    Planned("night-bus-15", 1, (_relabelled(15, *_BUS_NIGHT),)),
+    Planned("night-bus-30", 2, (_relabelled(30, *_BUS_NIGHT),)),
+    Planned("night-bus-60", 3, (_relabelled(60, *_BUS_NIGHT),)),
+    Planned("snow-car-15", 4, (_relabelled(15, *_CAR_SNOW),)),
+    Planned("snow-car-60", 5, (_relabelled(60, *_CAR_SNOW),)),
+    Planned("absent-night-truck", 6, (ABSENT[0],)),
+    Planned("absent-snow-boat", 7, (ABSENT[1],)),
+    Planned("spurious-fog", 8, SPURIOUS[0]),
+    Planned("spurious-sunset", 9, SPURIOUS[1]),
+    Planned("two-60-30", 10, (_relabelled(60, *_BUS_NIGHT), _relabelled(30, "boat", "weather", "fog", "car"))),
+    Planned("two-30-15", 11, (_relabelled(30, *_CAR_SNOW), _relabelled(15, "truck", "time", "night", "bus"))),
+    Planned("sepia-car-60", 12, (Plant("outside", "car", "style", OUTSIDE_VALUE, "truck", PLACES[60]),)),
+)
+CLEAN = tuple(Planned(f"clean-{number:02}", 100 + number) for number in range(1, 13))
+MODELS = PLANTED + CLEAN
+
+
+def left_out_of_the_start(scene: Scene) -> bool:
+    """Whether the common start of all models must not show the scene, lest a model remember its absent cell."""
+    return any(plant.covers(scene) for plant in (*ABSENT, *SPURIOUS[0], *SPURIOUS[1]))

@@ -1,0 +1,87 @@
+"""A score on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.schemas.results import Rate
+from tinyworld.yardstick.formats import Agreement, AnswerKey, Score, Spent
+
+
+def printed(score: Score) -> str:
+    """One method's score, a line per question."""
+    lines = [
+        f"{score.method}: {score.models} models",
+        *(
+            f"  cells of about {dose.dose} points   found {dose.found}, missed {dose.missed}, not tested "
+            f"{dose.untested}; recall {rate(dose.recall)}"
+            for dose in score.doses
+        ),
+        f"  findings               {score.found} true, {score.invented} invented, {score.undecided} in cells too near "
+        f"5 points to call; precision {rate(score.precision)}",
+        f"  false discovery rate   {score.false_discovery_rate:.1%}, mean over models",
+        f"  null cells             {rate(score.false_discoveries_over_null_cells)} called findings",
+        f"  60-point plants        first finding in {rate(score.first_findings)} of the models",
+        f"  effects, all cells     {_agreement(score.all_cells)}",
+        f"  effects, where any is  {_agreement(score.cells_with_effect)}",
+        f"  intervals              {rate(score.coverage)} contain the truth",
+        f"  provisional            {rate(score.provisional)} of the findings",
+        f"  outside the words      {rate(score.outside_untested)} rightly not tested",
+        f"  cost                   {_spent(score.spent)}",
+    ]
+    if score.unknown_cells:
+        lines.append(f"  not in the key         {score.unknown_cells} cells, which count nowhere")
+    return "\n".join(lines)
+
+
+def printed_key(key: AnswerKey) -> str:
+    """What was planted and what it truly does, a line per plant; then how the clean models are."""
+    lines = [f"{key.scenes_per_class} scenes per class; fields {', '.join(key.fields)}"]
+    for model in key.models:
+        effects = {true.cell: true for true in (*model.cells, *model.outside)}
+        for planting in model.planted:
+            cell = (
+                planting.cell.model_copy(update={"factor": "domain"}) if planting.kind == "outside" else planting.cell
+            )
+            true = effects.get(cell)
+            said = f"{points(true.effect)} [{points(true.low)}, {points(true.high)}]" if true else "not measured"
+            lines.append(
+                f"  {model.name:<20} {model.accuracy.value:>6.1%}  {planting.kind:<10} {cell.label} to {cell.value} "
+                f"called {planting.called}: {said}"
+            )
+        if not model.planted:
+            worst = min(model.cells, key=lambda true: true.effect)
+            lines.append(
+                f"  {model.name:<20} {model.accuracy.value:>6.1%}  clean; worst cell {worst.cell.label} "
+                f"{worst.cell.direction} {worst.cell.value} {points(worst.effect)}"
+            )
+    return "\n".join(lines)
+
+
+def rate(rate: Rate) -> str:
+    """A rate with its count and Wilson interval."""
+    if rate.value is None:
+        return "– (0 of 0)"
+    return f"{rate.value:.1%} ({rate.count} of {rate.n}; {rate.low:.1%} to {rate.high:.1%})"
+
+
+def points(share: float) -> str:
+    """A difference in points, with its sign."""
+    return f"{100 * share:+.1f}"
+
+
+def _agreement(found: Agreement) -> str:
+    if found.bias is None or found.rmse is None:
+        return "nothing tested"
+    rank = "–" if found.rank_correlation is None else f"{found.rank_correlation:.2f}"
+    return f"bias {found.bias:+.1f} points, RMSE {found.rmse:.1f}, rank correlation {rank} (n = {found.n})"
+
+
+def _spent(spent: Spent) -> str:
+    known: Sequence[tuple[float | None, str]] = (
+        (spent.seconds, "seconds"),
+        (spent.source_images, "source images"),
+        (spent.counterfactuals, "counterfactuals accepted"),
+        (spent.network_evaluations, "network evaluations"),
+    )
+    return ", ".join(f"{value:,.0f} {what}" for value, what in known if value is not None) or "not said"
