@@ -11,6 +11,7 @@ from sqlalchemy import null, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Outcomes, Predictions
+from gateway.analysis.validity import Screened
 from gateway.tables import Counterfactual, Job, Prediction, SourceImage
 from shared.schemas.results import Cell, Direction, Relation
 
@@ -137,6 +138,24 @@ def outcomes_of(rows: JobRows, method: str, said: dict[str, PredictionRow]) -> t
         counterfactual=_arrays([counterfactual for _, _, _, counterfactual in kept], code),
         cells={cell: np.array(sorted(set(places)), np.int64) for cell, places in members.items()},
     ), len(accepted) - len(kept)
+
+
+def screened_of(rows: JobRows, method: str, said: dict[str, PredictionRow]) -> dict[Cell, Screened]:
+    """The rendered edits of each cell of a method, accepted or not; labels as in `outcomes_of`."""
+    truth = {source.id: source.ground_truth for source in rows.sources}
+    number = {source.id: place for place, source in enumerate(rows.sources)}
+    members: dict[Cell, list[tuple[int, bool]]] = defaultdict(list)
+    for row in rows.counterfactuals:
+        if row.method != method or row.arm != "edit" or not row.rendered:
+            continue
+        original = said.get(row.source)
+        label = (original.predicted if original else None) if rows.relation == "metamorphic" else truth[row.source]
+        for cell in cells_of(row, label) if label is not None else ():
+            members[cell].append((number[row.source], row.accepted))
+    return {
+        cell: Screened(np.array([s for s, _ in seen], np.int64), np.array([a for _, a in seen], bool))
+        for cell, seen in members.items()
+    }
 
 
 def _seen(row: PredictionRow | None, label: str, relation: Relation) -> _Seen | None:

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 import numpy as np
 from sqlalchemy import select
 
 from gateway.analysis.effects import differences
-from gateway.analysis.findings import assess
+from gateway.analysis.findings import Checked, assess
 from gateway.analysis.funnel import Fate, funnel
 from gateway.analysis.metrics import paper_metrics
 from gateway.database import Sessions, reading
-from gateway.outcomes import JobRows, PredictionRow, load_rows, outcomes_of
+from gateway.outcomes import JobRows, PredictionRow, load_rows, outcomes_of, screened_of
+from gateway.plans import sensitivity_of
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
 from gateway.tables import Counterfactual, Report
 from gateway.views import counterfactual_views
-from shared.schemas.results import Cost, HowMade, JobResults, ModelResults
+from shared.schemas.results import Calibration, CheckErrors, Cost, HowMade, JobResults, ModelResults
 from shared.schemas.service import ServiceInfo
 from shared.seeds import derive_seed
 from shared.storage import ObjectStore, image_key
 
 
-def measure(rows: JobRows, services: Sequence[ServiceInfo] = ()) -> JobResults:
-    """All figures of a job. The same rows give the same figures, bit for bit."""
+def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Calibration | None = None) -> JobResults:
+    """All figures of a job. The same rows give the same figures, bit for bit.
+
+    `calibration`: errors of the checks on images like the job's; None where they are not known.
+    """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
     said: dict[str, dict[str, PredictionRow]] = defaultdict(dict)  # model → image → what it said
@@ -37,9 +41,11 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = ()) -> JobResults:
     return JobResults(
         sources=len(rows.sources),
         sources_failed=sum(source.state == "failed" for source in rows.sources),
-        provisional=True,  # until checks are calibrated from human reviews of the user's own counterfactuals
+        provisional=calibration is None,
+        calibration=calibration,
+        sensitivity=sensitivity_of((s.ground_truth for s in rows.sources if s.state != "failed"), job.methods),
         results=[
-            _model_results(rows, model, method, said[model], derive_seed(seed, method, model))
+            _model_results(rows, model, method, said[model], derive_seed(seed, method, model), calibration)
             for model in job.models
             for method in methods
         ],
@@ -61,9 +67,17 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = ()) -> JobResults:
     )
 
 
-def _model_results(rows: JobRows, model: str, method: str, said: dict[str, PredictionRow], seed: int) -> ModelResults:
+def _model_results(
+    rows: JobRows,
+    model: str,
+    method: str,
+    said: dict[str, PredictionRow],
+    seed: int,
+    calibration: Calibration | None,
+) -> ModelResults:
     outcomes, left_out = outcomes_of(rows, method, said)
     cells = {cell: differences(outcomes, members) for cell, members in outcomes.cells.items()}
+    checked = None if calibration is None else Checked(calibration.errors, screened_of(rows, method, said))
     return ModelResults(
         model=model,
         method=method,
@@ -71,14 +85,14 @@ def _model_results(rows: JobRows, model: str, method: str, said: dict[str, Predi
         sources=len(np.unique(outcomes.source)),
         counterfactuals=len(outcomes.source),
         left_out=left_out,
-        cells=assess(cells, rows.relation, seed),
+        cells=assess(cells, rows.relation, seed, checked),
         metrics=paper_metrics(outcomes),
     )
 
 
 def _fates(rows: JobRows, method: str) -> list[Fate]:
     return [
-        Fate(rendered=row.rendered, refused_by="" if row.accepted else row.check)
+        Fate(source=row.source, rendered=row.rendered, refused_by="" if row.accepted else row.check)
         for row in rows.counterfactuals
         if row.method == method and row.arm == "edit"
     ]
@@ -98,16 +112,23 @@ def _cost(rows: JobRows, method: str) -> Cost:
 
 
 def build_report(
-    sessions: Sessions, store: ObjectStore, job_id: str, services: Sequence[ServiceInfo] = ()
+    sessions: Sessions,
+    store: ObjectStore,
+    job_id: str,
+    services: Sequence[ServiceInfo] = (),
+    calibrations: Mapping[str, Mapping[str, CheckErrors]] | None = None,
 ) -> JobResults:
     """Measure a finished job, write its report to the store and its row to the database; return the figures.
 
+    `calibrations`: the checks' errors by data set and factor; those of the data set that the job's spec names are used.
     The page depends on the rows alone, so building it again replaces it by the same. No session is open while it
     computes. Raises sqlalchemy's NoResultFound for an unknown job.
     """
     with reading(sessions) as session:
         rows = load_rows(session, job_id)
-    results = measure(rows, services)
+    data = rows.job.spec.get("calibration")
+    known = (calibrations or {}).get(data) if data else None
+    results = measure(rows, services, None if known is None else Calibration(data=data, errors=dict(known)))
     selection = select_pictures(rows, results)
     with reading(sessions) as session:
         chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()

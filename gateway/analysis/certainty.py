@@ -1,58 +1,107 @@
-"""How sure a mean of per-source differences is: a sign-flip test and intervals that hold at the sizes met here."""
+"""How sure a mean of per-source differences or a rate is: a sign-flip test, and intervals that hold at sizes met here.
+
+What they promise is simulated in `benchmarks/simulate.py`.
+"""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from scipy.stats import norm
+from numpy.typing import NDArray
+from scipy.stats import binom, chi2, norm, t
 
-from gateway.analysis.effects import Floats
+from gateway.analysis.effects import Floats, Integers
 from shared.schemas.results import Interval, Rate
 
 LEVEL = 0.95
-EXACT_UP_TO = 15  # sources that differ: 2^15 sign patterns are enumerated
+EXACT_UP_TO = 2**15  # sums of signed differences that are told apart
 MONTE_CARLO = 20_000
 RESAMPLES = 4_000
 BOOTSTRAP_FROM = 30  # source images
 MIXED_FROM = 10  # sources that differ from the most common outcome
 BOOTSTRAP_UP_TO = 0.995  # level: beyond it fewer than 10 resamples lie in a tail
+FEW = 3  # hits, or misses: below, the normal approximation of Wilson's interval fails
 _GRID = 1_001
-_CHUNK = 4_000_000
+_DIGITS = 12  # of differences: 1/3 is 1/3 however it came about
 
 
 def wilson(count: int, n: int) -> Rate:
-    """A rate with its Wilson score 95 % interval (0 to 1 for n = 0)."""
+    """A rate of independent trials with its Wilson score 95 % interval (0 to 1 for n = 0).
+
+    With 1 to 3 hits (misses) the end near 0 (1) is the Poisson bound instead (Brown, Cai & DasGupta 2001, 4.1.1).
+    """
     if not 0 <= count <= n:
         raise ValueError(f"{count} of {n} is no rate")
     if n == 0:
         return Rate(count=0, n=0, value=None, low=0.0, high=1.0)
-    z = float(norm.ppf((1 + LEVEL) / 2))
-    p, scale = count / n, 1 + z * z / n
-    centre = (p + z * z / (2 * n)) / scale
-    half = z / scale * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low = 0.0 if count == 0 else centre - half
-    high = 1.0 if count == n else centre + half
-    return Rate(count=count, n=n, value=p, low=low, high=high)
+    low, high = _score(count / n, n, float(norm.ppf((1 + LEVEL) / 2)))
+    return Rate(count=count, n=n, value=count / n, low=low, high=high)
+
+
+def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
+    """A rate over images of which those of one source image are not independent, with a 95 % interval.
+
+    Wilson's, with as many trials as the images are worth, and the t quantile of the number of sources − 1 (Korn &
+    Graubard 1998). The design effect is linearised (Rao & Scott 1992) with one source more that has all hits and one
+    that has none, so that it is there with few hits too (as Agresti & Coull 1998 do for the rate itself). From one
+    source nothing follows: 0 to 1.
+    """
+    count, n, sources = int(hits.sum()), len(hits), len(np.unique(source))
+    if sources < 2:
+        return Rate(count=count, n=n, value=count / n if n else None, low=0.0, high=1.0, sources=sources)
+    low, high = _score(count / n, trials_worth(hits, source), float(t.ppf((1 + LEVEL) / 2, sources - 1)))
+    return Rate(count=count, n=n, value=count / n, low=low, high=high, sources=sources)
+
+
+def trials_worth(hits: NDArray[np.bool_], source: Integers) -> float:
+    """How many independent trials these are worth, siblings of one source image being alike: n / design effect."""
+    _, place, sizes = np.unique(source, return_inverse=True, return_counts=True)
+    n, sources = len(hits), len(sizes)
+    size = n / sources
+    assumed = (int(hits.sum()) + size) / (n + 2 * size)
+    misfit = np.bincount(place, hits, sources) - assumed * sizes
+    squares = float(misfit @ misfit) + size**2 * (assumed**2 + (1 - assumed) ** 2)
+    variance = squares / (n + 2 * size) ** 2 * (sources + 2) / (sources + 1)
+    return min(float(n), assumed * (1 - assumed) / variance * sources / (sources + 2))
+
+
+def _score(p: float, n: float, quantile: float) -> tuple[float, float]:
+    """Ends of Wilson's interval for a rate p of n trials (n need not be whole), mended where few hit or few miss."""
+    scale = 1 + quantile**2 / n
+    centre = (p + quantile**2 / (2 * n)) / scale
+    half = quantile / scale * math.sqrt(p * (1 - p) / n + quantile**2 / (4 * n * n))
+    return _near_zero(p * n, n, centre - half), 1 - _near_zero((1 - p) * n, n, 1 - centre - half)
+
+
+def _near_zero(hits: float, n: float, low: float) -> float:
+    if hits == 0:
+        return 0.0
+    rare = hits <= FEW and hits < n / 2
+    return min(low, float(chi2.ppf(1 - LEVEL, 2 * hits)) / (2 * n)) if rare else low
 
 
 def sign_flip_p(differences: Floats, seed: int) -> float:
     """Two-sided p-value of the paired sign-flip permutation test of mean 0 (n source-level differences in −1 … 1).
 
-    Exact over all sign patterns of up to 15 non-zero differences (zeros never matter); otherwise 20,000 random
-    patterns from `seed`, the observed one counted in (add-one: Phipson & Smyth 2010), so never 0.
+    Zeros never matter, and equal differences are interchangeable. Exact over all sums where there are at most 2^15;
+    otherwise 20,000 random sign patterns from `seed`, the observed one counted in (add-one: Phipson & Smyth 2010).
     """
-    values = np.abs(differences[differences != 0])
+    sizes, counts = np.unique(np.abs(differences.round(_DIGITS)), return_counts=True)
+    sizes, counts = sizes[sizes > 0], counts[sizes > 0]
     observed = abs(float(differences.sum())) - 1e-9
-    if len(values) <= EXACT_UP_TO:
-        patterns = (np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1
-        return float(np.mean(np.abs((1 - 2 * patterns) @ values) >= observed))
-    random = np.random.default_rng(seed)
-    extreme = 0
-    for size in _chunks(MONTE_CARLO, len(values)):
-        signs = random.integers(0, 2, (size, len(values)), dtype=np.int8) * 2 - 1
-        extreme += int((np.abs(signs @ values) >= observed).sum())
-    return (extreme + 1) / (MONTE_CARLO + 1)
+    if np.prod(counts + 1.0) > EXACT_UP_TO:
+        random = np.random.default_rng(seed)
+        drawn = np.zeros(MONTE_CARLO)
+        for size, count in zip(sizes, counts, strict=True):
+            drawn += size * (count - 2.0 * random.binomial(count, 0.5, MONTE_CARLO))
+        return (int((np.abs(drawn) >= observed).sum()) + 1) / (MONTE_CARLO + 1)
+    sums, shares = np.zeros(1), np.ones(1)
+    for size, count in zip(sizes, counts, strict=True):
+        flipped = np.arange(count + 1)
+        sums = np.add.outer(sums, size * (count - 2.0 * flipped)).ravel()
+        shares = np.outer(shares, binom.pmf(flipped, count, 0.5)).ravel()
+    return min(1.0, float(shares[np.abs(sums) >= observed].sum()))
 
 
 def mean_interval(differences: Floats, level: float, seed: int) -> Interval:
@@ -74,14 +123,13 @@ def bootstrap_t(differences: Floats, level: float, seed: int) -> tuple[float, fl
     """Studentized bootstrap interval of the mean (Efron & Tibshirani 1993, 12.5), clipped to −1 … 1."""
     n, mean = len(differences), float(differences.mean())
     error = float(differences.std(ddof=1)) / math.sqrt(n)
-    random = np.random.default_rng(seed)
-    ratios = []
-    for size in _chunks(RESAMPLES, n):
-        drawn = differences[random.integers(0, n, (size, n))]
-        spread = np.maximum(drawn.std(axis=1, ddof=1) / math.sqrt(n), 1e-12)
-        ratios.append((drawn.mean(axis=1) - mean) / spread)
+    values, counts = np.unique(differences.round(_DIGITS), return_counts=True)
+    drawn = np.random.default_rng(seed).multinomial(n, counts / n, RESAMPLES)  # how often each value is resampled
+    means = drawn @ values / n
+    variances = np.maximum(drawn @ values**2 / n - means**2, 0.0) * n / (n - 1)
+    ratios = (means - mean) / np.maximum(np.sqrt(variances / n), 1e-12)
     tail = (1 - level) / 2
-    lower, upper = np.quantile(np.concatenate(ratios), [tail, 1 - tail], method="closest_observation")
+    lower, upper = np.quantile(ratios, [tail, 1 - tail], method="closest_observation")
     return max(-1.0, mean - float(upper) * error), min(1.0, mean - float(lower) * error)
 
 
@@ -101,16 +149,25 @@ def betting_interval(differences: Floats, level: float, seed: int) -> tuple[floa
 def _largest_refuted(unit: Floats, alpha: float) -> float:
     """The largest candidate mean on a grid of 0 … 1 that a bet on higher values refutes at `alpha`; 0 if none."""
     means = np.linspace(0, 1, _GRID)[1:-1]
-    wealth = np.zeros(len(means))  # natural logarithms
+    return float(means[refuted(unit, means, alpha)].max(initial=0.0))
+
+
+def refuted(unit: Floats, means: Floats, alpha: float) -> NDArray[np.bool_]:
+    """Whether a bet on higher values refutes each candidate mean at `alpha`.
+
+    `unit`: rounds first, values in 0 … 1 that broadcast with `means`: one sequence against many candidates, or many
+    sequences (columns) against one.
+    """
+    rounds = len(unit)
+    wealth = np.zeros(np.broadcast(unit[0], means).shape)  # natural logarithms
     target = math.log(1 / alpha)
-    squares = means * (1 - means)  # one pseudo-observation of the largest possible variance
+    squares = means * (1 - means) + wealth  # one pseudo-observation of the largest possible variance
     for played, value in enumerate(unit):
         missing = np.maximum(target - wealth, 0)
-        stake = np.minimum(np.sqrt(2 * missing / (len(unit) - played) * (played + 1) / squares), 1 / means)
+        stake = np.minimum(np.sqrt(2 * missing / (rounds - played) * (played + 1) / squares), 1 / means)
         wealth += np.log(np.maximum(1 + stake * (value - means), 1e-300))
         squares += (value - means) ** 2
-    refuted = means[wealth >= target - 1e-12]
-    return float(refuted.max(initial=0.0))
+    return np.asarray(wealth >= target - 1e-12)
 
 
 def images_needed(differences: Floats, beyond: float, least: int) -> int | None:
@@ -124,9 +181,3 @@ def images_needed(differences: Floats, beyond: float, least: int) -> int | None:
         return None
     spread = float(np.concatenate([differences, [-1, 1]]).std())
     return max(least, math.ceil((float(norm.ppf((1 + LEVEL) / 2)) * spread / distance) ** 2))
-
-
-def _chunks(total: int, width: int) -> list[int]:
-    """`total` rows of `width` values in pieces of bounded memory."""
-    size = max(1, _CHUNK // max(width, 1))
-    return [min(size, total - start) for start in range(0, total, size)]

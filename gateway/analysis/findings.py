@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, sign_flip_p
 from gateway.analysis.effects import Differences, Floats
-from gateway.analysis.wording import points
-from shared.schemas.results import Cell, CellEffect, Interval, Relation, Standing
+from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
+from gateway.analysis.power import detectable_drop
+from gateway.analysis.validity import Screened, among_valid, breakdown_point, errors_of
+from gateway.analysis.wording import effect_sentence
+from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Relation, Standing, ValidEffect
 from shared.seeds import derive_seed
 
-FALSE_DISCOVERY_RATE = 0.05
-LEAST_SOURCES = 12  # below: "too few images"
-BEYOND = 0.05  # an effect of at most 5 points is no finding, however certain
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is known of the checks: their errors by factor, and the rendered edits of each cell with their verdicts."""
+
+    errors: Mapping[str, CheckErrors]
+    screened: Mapping[Cell, Screened]
 
 
 def benjamini_hochberg(p_values: Floats) -> Floats:
@@ -27,12 +35,15 @@ def benjamini_hochberg(p_values: Floats) -> Floats:
     return np.minimum(adjusted, 1.0)
 
 
-def assess(cells: Mapping[Cell, Differences], relation: Relation, seed: int) -> list[CellEffect]:
+def assess(
+    cells: Mapping[Cell, Differences], relation: Relation, seed: int, checked: Checked | None = None
+) -> list[CellEffect]:
     """Every cell of one model under test and method, findings first, each kind by strength.
 
     The family is all cells with at least 12 source images; the metric is the accuracy difference. A finding is a cell
     that Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected / family (false coverage
-    rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model and method.
+    rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model and method. `checked`:
+    None where the checks' errors on such images are not known.
     """
     family = [cell for cell, found in cells.items() if len(found.source) >= LEAST_SOURCES]
     seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
@@ -41,23 +52,39 @@ def assess(cells: Mapping[Cell, Differences], relation: Relation, seed: int) -> 
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
     effects = [_untested(cell, found) for cell, found in cells.items() if cell not in seeds]
     for cell, p_value, q_value in zip(family, p_values, q_values, strict=True):
-        found = cells[cell]
-        selected = None
-        if q_value <= FALSE_DISCOVERY_RATE:
-            level = 1 - FALSE_DISCOVERY_RATE * rejected / len(family)
-            selected = mean_interval(found.correct, level, seeds[cell])
-        effect = _untested(cell, found).model_copy(
+        correct = cells[cell].correct
+        level = 1 - FALSE_DISCOVERY_RATE * rejected / len(family) if q_value <= FALSE_DISCOVERY_RATE else None
+        selected = None if level is None else mean_interval(correct, level, seeds[cell])
+        standing = _standing(selected)
+        effect = _untested(cell, cells[cell]).model_copy(
             update={
-                "interval": mean_interval(found.correct, LEVEL, seeds[cell]),
+                "interval": mean_interval(correct, LEVEL, seeds[cell]),
                 "selected_interval": selected,
                 "p_value": float(p_value),
                 "q_value": float(q_value),
-                "standing": _standing(selected),
+                "standing": standing,
+                "detectable": detectable_drop(len(correct), len(family)),
+                "breakdown": _breakdown(selected) if standing != "nothing found" else None,
+                "among_valid": _among_valid(cell, correct, level or LEVEL, checked, seeds[cell]),
             }
         )
         effects.append(effect)
-    spoken = [effect.model_copy(update={"sentence": sentence(effect, relation)}) for effect in effects]
+    spoken = [
+        effect.model_copy(update={"sentence": effect_sentence(effect, cells[effect.cell].correct, relation)})
+        for effect in effects
+    ]
     return sorted(spoken, key=_strength)
+
+
+def _breakdown(selected: Interval | None) -> float | None:
+    return None if selected is None else breakdown_point(max(-selected.high, selected.low))
+
+
+def _among_valid(cell: Cell, correct: Floats, level: float, checked: Checked | None, seed: int) -> ValidEffect | None:
+    errors = None if checked is None else errors_of(cell.factor, checked.errors)
+    if checked is None or errors is None:
+        return None
+    return among_valid(correct, level, errors, checked.screened[cell], seed)
 
 
 def _untested(cell: Cell, found: Differences) -> CellEffect:
@@ -92,31 +119,3 @@ def _strength(effect: CellEffect) -> tuple[object, ...]:
         bound = max(-effect.selected_interval.high, effect.selected_interval.low)
     name = (cell.label, cell.factor, cell.value, cell.direction)
     return (_ORDER.index(effect.standing), -bound, effect.delta_accuracy, *name)
-
-
-def change_in_words(cell: Cell) -> str:
-    """What the edits of a cell changed: "with weather changed to night"."""
-    return f"with {cell.factor} changed {cell.direction} {cell.value}"
-
-
-def sentence(effect: CellEffect, relation: Relation) -> str:
-    """One cell in a sentence; a finding's interval is the one adjusted for selection.
-
-    Labelled: "`bus` fails with weather changed to night: −42 points, 95 % interval −51 to −33, 38 images."
-    """
-    label, change = effect.cell.label, change_in_words(effect.cell)
-    labelled = relation == "labelled"
-    verb = {
-        "weakness": f"`{label}` fails" if labelled else f"`{label}` is not recognised again",
-        "improvement": f"`{label}` is recognised better" if labelled else f"`{label}` is held on to better",
-        "nothing found": f"`{label}`: no effect established",
-        "too few images": f"`{label}`: too few images to tell",
-    }[effect.standing]
-    said = f"{verb} {change}: {points(effect.delta_accuracy)} points"
-    interval = effect.selected_interval or effect.interval
-    if interval is not None:
-        said += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
-    said += f", {effect.sources} image{'' if effect.sources == 1 else 's'}"
-    if effect.standing == "too few images" and effect.images_needed is not None:
-        said += f"; an effect of this size would take about {effect.images_needed}"
-    return said

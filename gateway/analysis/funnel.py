@@ -6,28 +6,32 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gateway.analysis.certainty import wilson
+import numpy as np
+
+from gateway.analysis.certainty import clustered_rate
 from shared.schemas.results import CheckCount, Funnel
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of one proposed edit: whether it was rendered, and the check that refused it ("" = accepted)."""
+    """What became of one edit of `source`: whether it was rendered, and the check that refused it ("" = accepted)."""
 
+    source: str
     rendered: bool
     refused_by: str
 
 
 def funnel(method: str, fates: Sequence[Fate]) -> Funnel:
     """The funnel of one method's edits (null arms are not proposed, so not counted); checks by number, then name."""
-    accepted = sum(not fate.refused_by for fate in fates)
+    accepted = np.array([not fate.refused_by for fate in fates], bool)
+    number = {source: place for place, source in enumerate({fate.source: None for fate in fates})}
     return Funnel(
         method=method,
         proposed=len(fates),
         refused_by_text=_counted(fate.refused_by for fate in fates if fate.refused_by and not fate.rendered),
         rendered=sum(fate.rendered for fate in fates),
         refused_by_image=_counted(fate.refused_by for fate in fates if fate.refused_by and fate.rendered),
-        accepted=wilson(accepted, len(fates)),
+        accepted=clustered_rate(accepted, np.array([number[fate.source] for fate in fates], np.int64)),
     )
 
 

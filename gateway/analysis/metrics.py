@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gateway.analysis.certainty import wilson
+from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.effects import Floats, Integers, Outcomes
-from shared.schemas.results import Accuracy, AllOrNone, PaperMetrics, Rate
+from shared.schemas.results import Accuracy, AllOrNone, PaperMetrics
 
 ACCURACIES = (1, 5)
 
@@ -24,13 +23,13 @@ def paper_metrics(outcomes: Outcomes) -> PaperMetrics:
     change_null = (outcomes.null.p_truth - outcomes.original.p_truth)[nulls]
     return PaperMetrics(
         accuracy=[accuracy(outcomes, k) for k in ACCURACIES],
-        error_rate=_rate(wrong),
-        error_rate_null=_rate(wrong_null[nulls]),
+        error_rate=clustered_rate(wrong, outcomes.source),
+        error_rate_null=clustered_rate(wrong_null[nulls], outcomes.source[nulls]),
         delta_probability=_mean(change),
         mean_absolute_delta_probability=_mean(np.abs(change)),
         mean_absolute_delta_probability_null=_mean(np.abs(change_null)),
-        flips=_rate(flipped),
-        flips_null=_rate(flipped_null[nulls]),
+        flips=clustered_rate(flipped, outcomes.source),
+        flips_null=clustered_rate(flipped_null[nulls], outcomes.source[nulls]),
         all_or_none=all_or_none(outcomes),
     )
 
@@ -40,13 +39,14 @@ def accuracy(outcomes: Outcomes, k: int) -> Accuracy:
     original, null, counterfactual = (
         images.rank <= k for images in (outcomes.original, outcomes.null, outcomes.counterfactual)
     )
+    firsts, nulls = _once(outcomes.source), _once(outcomes.null_arm)
     return Accuracy(
         k=k,
-        originals=_rate(original[_once(outcomes.source)]),
-        nulls=_rate(null[_once(outcomes.null_arm)]),
-        counterfactuals=_rate(counterfactual),
+        originals=clustered_rate(original[firsts], outcomes.source[firsts]),
+        nulls=clustered_rate(null[nulls], outcomes.source[nulls]),
+        counterfactuals=clustered_rate(counterfactual, outcomes.source),
         delta=_mean(counterfactual.astype(float) - original),
-        delta_null=_mean((null.astype(float) - original)[_once(outcomes.null_arm)]),
+        delta_null=_mean((null.astype(float) - original)[nulls]),
     )
 
 
@@ -68,16 +68,15 @@ def all_or_none(outcomes: Outcomes, k: int | None = None) -> AllOrNone | None:
     right = outcomes.original.correct[order][first]
     starts = first[(counts >= k) & right]
     failures = (~outcomes.counterfactual.correct[order])[starts[:, None] + np.arange(k)].sum(axis=1)
-    return AllOrNone(k=k, all_fail=_rate(failures == k), none_fail=_rate(failures == 0))
+    sources = np.arange(len(starts))
+    return AllOrNone(
+        k=k, all_fail=clustered_rate(failures == k, sources), none_fail=clustered_rate(failures == 0, sources)
+    )
 
 
 def _once(names: Integers) -> Integers:
     """The first row of each distinct name."""
     return np.unique(names, return_index=True)[1]
-
-
-def _rate(hits: NDArray[np.bool_]) -> Rate:
-    return wilson(int(hits.sum()), len(hits))
 
 
 def _mean(values: Floats) -> float | None:

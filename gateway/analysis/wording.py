@@ -1,9 +1,85 @@
-"""How figures are written in words, everywhere alike."""
+"""How figures and effects are said in words, everywhere alike."""
 
 from __future__ import annotations
+
+import math
+
+from gateway.analysis.effects import Floats
+from shared.schemas.results import Cell, CellEffect, Rate, Relation
 
 
 def points(share: float) -> str:
     """A difference in percentage points with its sign: −42, +3, 0."""
     rounded = round(100 * share)
     return f"{'−' if rounded < 0 else '+' if rounded > 0 else ''}{abs(rounded)}"
+
+
+def limits(rate: Rate) -> str:
+    """What the interval of a rate leaves open, also where it has one side only: "80–98 %", "at most 14 %"."""
+    if rate.n == 0:
+        return "nothing was seen"
+    if rate.sources == 1:
+        return "of one image, from which nothing follows"
+    if rate.count == 0:
+        return f"none; at most {math.ceil(100 * rate.high)} %"
+    if rate.count == rate.n:
+        return f"all; at least {math.floor(100 * rate.low)} %"
+    return f"{round(100 * rate.low)}–{round(100 * rate.high)} %"
+
+
+def change_in_words(cell: Cell) -> str:
+    """What the edits of a cell changed: "with weather changed to night"."""
+    return f"with {cell.factor} changed {cell.direction} {cell.value}"
+
+
+def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation) -> str:
+    """One cell in a sentence; a finding's interval is the one adjusted for selection.
+
+    `correct`: per-source differences. Labelled: "`bus` fails with weather changed to night: −42 points, 95 % interval
+    −51 to −33, 38 images; stands unless more than 29 % of them are invalid".
+    """
+    label, change = effect.cell.label, change_in_words(effect.cell)
+    labelled = relation == "labelled"
+    verb = {
+        "weakness": f"`{label}` fails" if labelled else f"`{label}` is not recognised again",
+        "improvement": f"`{label}` is recognised better" if labelled else f"`{label}` is held on to better",
+        "nothing found": f"`{label}`: no effect established",
+        "too few images": f"`{label}`: too few images to tell",
+    }[effect.standing]
+    said = f"{verb} {change}: {points(effect.delta_accuracy)} points"
+    interval = effect.selected_interval or effect.interval
+    if interval is not None:
+        said += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
+    return f"{said}, {_images(correct)}{_outlook(effect)}{_validity(effect)}"
+
+
+def _images(correct: Floats) -> str:
+    """How many images, and that they all say the same where they do."""
+    n = len(correct)
+    if n == 1:
+        return "1 image, from which nothing follows"
+    alike = {-1.0: "every one of them lost", 0.0: "not one of them changed", 1.0: "every one of them gained"}
+    first = float(correct[0])
+    return f"{n} images" + (f" ({alike[first]})" if first in alike and bool((correct == first).all()) else "")
+
+
+def _outlook(effect: CellEffect) -> str:
+    if effect.standing == "too few images" and effect.images_needed is not None:
+        return f"; an effect of this size would take about {effect.images_needed}"
+    if effect.standing == "nothing found" and effect.detectable is not None:
+        return f"; so many show drops of {round(100 * effect.detectable)} points or more"
+    return ""
+
+
+def _validity(effect: CellEffect) -> str:
+    """What becomes of a finding when some of its images are not valid."""
+    if effect.breakdown is None:
+        return ""
+    said = f"; stands unless more than {math.floor(100 * effect.breakdown)} % of them are invalid"
+    valid = effect.among_valid
+    if valid is None:
+        return said
+    wrong, most = round(100 * (1 - valid.valid)), math.ceil(100 * (1 - valid.valid_low))
+    low, high = points(valid.interval.low), points(valid.interval.high)
+    said += f"; the checks let about {wrong} % through (at most {most} %), and counted against it they leave "
+    return said + f"{points(valid.estimate)} points, {low} to {high}" + ("" if valid.stands else ": not beyond doubt")

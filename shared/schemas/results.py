@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from shared.schemas.base import Contract
 
@@ -16,13 +16,17 @@ Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
 
 
 class Rate(Contract):
-    """`count` of `n` (`value` is their ratio, None for n = 0) with its Wilson 95 % interval."""
+    """`count` of `n` (`value` is their ratio, None for n = 0) with its Wilson 95 % interval.
+
+    `sources`: how many source images the n come from, where several may come from one; the interval allows for that.
+    """
 
     count: int
     n: int
     value: float | None
     low: float
     high: float
+    sources: int | None = None
 
 
 class Interval(Contract):
@@ -43,6 +47,36 @@ class Cell(Contract):
     direction: Direction
 
 
+class CheckErrors(Contract):
+    """What the automatic checks did with counterfactuals whose validity was known: counts of valid and invalid ones."""
+
+    valid: Annotated[int, Field(ge=1)]
+    valid_accepted: Annotated[int, Field(ge=0)]
+    invalid: Annotated[int, Field(ge=1)]
+    invalid_accepted: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _parts_of_wholes(self) -> Self:
+        if self.valid_accepted > self.valid or self.invalid_accepted > self.invalid:
+            raise ValueError("more were accepted than there were")
+        return self
+
+
+class ValidEffect(Contract):
+    """The effect among valid counterfactuals: what the checks wrongly let through is counted against the effect.
+
+    `valid` is the estimated share of a cell's accepted counterfactuals that is valid, `valid_low` its lower limit (at a
+    fifth of the interval's error). `estimate` holds if every invalid one acts like the effect (the cautious end of
+    what is possible); `interval` covers the effect whatever the invalid ones do. `stands`: it lies beyond 5 points.
+    """
+
+    valid: float
+    valid_low: float
+    estimate: float
+    interval: Interval
+    stands: bool
+
+
 class CellEffect(Contract):
     """What one method's edits of one cell did to one model under test, null arm subtracted, sources weighted equally.
 
@@ -50,6 +84,9 @@ class CellEffect(Contract):
     `p_value` is the paired sign-flip test's, `q_value` its Benjamini-Hochberg adjustment over the family; both, and
     the intervals, are None under 12 source images. `selected_interval` is the interval of a rejected cell at the level
     adjusted for selection (FCR). `images_needed` estimates how many source images would settle an effect of this size.
+    `detectable`: the smallest drop that a tested cell of so many source images would have shown 4 times of 5.
+    `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before it need not be one any more.
+    `among_valid`: the effect with the checks' own errors counted in; None where these are not known.
     """
 
     cell: Cell
@@ -63,7 +100,15 @@ class CellEffect(Contract):
     q_value: float | None = None
     standing: Standing
     images_needed: int | None = None
+    detectable: float | None = None
+    breakdown: float | None = None
+    among_valid: ValidEffect | None = None
     sentence: str = ""
+
+    @property
+    def provisional(self) -> bool:
+        """Whether it rests on counterfactuals whose validity is not known well enough."""
+        return self.among_valid is None or not self.among_valid.stands
 
 
 class Accuracy(Contract):
@@ -171,12 +216,49 @@ class HowMade(Contract):
     analysis_seed: int
 
 
+class DetectableDrop(Contract):
+    """What the images of one class can show: the smallest drop (0 to 1; None: none), found 4 times of 5."""
+
+    label: str
+    sources: int
+    drop: float | None
+    sentence: str
+
+
+class ImagesNeeded(Contract):
+    """How many source images a cell needs to show a drop (0 to 1) 4 times of 5; None for more than 20,000."""
+
+    drop: float
+    sources: int | None
+
+
+class Sensitivity(Contract):
+    """What a job can show, known before it starts: from the number of source images of each class.
+
+    `family`: how many cells are assumed to be tested together. `classes` is empty without ground truth.
+    """
+
+    family: int
+    classes: list[DetectableDrop]
+    needed: list[ImagesNeeded]
+    assumption: str
+
+
+class Calibration(Contract):
+    """Errors of the checks, measured on images of a data set, by factor (or `default`)."""
+
+    data: str
+    errors: dict[str, CheckErrors]
+
+
 class JobResults(Contract):
-    """All that was measured in a job. `provisional`: the automatic checks are not calibrated on the user's own data."""
+    """All that was measured in a job. `provisional`: the checks' own errors on such images are not known."""
 
     sources: int
     sources_failed: int
     provisional: bool
+    calibration: Calibration | None = None
+    sensitivity: Sensitivity | None = None
     results: list[ModelResults]
     funnels: list[Funnel]
     costs: list[Cost]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import permutation_test
+from scipy.stats import binom, binomtest, permutation_test
 from statsmodels.stats.proportion import proportion_confint
 
 from gateway.analysis.certainty import (
     betting_interval,
     bootstrap_t,
+    clustered_rate,
     images_needed,
     mean_interval,
     sign_flip_p,
@@ -18,7 +19,7 @@ from gateway.analysis.certainty import (
 from gateway.analysis.effects import Floats
 
 
-@pytest.mark.parametrize(("count", "n"), [(0, 1), (1, 1), (0, 7), (7, 7), (3, 11), (498, 1000), (1, 100_000)])
+@pytest.mark.parametrize(("count", "n"), [(0, 1), (1, 1), (0, 7), (7, 7), (5, 11), (498, 1000), (4, 100_000)])
 def test_wilson_equals_statsmodels(count: int, n: int) -> None:
     rate = wilson(count, n)
     low, high = proportion_confint(count, n, alpha=0.05, method="wilson")
@@ -43,15 +44,54 @@ def test_exact_sign_flips_equal_scipy(seed: int) -> None:
 
 def test_zeros_do_not_change_the_exact_test() -> None:
     differences = np.array([-1.0] * 8 + [1.0] + [0.0] * 200)
-    assert sign_flip_p(differences, seed=0) == sign_flip_p(differences[:9], seed=0) == 20 / 512
+    assert sign_flip_p(differences, seed=0) == sign_flip_p(differences[:9], seed=0) == pytest.approx(20 / 512)
 
 
-def test_monte_carlo_is_near_the_exact_binomial_reproducible_and_never_zero() -> None:
-    differences = np.array([-1.0] * 14 + [1.0] * 6)
-    exact = 0.11531829833984375  # two-sided sign test, 6 of 20
-    assert sign_flip_p(differences, seed=3) == pytest.approx(exact, abs=0.01)
+def test_many_equal_differences_are_exact() -> None:
+    differences = np.array([-1.0] * 140 + [1.0] * 60)
+    assert sign_flip_p(differences, seed=3) == pytest.approx(binomtest(60, 200).pvalue, rel=1e-9)
+    assert 0 < sign_flip_p(-np.ones(200), seed=3) < 1e-50
+
+
+def test_monte_carlo_is_near_the_exact_test_reproducible_and_never_zero() -> None:
+    random = np.random.default_rng(6)
+    differences = random.normal(-0.15, 0.4, 40).clip(-1, 1)
+    expected = permutation_test((differences,), np.mean, permutation_type="samples", n_resamples=50_000, rng=random)
+    assert sign_flip_p(differences, seed=3) == pytest.approx(expected.pvalue, abs=0.01)
     assert sign_flip_p(differences, seed=3) == sign_flip_p(differences, seed=3)
-    assert 0 < sign_flip_p(-np.ones(200), seed=3) < 1e-4
+    assert 0 < sign_flip_p(-np.linspace(0.5, 1, 60), seed=3) < 1e-4
+
+
+@pytest.mark.parametrize("n", [12, 40, 100])
+def test_wilson_with_its_mended_ends_covers_rare_events_too(n: int) -> None:
+    """Unmended, one hit of n misses rates below 0.18 / n: 84 %."""
+    rates = [wilson(count, n) for count in range(n + 1)]
+    for p in np.linspace(0.0005, 0.5, 400):
+        held = [rate.low <= p <= rate.high for rate in rates]
+        assert binom.pmf(np.arange(n + 1), n, p)[held].sum() > 0.91
+
+
+def test_siblings_widen_a_rate_and_do_not_where_they_are_independent() -> None:
+    random = np.random.default_rng(8)
+    of_source = random.random(40) < 0.3
+    alike = clustered_rate(np.repeat(of_source, 5), np.repeat(np.arange(40), 5))
+    once = clustered_rate(of_source, np.arange(40))
+    free = clustered_rate(random.random(200) < 0.3, np.repeat(np.arange(40), 5))
+    assert (alike.count, alike.n, alike.sources) == (5 * once.count, 200, 40)
+    assert alike.high - alike.low == pytest.approx(once.high - once.low, abs=0.02)
+    assert free.high - free.low < 0.6 * (once.high - once.low)
+
+
+def test_rates_of_nothing_of_one_source_and_without_exception() -> None:
+    assert clustered_rate(np.zeros(0, bool), np.zeros(0, np.int64)).value is None
+    one = clustered_rate(np.ones(9, bool), np.zeros(9, np.int64))
+    assert (one.value, one.low, one.high, one.sources) == (1.0, 0.0, 1.0, 1)
+    none = clustered_rate(np.zeros(96, bool), np.repeat(np.arange(24), 4))
+    assert none.low == 0
+    assert 0.03 < none.high < 0.16
+    everything = clustered_rate(np.ones(96, bool), np.repeat(np.arange(24), 4))
+    assert everything.high == 1
+    assert everything.low == pytest.approx(1 - none.high)
 
 
 def _coverage(interval: object, n: int, level: float, probabilities: list[float], trials: int) -> float:

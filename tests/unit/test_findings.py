@@ -42,7 +42,7 @@ def test_a_planted_weakness_is_the_first_finding_and_speaks() -> None:
     first = effects[0]
     assert first.cell.value == "night"
     assert first.sentence.startswith("`bus` fails with weather changed to night: −88 points, 95 % interval −")
-    assert first.sentence.endswith(", 16 images")
+    assert ", 16 images; stands unless more than " in first.sentence
     assert first.selected_interval is not None
     assert first.interval is not None
     assert first.selected_interval.level == pytest.approx(1 - 0.05 * 2 / 4)
@@ -65,6 +65,20 @@ def test_without_ground_truth_the_sentence_does_not_speak_of_failing() -> None:
     assert effect.standing == "weakness"
     assert "is not recognised again with weather changed to night" in effect.sentence
     assert "fails" not in effect.sentence
+
+
+def test_sentences_say_when_images_all_agree_and_when_there_is_one() -> None:
+    cells = {
+        cell("night"): seen(-np.ones(20)),
+        cell("rain"): seen(np.zeros(20)),
+        cell("snow"): seen(-np.ones(1)),
+        cell("fog"): seen(np.repeat([-1, 0], [2, 12])),
+    }
+    said = {effect.cell.value: effect.sentence for effect in assess(cells, "labelled", seed=1)}
+    assert "20 images (every one of them lost)" in said["night"]
+    assert "20 images (not one of them changed); so many show drops of" in said["rain"]
+    assert "1 image, from which nothing follows" in said["snow"]
+    assert "14 images; so many show drops of" in said["fog"]
 
 
 def test_nothing_eligible_is_nothing_found() -> None:

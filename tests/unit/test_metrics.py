@@ -110,7 +110,8 @@ def test_figures_of_nothing_are_unknown_not_zero() -> None:
 
 
 def test_the_funnel_tells_text_from_image_checks() -> None:
-    fates = [Fate(False, "class words")] * 3 + [Fate(True, "structure")] * 2 + [Fate(True, "label"), Fate(True, "")]
+    said = [(False, "class words")] * 3 + [(True, "structure")] * 2 + [(True, "label"), (True, "")]
+    fates = [Fate(f"source {place}", rendered, check) for place, (rendered, check) in enumerate(said)]
     found = funnel("dillema", fates)
     assert (found.proposed, found.rendered, found.accepted.count) == (7, 4, 1)
     assert [(c.check, c.count) for c in found.refused_by_text] == [("class words", 3)]

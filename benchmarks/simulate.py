@@ -1,0 +1,256 @@
+"""Do the statistics hold? `make simulate`: the real analysis on synthetic tables whose truth is known.
+
+Coverage and width of every interval that is shown, false discoveries under dependence between cells, the power that
+plans promise, and effects among valid counterfactuals when a known share is invalid. Prints tables and writes them as
+JSON. What the tables are: `benchmarks/simulated_jobs.py`, `benchmarks/simulated_validity.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.simulated_jobs import CLASSES, VALUES, Setting, grid, job, truths
+from benchmarks.simulated_validity import Contaminated, Judged, contaminated_grid, judge_contaminated
+from gateway.analysis.effects import differences
+from gateway.analysis.findings import assess
+from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
+from gateway.analysis.metrics import paper_metrics
+from gateway.analysis.power import detectable_drop
+from shared.schemas.results import Cell, CellEffect, Interval, Rate
+from shared.seeds import derive_seed
+
+RESULTS = Path(__file__).parent / "results" / "simulation.json"
+FAMILY = 8  # cells of a simulated job
+PAIRS = (("sources", "rate"), ("sources", "drop"), ("siblings", "correlation"), ("sources", "calibrated"))
+POWER_SOURCES = (15, 20, 40, 80)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One interval that would have been shown: of what, in which setting, whether it holds the truth, its width."""
+
+    what: str
+    setting: Setting | Contaminated
+    kind: str
+    held: bool
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Discoveries:
+    """What one run found: cells rejected and false ones, findings and false ones, selected intervals that miss."""
+
+    setting: Setting
+    rejected: int
+    rejected_false: int
+    findings: int
+    findings_false: int
+    selected_missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A group of runs or intervals: how many, the mean of what is measured, that of the width where there is one."""
+
+    what: str
+    by: str
+    value: str
+    n: int
+    mean: float
+    width: float | None = None
+
+
+def one_run(setting: Setting, seed: int) -> tuple[list[Shown], Discoveries]:
+    """One synthetic job through the analysis."""
+    outcomes = job(setting, np.random.default_rng(seed))
+    true = truths(setting)
+    cells = {cell: differences(outcomes, rows) for cell, rows in outcomes.cells.items() if len(rows)}
+    effects = assess(cells, "labelled", seed)
+    shown = [
+        _shown("effect", setting, effect.interval, true[effect.cell])
+        for effect in effects
+        if effect.interval is not None
+    ]
+    figures = paper_metrics(outcomes)
+    wrong = 1 - setting.rate + setting.drop / (len(CLASSES) * len(VALUES))
+    for what, rate, truth in (
+        ("rate over counterfactuals", figures.error_rate, wrong),
+        ("rate over null arms", figures.error_rate_null, 1 - setting.rate),
+    ):
+        shown.append(_shown_rate(what, setting, rate, truth))
+    return shown, _discoveries(setting, effects, true)
+
+
+def _shown(what: str, setting: Setting, interval: Interval, truth: float) -> Shown:
+    held = interval.low - 1e-9 <= truth <= interval.high + 1e-9
+    return Shown(what, setting, interval.kind, held, interval.high - interval.low)
+
+
+def _shown_rate(what: str, setting: Setting, rate: Rate, truth: float) -> Shown:
+    return Shown(what, setting, "wilson", rate.low - 1e-9 <= truth <= rate.high + 1e-9, rate.high - rate.low)
+
+
+def _discoveries(setting: Setting, effects: Sequence[CellEffect], true: dict[Cell, float]) -> Discoveries:
+    rejected = [e for e in effects if e.q_value is not None and e.q_value <= FALSE_DISCOVERY_RATE]
+    found = [e for e in effects if e.standing in ("weakness", "improvement")]
+    missed = [
+        e
+        for e in rejected
+        if e.selected_interval and not e.selected_interval.low <= true[e.cell] <= e.selected_interval.high
+    ]
+    beyond = {e.cell: (-true[e.cell] if e.standing == "weakness" else true[e.cell]) > BEYOND + 1e-9 for e in found}
+    return Discoveries(
+        setting,
+        len(rejected),
+        sum(abs(true[e.cell]) < 1e-9 for e in rejected),
+        len(found),
+        sum(not is_beyond for is_beyond in beyond.values()),
+        len(missed),
+    )
+
+
+def power(sources: int, runs: int) -> list[Row]:
+    """How often a drop of the size that a plan names is found, and one of three quarters of it."""
+    stated = detectable_drop(sources, FAMILY)
+    if stated is None:
+        return []
+    rows = []
+    for what, drop in (("stated drop", stated), ("three quarters of it", 0.75 * stated)):
+        setting = Setting(sources, 1, 0.95, 0.0, drop, accepted=1.0)
+        found = 0
+        for run in range(runs):
+            seed = derive_seed("power", sources, what, run)
+            outcomes = job(setting, np.random.default_rng(seed))
+            effects = assess({c: differences(outcomes, rows) for c, rows in outcomes.cells.items()}, "labelled", seed)
+            aimed = Cell(label="bus", factor="weather", value="night", direction="to")
+            found += any(e.cell == aimed and e.standing == "weakness" for e in effects)
+        rows.append(Row(f"power, {what}", "sources", f"{sources}: {100 * drop:.0f} points", runs, found / runs))
+    return rows
+
+
+def groups_of(setting: Setting | Contaminated) -> Iterator[tuple[str, str]]:
+    """The groups that a setting is in, as (by, value): all, each of its properties, and some pairs of them."""
+    properties = {name: str(value) for name, value in asdict(setting).items()}
+    yield "all", ""
+    yield from properties.items()
+    for pair in PAIRS:
+        if all(name in properties for name in pair):
+            yield " × ".join(pair), " × ".join(properties[name] for name in pair)
+
+
+def coverage_rows(shown: Iterable[Shown]) -> Iterator[Row]:
+    """Coverage and mean width, in all and by property of the settings."""
+    groups: dict[tuple[str, str, str], list[Shown]] = defaultdict(list)
+    for one in shown:
+        for by, value in (*groups_of(one.setting), ("kind", one.kind)):
+            groups[one.what, by, value].append(one)
+    for (what, by, value), members in sorted(groups.items()):
+        held = float(np.mean([one.held for one in members]))
+        yield Row(what, by, value, len(members), held, float(np.mean([one.width for one in members])))
+
+
+def discovery_rows(runs: Sequence[Discoveries]) -> Iterator[Row]:
+    """Mean share of false ones among the rejected, the findings and the selected intervals, by property."""
+    groups: dict[tuple[str, str], list[Discoveries]] = defaultdict(list)
+    for run in runs:
+        for group in groups_of(run.setting):
+            groups[group].append(run)
+    for what, false, of in (
+        ("false share of rejected cells (no effect)", "rejected_false", "rejected"),
+        ("false share of findings (within 5 points)", "findings_false", "findings"),
+        ("share of selected intervals that miss", "selected_missed", "rejected"),
+    ):
+        for (by, value), members in sorted(groups.items()):
+            shares = [getattr(run, false) / max(1, getattr(run, of)) for run in members]
+            yield Row(what, by, value, len(members), float(np.mean(shares)))
+
+
+@dataclass(slots=True)
+class Simulated:
+    """What has been simulated so far; `again` adds one run of every setting."""
+
+    every: int = 1  # only so many settings (for tests)
+    passes: int = 0
+    shown: list[Shown] = field(default_factory=list)
+    discoveries: list[Discoveries] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+
+    def again(self) -> None:
+        """One more run of every setting."""
+        for number, setting in enumerate(list(grid())[:: self.every]):
+            intervals, found = one_run(setting, derive_seed("simulate", number, self.passes))
+            self.shown += intervals
+            self.discoveries.append(found)
+        for number, contaminated in enumerate(list(contaminated_grid())[:: self.every]):
+            judged = judge_contaminated(contaminated, derive_seed("contaminated", number, self.passes))
+            self.shown.append(Shown("effect among valid", contaminated, "validity", judged.held, judged.width))
+            self.judged.append(judged)
+        self.passes += 1
+
+    def rows(self) -> list[Row]:
+        """All tables."""
+        lost = [one.bias for one in self.judged if one.setting.invalid == "lost"]
+        what = "bias of the estimate, every invalid one lost"
+        return [
+            *coverage_rows(self.shown),
+            *discovery_rows(self.discoveries),
+            Row(what, "all", "", len(lost), float(np.mean(lost))),
+            *_breakdown_rows([one.breakdown_held for one in self.judged if one.breakdown_held is not None]),
+        ]
+
+
+def _breakdown_rows(held: Sequence[bool]) -> list[Row]:
+    if not held:
+        return []
+    what = "effects truly beyond 5 points, invalid share below breakdown"
+    return [Row(what, "all", "", len(held), float(np.mean(held)))]
+
+
+def worst(rows: Iterable[Row], least: int = 200) -> Row:
+    """The group of intervals with the lowest coverage, among those with at least so many."""
+    return min((row for row in rows if row.width is not None and row.n >= least), key=lambda row: row.mean)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20, help="of every setting of both grids")
+    parser.add_argument("--power-runs", type=int, default=400, help="per number of source images")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    started = time.process_time()
+    powers = [row for sources in POWER_SOURCES for row in power(sources, arguments.power_runs)]
+    simulated = Simulated()
+    for _ in range(arguments.runs):  # written after every pass, so that a long one may be looked at, or broken off
+        simulated.again()
+        rows = [*simulated.rows(), *powers]
+        made = {
+            "command": f"python -m benchmarks.simulate --runs {arguments.runs} --power-runs {arguments.power_runs}",
+            "runs": len(simulated.discoveries) + len(simulated.judged),
+            "intervals": len(simulated.shown),
+            "cpu_seconds": round(time.process_time() - started),
+            "versions": {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scipy")}},
+            "rows": [asdict(row) for row in rows],
+        }
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    for row in rows:
+        width = "" if row.width is None else f"  width {100 * row.width:.1f}"
+        noise = math.sqrt(max(row.mean * (1 - row.mean), 0) / row.n)
+        group = f"{row.by} {row.value}"
+        print(f"{row.what:<44} {group:<36} {100 * row.mean:6.2f} % ± {100 * noise:.2f}  n {row.n}{width}")
+    print(f"\nlowest coverage of a group: {worst(rows)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Synthetic prediction tables with a known truth: jobs as the analysis sees them, without images or models.
+
+A job has source images of two classes and as many counterfactuals of each to every value, of which the checks accept
+some by lot. A source image is hard or easy: its counterfactuals and its null arm err by one lot of its own with
+probability √(correlation), so that any two of them correlate by `correlation`; the null arm is shared by all of them.
+Every counterfactual is in two cells, *to* its new value and *from* the old one, and the cells of a class have the same
+source images: cells depend on one another as in a real job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.analysis.effects import Outcomes, Predictions
+from shared.schemas.results import Cell
+
+CLASSES = ("bus", "car")
+VALUES = ("night", "rain", "snow")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One point of the grid. `drop` is the true effect (0 … 1) of *to night* on buses; all other edits do nothing.
+
+    `sources`: of a class. `siblings`: counterfactuals of a source image to each value. `rate`: how often
+    the model is right on null arms, `correlation` that of two images of one source, `accepted` the share of
+    counterfactuals that are accepted (0 … 1).
+    """
+
+    sources: int
+    siblings: int
+    rate: float
+    correlation: float
+    drop: float
+    accepted: float = 0.85
+
+
+def grid() -> Iterator[Setting]:
+    """All settings whose drop leaves a rate of at least 0."""
+    for sources in (15, 20, 40, 80):
+        for siblings, correlations in ((1, (0.0, 0.6)), (3, (0.0, 0.5, 0.9))):
+            for correlation in correlations:
+                for rate in (0.5, 0.8, 0.95, 1.0):
+                    for drop in (0.0, 0.15, 0.5, 1.0):
+                        if drop <= rate:
+                            yield Setting(sources, siblings, rate, correlation, drop)
+
+
+def truths(setting: Setting) -> dict[Cell, float]:
+    """The true effect of every cell, in −1 … 1."""
+    effects = {}
+    for label in CLASSES:
+        of_value = {value: -setting.drop if (label, value) == ("bus", "night") else 0.0 for value in VALUES}
+        effects |= {Cell(label=label, factor="weather", value=v, direction="to"): e for v, e in of_value.items()}
+        mean = sum(of_value.values()) / len(VALUES)
+        effects[Cell(label=label, factor="weather", value="day", direction="from")] = mean
+    return effects
+
+
+def job(setting: Setting, random: np.random.Generator) -> Outcomes:
+    """One table drawn from a setting."""
+    sources, each = setting.sources * len(CLASSES), setting.siblings * len(VALUES)
+    source = np.repeat(np.arange(sources), each)
+    value = np.tile(np.repeat(np.arange(len(VALUES)), setting.siblings), sources)
+    bus = source < setting.sources
+    aimed = setting.rate - np.where(bus & (value == 0), setting.drop, 0.0)
+    lots = random.random(sources)
+    null = _right(np.full(sources, setting.rate), lots, setting.correlation, random)
+    right = _right(aimed, lots[source], setting.correlation, random)
+    kept = random.random(len(source)) < setting.accepted
+    source = source[kept]
+    return Outcomes(
+        source=source,
+        ordinal=np.arange(len(source)),
+        null_arm=source,
+        original=_predictions(np.ones(len(source), bool)),
+        null=_predictions(null[source]),
+        counterfactual=_predictions(right[kept]),
+        cells=_cells(bus[kept], value[kept]),
+    )
+
+
+def _right(
+    rates: NDArray[np.float64], shared: NDArray[np.float64], correlation: float, random: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Right with the given probabilities; by the source image's lot as often as the correlation asks for."""
+    by_source = random.random(len(rates)) < math.sqrt(correlation)
+    return np.asarray(np.where(by_source, shared, random.random(len(rates))) < rates)
+
+
+def _predictions(right: NDArray[np.bool_]) -> Predictions:
+    return Predictions(right.astype(float), np.where(right, 1, 2), np.where(right, 0, 1))
+
+
+def _cells(bus: NDArray[np.bool_], value: NDArray[np.int64]) -> dict[Cell, NDArray[np.int64]]:
+    cells = {}
+    for label, mine in zip(CLASSES, (bus, ~bus), strict=True):
+        for number, name in enumerate(VALUES):
+            rows = np.flatnonzero(mine & (value == number))
+            cells[Cell(label=label, factor="weather", value=name, direction="to")] = rows
+        cells[Cell(label=label, factor="weather", value="day", direction="from")] = np.flatnonzero(mine)
+    return cells

@@ -1,0 +1,5 @@
+"""What was declared beforehand: which cells are tested, and what counts as a finding."""
+
+FALSE_DISCOVERY_RATE = 0.05
+LEAST_SOURCES = 12  # source images of a cell; below: "too few images"
+BEYOND = 0.05  # an effect of at most 5 points is no finding, however certain

@@ -1,0 +1,80 @@
+"""Which drops a cell can show: the power of a finding, by drawing cells and counting those that would be one."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from scipy.stats import binom
+
+from gateway.analysis.certainty import refuted
+from gateway.analysis.effects import Floats
+from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
+
+POWER = 0.8
+ACCURACY = 0.95  # assumed of a model under test on null arms
+MOST_SOURCES = 20_000
+_DRAWS = 1_000
+_FIRST_STEP = 16
+_FINE_BELOW = 50  # source images; above, two digits are kept, so that a job of many classes asks for few figures
+
+
+@lru_cache(maxsize=4096)
+def detectable_drop(sources: int, family: int) -> float | None:
+    """The smallest drop in accuracy (0 … 1, whole points) that a cell of so many source images shows 4 times of 5.
+
+    That is: it is a finding, the only one among the `family` cells tested together (the hardest place to be found in).
+    Assumed: one counterfactual per source image, right on 95 % of null arms, errors independent of one another.
+    None where no drop is found so often.
+    """
+    if sources < LEAST_SOURCES:
+        return None
+    if sources > _FINE_BELOW:
+        digits = 10 ** (len(str(sources)) - 2)
+        if sources % digits:
+            return detectable_drop(sources // digits * digits, family)
+    least, most = round(100 * BEYOND), round(100 * ACCURACY)
+    if found_share(most / 100, sources, family) < POWER:
+        return None
+    while most - least > 1:
+        middle = (least + most) // 2
+        if found_share(middle / 100, sources, family) >= POWER:
+            most = middle
+        else:
+            least = middle
+    return most / 100
+
+
+@lru_cache(maxsize=256)
+def sources_needed(drop: float, family: int) -> int | None:
+    """How many source images show a drop (5 points … 0.95) 4 times of 5, to two digits; None beyond 20,000."""
+    step, sources = _FIRST_STEP, LEAST_SOURCES
+    while found_share(drop, sources, family) < POWER:
+        sources += step
+        step *= 2
+        if sources > MOST_SOURCES:
+            return None
+    while step > max(1, sources // 50):
+        step //= 2
+        if sources - step >= LEAST_SOURCES and found_share(drop, sources - step, family) >= POWER:
+            sources -= step
+    digits = int(10 ** max(0, len(str(sources)) - 2))
+    return -(-sources // digits) * digits
+
+
+def found_share(drop: float, sources: int, family: int) -> float:
+    """The share of drawn cells with this drop that would be a finding; the same lots for every drop."""
+    alpha = FALSE_DISCOVERY_RATE / max(1, family)
+    differences = _drawn(drop, sources)
+    lost, gained = (differences < 0).sum(axis=0), (differences > 0).sum(axis=0)
+    p_values = 2 * binom.sf(lost - 1, lost + gained, 0.5)  # the sign-flip test of differences of −1, 0 and 1
+    beyond = refuted((1 - differences) / 2, np.full(_DRAWS, (1 + BEYOND) / 2), alpha / 2)
+    return float((beyond & (p_values <= alpha)).mean())
+
+
+def _drawn(drop: float, sources: int) -> Floats:
+    """Differences of −1, 0 and 1 (sources × draws): null arm and counterfactual err independently."""
+    lots = np.random.default_rng(sources).random((sources, _DRAWS))
+    worse = ACCURACY * (1 - ACCURACY + drop)
+    better = (1 - ACCURACY) * (ACCURACY - drop)
+    return np.where(lots < worse, -1.0, np.where(lots > 1 - better, 1.0, 0.0))

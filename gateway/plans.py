@@ -1,0 +1,21 @@
+"""What a job can show, known from its labels and methods alone; before it starts, and again in its report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gateway.analysis.plan import sensitivity
+from shared.schemas.results import Sensitivity
+
+
+def sensitivity_of(labels: Iterable[str | None], methods: Sequence[Mapping[str, Any]]) -> Sensitivity:
+    """What source images with these labels can show under methods with these parameters (the job's `methods`)."""
+    counts = Counter(label for label in labels if label is not None)
+    return sensitivity(dict(sorted(counts.items())), max((_edits(m.get("parameters", {})) for m in methods), default=1))
+
+
+def _edits(parameters: Mapping[str, Any]) -> int:
+    """How many changes of one image a method proposes."""
+    return int(parameters.get("counterfactuals_per_image", 1)) * int(parameters.get("edits_per_counterfactual", 1))

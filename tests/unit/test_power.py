@@ -1,0 +1,59 @@
+"""What a class can show: the drops that the plan names are found 4 times of 5 by the analysis itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gateway.analysis.effects import Differences
+from gateway.analysis.findings import assess
+from gateway.analysis.plan import sensitivity
+from gateway.analysis.power import ACCURACY, detectable_drop, sources_needed
+from shared.schemas.results import Cell
+
+
+@pytest.mark.parametrize(("sources", "family"), [(16, 8), (38, 24)])
+def test_the_stated_drop_is_found_four_times_of_five(sources: int, family: int) -> None:
+    drop = detectable_drop(sources, family)
+    assert drop is not None
+    random = np.random.default_rng(sources)
+    none = Differences(np.arange(sources), np.zeros(sources), np.zeros(sources), sources)
+    others = {Cell(label="car", factor="weather", value=str(k), direction="to"): none for k in range(family - 1)}
+    mine = Cell(label="bus", factor="weather", value="night", direction="to")
+    found, trials = 0, 120
+    for trial in range(trials):
+        right, before = random.random(sources) < ACCURACY - drop, random.random(sources) < ACCURACY
+        seen = Differences(np.arange(sources), right.astype(float) - before, np.zeros(sources), sources)
+        effects = assess({mine: seen, **others}, "labelled", trial)
+        found += effects[0].cell == mine and effects[0].standing == "weakness"
+    assert found / trials > 0.8 - 3 * np.sqrt(0.16 / trials)
+
+
+def test_more_images_show_smaller_drops_and_more_tests_larger_ones() -> None:
+    shown = [detectable_drop(sources, 24) or 1.0 for sources in (11, 12, 16, 24, 38, 60, 99, 187, 400)]
+    assert shown == sorted(shown, reverse=True)
+    assert shown[0] == 1.0  # fewer than 12: nothing
+    assert (detectable_drop(38, 4) or 1) < (detectable_drop(38, 100) or 0)
+    assert detectable_drop(187, 24) == detectable_drop(180, 24)
+
+
+@pytest.mark.parametrize("drop", [0.5, 0.25, 0.1])
+def test_the_images_to_bring_show_the_drop(drop: float) -> None:
+    needed = sources_needed(drop, 24)
+    assert needed is not None
+    assert (detectable_drop(needed, 24) or 1) <= drop + 0.011  # other lots
+    assert (detectable_drop(needed // 2, 24) or 1) > drop
+
+
+def test_a_plan_speaks() -> None:
+    plan = sensitivity({"bus": 38, "car": 8, "boat": 1}, edits_per_image=4)
+    assert plan.family == 8
+    bus, car, boat = plan.classes
+    assert bus.drop is not None
+    assert bus.sentence.startswith(
+        f"with your 38 `bus` images: drops of {round(100 * bus.drop)} points or more; for 10"
+    )
+    assert car.drop is None
+    assert car.sentence.startswith("with your 8 `car` images: nothing, since a cell needs 12; for 50 points bring ")
+    assert boat.sentence.startswith("with your 1 `boat` image: nothing")
+    assert sensitivity({}, 4).classes == []
