@@ -1,4 +1,4 @@
-"""diffusion_service over HTTP: `POST /v1/renderings`, and what every model service answers.
+"""diffusion_service over HTTP: `POST /v1/renderings`, `POST /v1/edits`, and what every model service answers.
 
 Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory diffusion_service.app:create_app --port 8003`
 """
@@ -13,7 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from diffusion_service.model import DiffusionModel, choose_device
 from shared.profiles import load_profile
-from shared.schemas.diffusion import RenderReply, RenderRequest
+from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 
 CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
@@ -29,12 +29,18 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
         if settings.threads:
             torch.set_num_threads(settings.threads)
         torch.backends.cudnn.deterministic = settings.deterministic
-        return DiffusionModel(profile, choose_device(settings.device), make_batcher)
+        return DiffusionModel(
+            profile, choose_device(settings.device), make_batcher, deterministic=settings.deterministic
+        )
 
     service = ModelService("diffusion_service", CODE_REVISION, settings, load, compute_lock)
 
     @service.post("/v1/renderings", RenderRequest, RenderReply)
     async def renderings(request: RenderRequest, deadline: float) -> RenderReply:
         return await service.model.render(request, deadline)
+
+    @service.post("/v1/edits", EditRequest, EditReply)
+    async def edits(request: EditRequest, deadline: float) -> EditReply:
+        return await service.model.edit(request, deadline)
 
     return service.app

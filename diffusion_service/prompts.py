@@ -55,6 +55,17 @@ class PromptEncoder:
                     return shorter
         raise InvalidInput("the prompt is one single word longer than the text encoder reads; write it in words")
 
+    def words(self, prompt: str) -> tuple[tuple[int, ...], ...]:
+        """The token ids of each word, without the begin and end tokens. All of XL's tokenizers split words alike."""
+        tokenizer = self._pairs[0][0]
+        ids = tokenizer(prompt, add_special_tokens=False).input_ids
+        words: list[tuple[int, ...]] = [()]
+        for number, piece in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
+            words[-1] += (number,)
+            if piece.endswith("</w>"):
+                words.append(())
+        return tuple(word for word in words if word)
+
     def _fits(self, prompt: str) -> bool:
         return all(
             len(tokenizer(prompt).input_ids) <= limit

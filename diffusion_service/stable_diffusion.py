@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
@@ -20,10 +21,13 @@ from diffusers import (
     UniPCMultistepScheduler,
 )
 from huggingface_hub import hf_hub_download
+from huggingface_hub.constants import HF_HUB_OFFLINE
 from torch import Tensor
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from diffusion_service.prompts import PromptEncoder
+from diffusion_service.attention import Injection
+from diffusion_service.prompts import Conditioning, PromptEncoder
+from shared.images import Pixels
 from shared.weights import Weights
 
 # Schedulers that draw no noise of their own, so that an image follows from its seed alone.
@@ -37,6 +41,14 @@ SCHEDULERS = {
         UniPCMultistepScheduler,
     )
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Control images as batch × 3 × height × width in 0 … 1, and the weight that they have."""
+
+    images: Tensor
+    scale: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +83,71 @@ class StableDiffusion:
         generator = torch.Generator("cpu").manual_seed(seed)
         return torch.randn(shape, generator=generator, dtype=torch.float32).to(self.device)
 
+    def control(self, edges: Sequence[Pixels], scale: float) -> Control:
+        """The ControlNet's input for edge images, one per row of a batch."""
+        images = torch.from_numpy(np.stack(edges)).to(self.device, self.dtype).div(255)
+        return Control(images[:, None].expand(-1, 3, -1, -1), scale)
+
+    def added(self, prompts: Sequence[Conditioning], width: int, height: int) -> dict[str, Tensor] | None:
+        """What XL's UNet wants besides the states of the prompts: the pooled ones, and sizes; None for 1.x and 2.x."""
+        pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
+        if not pooled:
+            return None
+        # Original size, crop offset, target size.
+        sizes = torch.tensor([height, width, 0, 0, height, width], device=self.device, dtype=self.dtype)
+        return {"text_embeds": torch.stack(pooled).to(self.dtype), "time_ids": sizes.expand(len(prompts), -1)}
+
+    def predict(
+        self,
+        latents: Tensor,
+        time: Tensor | int,
+        states: Tensor,
+        added: dict[str, Tensor] | None,
+        control: Control | None,
+        injection: Injection | None = None,
+    ) -> Tensor:
+        """One forward pass: what the UNet says of a batch of latents, in single precision.
+
+        `states` are batch × tokens × width. Without `control` the UNet runs alone. `injection` reaches the attention
+        layers of the UNet, not those of the ControlNet.
+        """
+        inputs = latents.to(self.dtype).contiguous(memory_format=torch.channels_last)
+        states = states.to(self.dtype)
+        residuals: dict[str, Any] = {}
+        if control is not None:
+            down, middle = self.controlnet(
+                inputs, time, encoder_hidden_states=states, controlnet_cond=control.images,
+                conditioning_scale=control.scale, added_cond_kwargs=added, return_dict=False,
+            )  # fmt: skip
+            residuals = {"down_block_additional_residuals": down, "mid_block_additional_residual": middle}
+        predicted: Tensor = self.unet(
+            inputs, time, encoder_hidden_states=states, added_cond_kwargs=added, return_dict=False,
+            cross_attention_kwargs=None if injection is None else {"injection": injection}, **residuals,
+        )[0]  # fmt: skip
+        if injection is not None:
+            injection.check_reached()
+        return predicted.float()
+
+    def encode(self, image: Pixels) -> Tensor:
+        """Latents (1 × channels × latent height × width, single precision) of an image of height × width × 3.
+
+        The mean of what the encoder says, so that nothing is drawn.
+        """
+        pixels = torch.from_numpy(image).to(self.device).permute(2, 0, 1)[None].to(self.vae.dtype) / 127.5 - 1
+        mean: Tensor = self.vae.encode(pixels).latent_dist.mode().float()
+        shift, scale = float(self.vae.config.shift_factor or 0.0), float(self.vae.config.scaling_factor)
+        return (mean - shift) * scale
+
     def decode(self, latents: Tensor) -> Tensor:
         """Latents to images, batch × 3 × height × width in 0 … 1, one at a time: no image sees its neighbours."""
         shift = self.vae.config.shift_factor or 0.0
         scaled = (latents / self.vae.config.scaling_factor + shift).to(self.vae.dtype)
         images = torch.cat([self.vae.decode(latent[None]).sample.float() for latent in scaled])
         return (images / 2 + 0.5).clamp(0, 1)
+
+    def pictures(self, latents: Tensor) -> list[Pixels]:
+        """The same as pixels, height × width × 3 each."""
+        return list(self.decode(latents).mul(255).round().byte().permute(0, 2, 3, 1).cpu().numpy())
 
 
 def load(base: Weights, control: Weights, *, device: str, scheduler: str | None = None) -> StableDiffusion:
@@ -117,9 +188,10 @@ def _network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any:
         variant=weights.variant,
         torch_dtype=getattr(torch, weights.dtype),
         use_safetensors=True,
+        local_files_only=HF_HUB_OFFLINE,  # or weights in several files are asked for on the Hub even offline
         low_cpu_mem_usage=False,  # True needs accelerate, and only spares memory that the weights take anyway
     )
-    return network.to(device).to(memory_format=torch.channels_last).eval()
+    return network.to(device).to(memory_format=torch.channels_last).eval().requires_grad_(False)
 
 
 def _prompt_encoder(base: Weights, device: str) -> PromptEncoder:

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from diffusion_service import conditioning
 from diffusion_service.geometry import Fit, fit, to_model
@@ -20,7 +18,7 @@ from diffusion_service.prompts import Conditioning
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import StableDiffusion
 from shared.images import Pixels, digest
-from shared.problems import InvalidInput, OutOfMemory
+from shared.problems import InvalidInput
 from shared.schemas.diffusion import ControlRegion, Rendering
 
 
@@ -95,20 +93,18 @@ class ControlNetEditor:
         geometry = fit(width, height, self._weights.resolution, self._weights.multiple)
         return Source(to_model(pixels, geometry), geometry, digest(pixels))
 
+    def control(self, source: Source, region: ControlRegion) -> Pixels:
+        """The control image of a source; raises InvalidInput where the region cannot be found."""
+        return self._control(source, region)
+
     def render(self, key: BatchKey, items: Sequence[RenderItem]) -> list[Rendered | InvalidInput]:
-        """One image, or why it cannot be rendered, per item. Raises OutOfMemory when the batch does not fit."""
-        try:
-            prepared = [self._prepare(item) for item in items]
-            ready = [one for one in prepared if isinstance(one, _Prepared)]
-            if not ready:
-                return [one for one in prepared if isinstance(one, InvalidInput)]
-            # A refused item's place is filled, so that the shape of the batch (and so its bits) stays.
-            images, evaluations = self._denoise(
-                key, [one if isinstance(one, _Prepared) else ready[0] for one in prepared]
-            )
-        except torch.OutOfMemoryError as error:
-            torch.cuda.empty_cache()
-            raise OutOfMemory(f"the device has too little memory for {len(items)} images at once") from error
+        """One image, or why it cannot be rendered, per item."""
+        prepared = [self._prepare(item) for item in items]
+        ready = [one for one in prepared if isinstance(one, _Prepared)]
+        if not ready:
+            return [one for one in prepared if isinstance(one, InvalidInput)]
+        # A refused item's place is filled, so that the shape of the batch (and so its bits) stays.
+        images, evaluations = self._denoise(key, [one if isinstance(one, _Prepared) else ready[0] for one in prepared])
         return [
             one
             if isinstance(one, InvalidInput)
@@ -137,60 +133,21 @@ class ControlNetEditor:
         """Images (height × width × 3, at the model's size) and network evaluations per image."""
         weights = self._weights
         guided = key.guidance > 1
-        states, added = self._conditioning(key, batch, guided)
-        edges = np.stack([one.control for one in batch])
-        control = torch.from_numpy(edges).to(weights.device, weights.dtype).div(255)[:, None].expand(-1, 3, -1, -1)
-        control = torch.cat([control, control]) if guided else control
+        prompts = ([one.unwanted for one in batch] if guided else []) + [one.wanted for one in batch]
+        states = torch.stack([prompt.states for prompt in prompts])
+        added = weights.added(prompts, key.width, key.height)
+        control = weights.control([one.control for one in batch] * (2 if guided else 1), key.control_scale)
         scheduler = weights.fresh_scheduler(key.steps)
         latents = torch.cat([weights.noise(one.seed, key.width, key.height) for one in batch])
         latents = latents * scheduler.init_noise_sigma
         for time in scheduler.timesteps:
             inputs = scheduler.scale_model_input(torch.cat([latents, latents]) if guided else latents, time)
-            predicted = self._predict(inputs.to(weights.dtype), time, states, control, key.control_scale, added)
+            predicted = weights.predict(inputs, time, states, added, control)
             if guided:
-                unconditional, conditional = predicted.float().chunk(2)
+                unconditional, conditional = predicted.chunk(2)
                 predicted = unconditional + key.guidance * (conditional - unconditional)
-            latents = scheduler.step(predicted.float(), time, latents, return_dict=False)[0]
-        images = weights.decode(latents).mul(255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
-        return list(images), len(scheduler.timesteps) * (2 if guided else 1)
-
-    def _predict(
-        self,
-        inputs: Tensor,
-        time: Tensor,
-        states: Tensor,
-        control: Tensor,
-        scale: float,
-        added: dict[str, Tensor] | None,
-    ) -> Tensor:
-        """One forward of ControlNet and UNet on a batch of latents."""
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-        down, middle = self._weights.controlnet(
-            inputs, time, encoder_hidden_states=states, controlnet_cond=control, conditioning_scale=scale,
-            added_cond_kwargs=added, return_dict=False,
-        )  # fmt: skip
-        predicted: Tensor = self._weights.unet(
-            inputs, time, encoder_hidden_states=states, down_block_additional_residuals=down,
-            mid_block_additional_residual=middle, added_cond_kwargs=added, return_dict=False,
-        )[0]  # fmt: skip
-        return predicted
-
-    def _conditioning(
-        self, key: BatchKey, batch: Sequence[_Prepared], guided: bool
-    ) -> tuple[Tensor, dict[str, Tensor] | None]:
-        """Encoded prompts, the unwanted ones first when guided, and what XL wants besides."""
-        prompts = [one.unwanted for one in batch] if guided else []
-        prompts += [one.wanted for one in batch]
-        states = torch.stack([prompt.states for prompt in prompts]).to(self._weights.dtype)
-        pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
-        if not pooled:
-            return states, None
-        # XL: original size, crop offset, target size.
-        sizes = torch.tensor([key.height, key.width, 0, 0, key.height, key.width], device=states.device)
-        return states, {
-            "text_embeds": torch.stack(pooled).to(states),
-            "time_ids": sizes.to(states).expand(len(prompts), -1),
-        }
+            latents = scheduler.step(predicted, time, latents, return_dict=False)[0]
+        return weights.pictures(latents), len(scheduler.timesteps) * (2 if guided else 1)
 
 
 def _edges(image: Pixels, region: ControlRegion, keep: Pixels | None) -> Pixels:

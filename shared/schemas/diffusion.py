@@ -1,10 +1,10 @@
-"""diffusion_service: a source image and what to render from it in, rendered images out."""
+"""diffusion_service: a source image and what to render from it, or how to edit it, in; images out."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 
@@ -47,3 +47,101 @@ class RenderReply(Contract):
     keep_mask: ImagePayload | None
     evaluations: int
     prompts: list[str] = Field(default_factory=list)
+
+
+# replace: words that stand in place of others take over their attention. refine: all new words have their own.
+WordAttention = Literal["replace", "refine"]
+InversionKind = Literal["direct", "null_text"]
+# none: the UNet alone. empty: the ControlNet sees an empty control image, for weights that were trained with one. The
+# others: edges of the source.
+EditControl = Literal["none", "empty", "full", "structure", "object"]
+Phrase = Annotated[str, Field(min_length=1, max_length=200)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class PhraseWeight(Contract):
+    """Re-weighting: how strongly the image attends to a phrase of the new prompt; 1 changes nothing."""
+
+    phrase: Phrase
+    weight: Annotated[float, Field(ge=-10, le=10)]
+
+
+class LocalBlend(Contract):
+    """Outside of where source and target attend to these phrases, the target's latents are the source's.
+
+    `threshold` is relative to the strongest attention; blending begins after the share `start` of the steps.
+    """
+
+    source_phrase: Phrase
+    phrase: Phrase
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    start: Fraction = 0.2
+
+
+class PromptEdit(Contract):
+    """One new prompt. Its cross-attention follows the source's during the first `cross_fraction` of the steps."""
+
+    prompt: Annotated[str, Field(min_length=1, max_length=2_000)]
+    attention: WordAttention = "replace"
+    cross_fraction: Fraction = 0.8
+    weights: Annotated[list[PhraseWeight], Field(max_length=8)] = Field(default_factory=list)
+    blend: LocalBlend | None = None
+
+
+class EditRequest(Contract):
+    """`POST /v1/edits`: invert a source image under its caption, and edit it by prompt-to-prompt.
+
+    Every edit is made with every of the `self_fractions`, the share of the steps (from the first) in which
+    self-attention is the source's. An edit whose prompt is the caption is the null arm. `attention_to` asks for
+    the source's attention to phrases of the caption. Nothing is drawn: the reply follows from the request.
+    """
+
+    editor: Literal["prompt_to_prompt"] = "prompt_to_prompt"
+    source: ImagePayload
+    caption: Annotated[str, Field(min_length=1, max_length=2_000)]
+    edits: Annotated[list[PromptEdit], Field(max_length=MAX_IMAGES_PER_MESSAGE - 1)]
+    self_fractions: Annotated[list[Fraction], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE - 1)]
+    attention_to: Annotated[list[Phrase], Field(max_length=MAX_IMAGES_PER_MESSAGE - 1)] = Field(default_factory=list)
+    inversion: InversionKind = "direct"
+    control: EditControl = "none"
+    control_scale: Annotated[float, Field(ge=0, le=2)] = 1.0
+    steps: Annotated[int, Field(ge=1, le=200)] = 50
+    guidance: Annotated[float, Field(ge=1, le=30)] = 7.5
+
+    @model_validator(mode="after")
+    def _fits_a_message(self) -> Self:
+        images = len(self.edits) * len(self.self_fractions) + len(self.attention_to) + 1
+        if images > MAX_IMAGES_PER_MESSAGE:
+            raise ValueError(
+                f"edits × self_fractions, attention_to and the reconstruction make {images} images; a message holds "
+                f"{MAX_IMAGES_PER_MESSAGE}, so send the edits in several requests (the inversion is kept)"
+            )
+        return self
+
+
+class EditEvaluations(Contract):
+    """Network evaluations (one latent through one UNet forward pass; a backward pass counts as two).
+
+    `inversion` and `source` are spent once per source image (and `source` again for each batch of its edits), `edit`
+    for each image.
+    """
+
+    inversion: int
+    source: int
+    edit: int
+
+
+class EditReply(Contract):
+    """`images[edit][fraction]` in the order of the request, at the source's size, as is `reconstruction`.
+
+    `reconstruction` is the source branch: with `direct` the autoencoder's round trip. `attention` holds one mask
+    (mode L, 255 where attention is strongest) per phrase of `attention_to`. `prompts` says what was read of caption
+    and prompts.
+    """
+
+    reconstruction: ImagePayload
+    images: list[list[ImagePayload]]
+    attention: list[ImagePayload]
+    evaluations: EditEvaluations
+    caption: str
+    prompts: list[str]

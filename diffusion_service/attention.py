@@ -1,0 +1,171 @@
+"""Attention in which the target rows of a batch look where their source row looks (prompt-to-prompt, arXiv 2208.01626).
+
+A batch holds rows of three kinds, in this order:
+
+    sources         the source image under its own caption
+    unconditional   the targets under the null embedding; missing without guidance; never touched
+    targets         the targets under their new prompts
+
+Self-attention is injected by letting a target row use its source row's queries and keys with its own values, which
+is its source's attention map without that map ever being made. Cross-attention maps are small and made explicitly:
+
+    map = ((source map · mapping) · share + own map · (1 − share)) · weights
+
+What to inject travels with each forward pass, through diffusers' `cross_attention_kwargs`; the processor keeps nothing.
+A pass without it computes what diffusers' own processor computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from diffusers.models.attention_processor import Attention, AttnProcessor2_0
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEdit:
+    """How cross-attention maps of the targets follow their sources'; see the module's docstring.
+
+    `mapping` is targets × source tokens × tokens, `share` (0 … 1, how much of a token's attention comes from the
+    source) and `weights` are targets × tokens.
+    """
+
+    mapping: Tensor
+    share: Tensor
+    weights: Tensor
+
+    def apply(self, source: Tensor, own: Tensor) -> Tensor:
+        """New maps from the sources' and the targets' own, each targets × heads × positions × tokens."""
+        share = self.share[:, None, None]
+        followed = source @ self.mapping[:, None]
+        return (followed * share + own * (1 - share)) * self.weights[:, None, None]
+
+
+class AttentionMaps:
+    """Cross-attention summed over heads, layers and steps, per number of positions: rows × positions × tokens."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, Tensor] = {}
+
+    def add(self, maps: Tensor) -> None:
+        """Add one layer's maps: rows × heads × positions × tokens."""
+        positions = maps.shape[2]
+        self._sums[positions] = self._sums.get(positions, 0.0) + maps.mean(dim=1)
+
+    def semantic(self, positions: int) -> Tensor:
+        """The maps at the level nearest to a quarter of the latent's side, where words are best told apart.
+
+        `positions` is the number of positions of the latent.
+        """
+        wanted = positions / 16
+        return self._sums[min(self._sums, key=lambda size: max(size / wanted, wanted / size))]
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What the attention layers do in one forward pass.
+
+    `source_of` is the source row of each target; `self_from` the targets (counted among targets) whose self-attention
+    comes from their source, in layers of at most `largest_self` positions; `cross` None leaves cross-attention alone.
+    `maps`, where given, receives the cross-attention of sources and targets as it was used.
+    """
+
+    sources: int
+    source_of: Tensor
+    guided: bool = True
+    self_from: Tensor | None = None
+    largest_self: int = 0
+    cross: CrossEdit | None = None
+    maps: AttentionMaps | None = None
+    reached: set[str] = field(default_factory=set)
+
+    @property
+    def targets(self) -> int:
+        """How many targets there are; each has two rows when guided."""
+        return len(self.source_of)
+
+    def check_reached(self) -> None:
+        """Raise RuntimeError unless the pass went through self- and cross-attention layers that know of injection."""
+        if missing := {"self", "cross"} - self.reached:
+            raise RuntimeError(
+                f"the injection reached no {' and no '.join(sorted(missing))}-attention layer of the UNet; "
+                "another attention processor was installed, or its layers are of an unknown kind"
+            )
+
+    def self_attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The layer's output; all are rows × heads × positions × width."""
+        self.reached.add("self")
+        if self.self_from is not None and query.shape[2] <= self.largest_self:
+            first = len(query) - self.targets
+            looks_like = torch.arange(len(query), device=query.device)
+            looks_like[first + self.self_from] = self.source_of[self.self_from]
+            query, key = query[looks_like], key[looks_like]
+        return scaled_dot_product_attention(query, key, value)
+
+    def cross_attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The layer's output; all are rows × heads × positions × width, keys and values with tokens for positions."""
+        self.reached.add("cross")
+        if self.cross is None and self.maps is None:
+            return scaled_dot_product_attention(query, key, value)
+        first = len(query) - self.targets
+        watched = [*range(self.sources), *range(first, len(query))]
+        scale = query.shape[-1] ** -0.5
+        scores = (query[watched].float() * scale) @ key[watched].float().transpose(-1, -2)
+        sources, targets = scores.softmax(dim=-1).split([self.sources, self.targets])
+        if self.cross is not None:
+            targets = self.cross.apply(sources[self.source_of], targets)
+        maps = torch.cat([sources, targets])
+        if self.maps is not None:
+            self.maps.add(maps)
+        seen = maps.to(value.dtype) @ value[watched]
+        free = slice(self.sources, first)
+        unconditional = scaled_dot_product_attention(query[free], key[free], value[free])
+        return torch.cat([seen[: self.sources], unconditional, seen[self.sources :]])
+
+
+class InjectingProcessor:
+    """An attention processor of diffusers that carries out an `Injection`."""
+
+    def __init__(self) -> None:
+        self._plain = AttnProcessor2_0()
+
+    def __call__(
+        self,
+        attn: Attention,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        temb: Tensor | None = None,
+        injection: Injection | None = None,
+    ) -> Tensor:
+        """See diffusers' `Attention.forward`; `injection` arrives by `cross_attention_kwargs`."""
+        if injection is None:
+            plain: Tensor = self._plain(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
+            return plain
+        context = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+        projected = (attn.to_q(hidden_states), attn.to_k(context), attn.to_v(context))
+        query, key, value = (part.unflatten(-1, (attn.heads, -1)).transpose(1, 2) for part in projected)
+        attend = injection.self_attention if encoder_hidden_states is None else injection.cross_attention
+        mixed = attend(query, key, value).transpose(1, 2).flatten(2)
+        result: Tensor = attn.to_out[1](attn.to_out[0](mixed))
+        return result
+
+
+def install(unet: Any) -> None:
+    """Give every attention layer of a UNet a processor that knows of injection.
+
+    Raises ValueError, with the layer's name, where the UNet has none, or one that does more than plain attention.
+    """
+    layers: Mapping[str, Any] = {name: module for name, module in unet.named_modules() if isinstance(module, Attention)}
+    if not layers:
+        raise ValueError("prompt-to-prompt needs attention layers, and this UNet has none that diffusers lets us reach")
+    for name, layer in layers.items():
+        extras = (layer.spatial_norm, layer.group_norm, layer.norm_q, layer.norm_k, layer.norm_cross)
+        if any(extra is not None for extra in extras) or layer.residual_connection or layer.rescale_output_factor != 1:
+            raise ValueError(f"prompt-to-prompt knows plain attention only, and {name} is of another kind")
+    unet.set_attn_processor(InjectingProcessor())

@@ -1,0 +1,232 @@
+"""From a source image to the path of latents that leads to it: DDIM inversion, `direct` and `null_text`.
+
+DDIM inversion climbs from the image's latent to noise under the caption, without guidance. Sampling back down under
+guidance does not return to the image. Two ways out, which the editor need not tell apart, since both give it the source
+branch's latent at every step and the null embedding of every step:
+
+    direct      the latents of the way up are the source branch; nothing is optimised (PnP inversion, arXiv 2310.01506,
+                whose added offsets come to the same: source latent + offset = latent of the way up)
+    null_text   the null embedding of each step is optimised until the guided step follows the way up
+                (arXiv 2211.09794); the source branch is what those steps give
+
+So `direct` reconstructs what the autoencoder makes of the image, exactly; `null_text` comes near it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffusion_service.attention import AttentionMaps, Injection
+from diffusion_service.editors.controlnet import Source
+from diffusion_service.prompts import Conditioning
+from diffusion_service.stable_diffusion import Control, StableDiffusion
+from diffusion_service.steps import Steps
+from shared.images import Pixels
+from shared.problems import InvalidInput
+from shared.schemas.diffusion import EditControl, InversionKind
+
+ITERATIONS = 10  # null_text: optimiser steps per denoising step at most
+LEARNING_RATE = 1e-2  # null_text: at the first step; it falls to half
+TOLERANCE = 1e-5  # null_text: mean squared error of a step's latent that ends its optimisation ...
+TOLERANCE_GROWTH = 1e-3  # ... and by how much it has grown at the last step
+KEPT = 32  # inversions; one of 50 steps of Stable Diffusion takes 3 MB, with null_text 15 MB
+
+
+@dataclass(frozen=True, slots=True)
+class InversionKey:
+    """What inversions must agree on to be computed together; sizes in pixels."""
+
+    width: int
+    height: int
+    steps: int
+    guidance: float
+    inversion: InversionKind
+    control: EditControl
+    control_scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class InversionItem:
+    """A source image and its caption, as the text encoder can read it."""
+
+    source: Source
+    caption: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inversion:
+    """A source branch.
+
+    `latents` is (steps + 1) × channels × latent height × width, from noise to image; `nulls` is steps × tokens × width;
+    `maps` (positions × tokens, on the CPU) the source's cross-attention over all steps; `control` the control image or
+    None; `reconstruction` the end of the source branch as pixels, at the model's size.
+    """
+
+    source: Source
+    caption: str
+    conditioning: Conditioning
+    latents: Tensor
+    nulls: Tensor
+    maps: Tensor
+    control: Pixels | None
+    reconstruction: Pixels
+    evaluations: int
+
+
+class Inverter:
+    """Inverts source images, and keeps the last inversions; must be called from one thread only."""
+
+    def __init__(self, weights: StableDiffusion, control: Callable[[Source, EditControl], Pixels | None]) -> None:
+        """`control` gives the control image of a source, or None for none."""
+        self._weights = weights
+        self._control = control
+        self._kept: dict[tuple[InversionKey, InversionItem], Inversion] = {}
+
+    def invert(self, key: InversionKey, items: Sequence[InversionItem]) -> list[Inversion | InvalidInput]:
+        """One inversion, or why there is none, per item; what was inverted before is found."""
+        results: dict[InversionItem, Inversion | InvalidInput] = {}
+        controls: dict[InversionItem, Pixels | None] = {}
+        for item in dict.fromkeys(items):
+            if (key, item) in self._kept:
+                results[item] = self._kept[key, item] = self._kept.pop((key, item))  # the last used comes last
+                continue
+            try:
+                controls[item] = self._control(item.source, key.control)
+            except InvalidInput as problem:
+                results[item] = problem
+        if controls:
+            # Filled up to the size of the batch, so that its shape (and so its bits) does not depend on what is kept.
+            batch = [*controls, *[next(iter(controls))] * (len(items) - len(controls))]
+            made = self._compute(key, batch, [controls[item] for item in batch])
+            for item, inversion in zip(controls, made, strict=False):
+                results[item] = self._kept[key, item] = inversion
+        for oldest in list(self._kept)[:-KEPT]:
+            del self._kept[oldest]
+        return [results[item] for item in items]
+
+    def _compute(
+        self, key: InversionKey, batch: Sequence[InversionItem], controls: Sequence[Pixels | None]
+    ) -> list[Inversion]:
+        weights = self._weights
+        prompts = [weights.prompts.encode(item.caption) for item in batch]
+        pictures = [control for control in controls if control is not None]
+        branch = _Branch(
+            weights=weights,
+            steps=Steps.of(weights.scheduler_config, key.steps),
+            guidance=key.guidance,
+            prompts=prompts,
+            nulls=[weights.prompts.encode("")] * len(batch),
+            control=weights.control(pictures, key.control_scale) if pictures else None,
+            size=(key.width, key.height),
+        )
+        with torch.no_grad():
+            path, maps = branch.climb(torch.cat([weights.encode(item.source.image) for item in batch]))
+        nulls = _states(branch.nulls).expand(key.steps, -1, -1, -1)
+        spent = torch.full((len(batch),), len(branch.steps))
+        if key.inversion == "null_text" and key.guidance > 1:
+            path, nulls, optimised = branch.optimise(path)
+            spent += optimised
+        with torch.no_grad():
+            reconstructions = weights.pictures(path[-1])
+        return [
+            Inversion(
+                source=item.source,
+                caption=item.caption,
+                conditioning=prompts[row],
+                latents=path[:, row],
+                nulls=nulls[:, row],
+                maps=maps[row].cpu(),
+                control=controls[row],
+                reconstruction=reconstructions[row],
+                evaluations=int(spent[row]),
+            )
+            for row, item in enumerate(batch)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """The source branches of one batch, a row per source: what the networks are told about them."""
+
+    weights: StableDiffusion
+    steps: Steps
+    guidance: float
+    prompts: Sequence[Conditioning]
+    nulls: Sequence[Conditioning]
+    control: Control | None
+    size: tuple[int, int]
+
+    def climb(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """DDIM inversion without guidance: the path from noise to `latents`, and the cross-attention on it."""
+        maps = AttentionMaps()
+        nobody = torch.empty(0, dtype=torch.long, device=latents.device)
+        watching = Injection(len(latents), nobody, guided=False, maps=maps)
+        states, path = _states(self.prompts), [latents]
+        for step in reversed(range(len(self.steps))):
+            output = self._predict(path[-1], step, states, self.prompts, watching)
+            path.append(self.steps.up(step, path[-1], output))
+        return torch.stack(path[::-1]), maps.semantic(latents[0, 0].numel())
+
+    def optimise(self, path: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Null-text inversion: the path that guided steps take, the null embedding of each, evaluations per row."""
+        latents, nulls = [path[0]], [_states(self.nulls).clone()]
+        spent = torch.zeros(len(self.prompts), dtype=torch.long)
+        for step in range(len(self.steps)):
+            with torch.no_grad():
+                conditional = self._predict(latents[-1], step, _states(self.prompts), self.prompts)
+            null, output, fitting = self._fit(step, nulls[-1], latents[-1], conditional, path[step + 1])
+            latents.append(self.steps.down(step, latents[-1], output))
+            nulls.append(null)
+            spent += 1 + fitting
+        return torch.stack(latents), torch.stack(nulls[1:]), spent
+
+    def _fit(
+        self, step: int, null: Tensor, latents: Tensor, conditional: Tensor, goal: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The null embeddings that bring a guided step nearest to `goal`, its output, evaluations per row.
+
+        Rows do not feel one another: each stops at the tolerance, and keeps the best that it met until then.
+        """
+        progress = step / len(self.steps)
+        tolerance = TOLERANCE + TOLERANCE_GROWTH * progress
+        trial = null.clone().requires_grad_()
+        optimiser = torch.optim.Adam([trial], lr=LEARNING_RATE * (1 - progress / 2))
+        best, output = torch.full_like(latents[:, 0, 0, 0], torch.inf), conditional
+        active, spent = torch.isinf(best), torch.zeros(len(null), dtype=torch.long)
+        for iteration in range(ITERATIONS + 1):
+            with torch.set_grad_enabled(iteration < ITERATIONS):
+                unconditional = self._predict(latents, step, trial, self.nulls)
+                guided = unconditional + self.guidance * (conditional - unconditional)
+                losses = (self.steps.down(step, latents, guided) - goal).square().mean(dim=(1, 2, 3))
+            better = active & (losses.detach() < best)
+            best = torch.where(better, losses.detach(), best)
+            null = torch.where(better[:, None, None], trial.detach(), null)
+            output = torch.where(better[:, None, None, None], guided.detach(), output)
+            spent += active.cpu()
+            active = active & (best > tolerance)
+            if iteration == ITERATIONS or not active.any():
+                break
+            (trial.grad,) = torch.autograd.grad(losses.sum(), trial)
+            optimiser.step()
+            spent += 2 * active.cpu()
+        return null, output, spent
+
+    def _predict(
+        self,
+        latents: Tensor,
+        step: int,
+        states: Tensor,
+        prompts: Sequence[Conditioning],
+        injection: Injection | None = None,
+    ) -> Tensor:
+        added = self.weights.added(prompts, *self.size)
+        return self.weights.predict(latents, self.steps.times[step], states, added, self.control, injection)
+
+
+def _states(prompts: Sequence[Conditioning]) -> Tensor:
+    """Rows × tokens × width, in the precision in which embeddings are optimised."""
+    return torch.stack([prompt.states.float() for prompt in prompts])

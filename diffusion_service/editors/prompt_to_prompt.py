@@ -1,0 +1,231 @@
+"""Prompt-to-prompt editing of an inverted source image (arXiv 2208.01626, with the source branch of `inversion.py`).
+
+A target starts from the source's noise and is sampled under its new prompt with guidance. In the first steps its
+self-attention is the source's (`self_fraction`), and its cross-attention follows the source's where the prompts
+agree (`cross_fraction`; `alignment.py`). The source branch runs beside its targets, once for all of them, and only
+under its caption: its latents are known from the inversion, so nothing is sampled there.
+
+Targets of any sources, prompts, fractions and options share a batch where their `EditKey` is equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, max_pool2d
+
+from diffusion_service.alignment import Alignment, align, positions
+from diffusion_service.attention import AttentionMaps, CrossEdit, Injection
+from diffusion_service.editors.inversion import Inversion
+from diffusion_service.prompts import Conditioning
+from diffusion_service.stable_diffusion import Control, StableDiffusion
+from diffusion_service.steps import Steps
+from shared.images import Pixels
+from shared.problems import InvalidInput
+from shared.schemas.diffusion import LocalBlend, PromptEdit
+
+
+@dataclass(frozen=True, slots=True)
+class EditKey:
+    """What targets must agree on to be computed together; sizes in pixels."""
+
+    width: int
+    height: int
+    steps: int
+    guidance: float
+    control_scale: float | None  # None: without a ControlNet
+
+
+@dataclass(frozen=True, slots=True)
+class EditItem:
+    """One target: an edit of an inverted source image under one self-attention fraction."""
+
+    inversion: Inversion
+    edit: PromptEdit
+    self_fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """The image at the model's size (height × width × 3), the prompt as it was read, and the cost."""
+
+    image: Pixels
+    prompt: str
+    evaluations: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    item: EditItem
+    prompt: str
+    wanted: Conditioning
+    alignment: Alignment
+    weights: Tensor
+    blend_tokens: tuple[Sequence[int], Sequence[int]]  # of the source's and the target's phrase
+
+
+class PromptToPromptEditor:
+    """The editor `prompt_to_prompt`: shares the networks; `edit` must be called from the thread that owns them."""
+
+    def __init__(self, weights: StableDiffusion, *, fixed_shapes: bool = False) -> None:
+        """With `fixed_shapes` every target brings a source row of its own: a batch's shape follows from its size.
+
+        The UNet's attention layers must know of injection (`attention.install`).
+        """
+        self._weights = weights
+        self._fixed_shapes = fixed_shapes
+
+    def edit(self, key: EditKey, items: Sequence[EditItem]) -> list[Edited | InvalidInput]:
+        """One image, or why there is none, per item."""
+        prepared = [self._prepare(item) for item in items]
+        ready = [one for one in prepared if isinstance(one, _Target)]
+        if not ready:
+            return [one for one in prepared if isinstance(one, InvalidInput)]
+        # A refused item's place is filled, so that the shape of the batch (and so its bits) stays.
+        images = self._denoise(key, [one if isinstance(one, _Target) else ready[0] for one in prepared])
+        evaluations = key.steps * (2 if key.guidance > 1 else 1)
+        return [
+            one if isinstance(one, InvalidInput) else Edited(image, one.prompt, evaluations)
+            for one, image in zip(prepared, images, strict=True)
+        ]
+
+    def _prepare(self, item: EditItem) -> _Target | InvalidInput:
+        prompts, caption, edit = self._weights.prompts, item.inversion.caption, item.edit
+        try:
+            prompt = prompts.fitted(edit.prompt)
+            if prompt == caption and prompt != edit.prompt:
+                raise InvalidInput(
+                    "the new prompt differs from the caption only after what the text encoder can read; shorten both"
+                )
+            wanted, words = prompts.encode(prompt), prompts.words(prompt)
+            alignment = align(prompts.words(caption), words, len(wanted.states), edit.attention)
+            weights = torch.ones(len(wanted.states))
+            for one in edit.weights:
+                named = f"the new prompt has no phrase “{one.phrase}” to weigh"
+                weights[positions(words, prompts.words(one.phrase), named)] = one.weight
+            blend_tokens = self._blend_tokens(caption, prompt, edit.blend)
+        except InvalidInput as problem:
+            return problem
+        return _Target(item, prompt, wanted, alignment, weights, blend_tokens)
+
+    def _blend_tokens(self, caption: str, prompt: str, blend: LocalBlend | None) -> tuple[list[int], list[int]]:
+        if blend is None:
+            return [], []
+        words = self._weights.prompts.words
+        return (
+            positions(words(caption), words(blend.source_phrase), f"the caption has no phrase “{blend.source_phrase}”"),
+            positions(words(prompt), words(blend.phrase), f"the new prompt has no phrase “{blend.phrase}”"),
+        )
+
+    @torch.inference_mode()
+    def _denoise(self, key: EditKey, targets: Sequence[_Target]) -> list[Pixels]:
+        """Images of height × width × 3, at the model's size."""
+        steps = Steps.of(self._weights.scheduler_config, key.steps)
+        batch = _Batch(self._weights, key, targets, steps, self._fixed_shapes)
+        latents = batch.start()
+        for step in range(len(steps)):
+            latents = batch.down(step, latents)
+        return self._weights.pictures(latents)
+
+
+class _Batch:
+    """Targets and their sources on the way down: what stays the same over the steps is laid out once."""
+
+    def __init__(
+        self, weights: StableDiffusion, key: EditKey, targets: Sequence[_Target], steps: Steps, fixed_shapes: bool
+    ) -> None:
+        inversions = [target.item.inversion for target in targets]
+        self._weights, self._steps, self._targets = weights, steps, targets
+        self._sources = inversions if fixed_shapes else list(dict.fromkeys(inversions))
+        rows = range(len(targets)) if fixed_shapes else [self._sources.index(one) for one in inversions]
+        device = weights.device
+        self._source_of = torch.tensor(list(rows), device=device)
+        self._guidance = key.guidance
+        repeats = 2 if key.guidance > 1 else 1
+        self._control = _control(weights, self._sources + inversions * repeats, key.control_scale)
+        self._source_states = torch.stack([one.conditioning.states for one in self._sources])
+        self._states = torch.stack([target.wanted.states for target in targets])
+        null = weights.prompts.encode("")
+        wanted = [target.wanted for target in targets]
+        told = [one.conditioning for one in self._sources] + [null] * (repeats - 1) * len(targets) + wanted
+        self._added = weights.added(told, key.width, key.height)
+        self._mapping = torch.stack([target.alignment.mapping for target in targets]).to(device)
+        self._share = torch.stack([target.alignment.share for target in targets]).to(device)
+        self._token_weights = torch.stack([target.weights for target in targets]).to(device)
+        self._maps = AttentionMaps() if any(target.item.edit.blend for target in targets) else None
+
+    def start(self) -> Tensor:
+        """The latents that the targets start from: their sources' noise."""
+        return torch.stack([target.item.inversion.latents[0] for target in self._targets])
+
+    def down(self, step: int, latents: Tensor) -> Tensor:
+        """The targets' latents after one step."""
+        sources = torch.stack([one.latents[step] for one in self._sources])
+        injection = self._injection(step, latents[0, 0].numel())
+        time = self._steps.times[step]
+        if self._guidance > 1:
+            nulls = torch.stack([target.item.inversion.nulls[step] for target in self._targets])
+            states = torch.cat([self._source_states, nulls.to(self._states), self._states])
+            inputs = torch.cat([sources, latents, latents])
+            output = self._weights.predict(inputs, time, states, self._added, self._control, injection)
+            unconditional, conditional = output[len(sources) :].chunk(2)
+            predicted = unconditional + self._guidance * (conditional - unconditional)
+        else:
+            states = torch.cat([self._source_states, self._states])
+            inputs = torch.cat([sources, latents])
+            output = self._weights.predict(inputs, time, states, self._added, self._control, injection)
+            predicted = output[len(sources) :]
+        latents = self._steps.down(step, latents, predicted)
+        return latents if self._maps is None else self._blended(step, latents, self._maps)
+
+    def _injection(self, step: int, latent_positions: int) -> Injection:
+        items = [target.item for target in self._targets]
+        inject = [step < round(item.self_fraction * len(self._steps)) for item in items]
+        follow = [step < round(item.edit.cross_fraction * len(self._steps)) for item in items]
+        share = self._share * torch.tensor(follow, device=self._share.device)[:, None]
+        return Injection(
+            sources=len(self._sources),
+            source_of=self._source_of,
+            guided=self._guidance > 1,
+            self_from=torch.tensor(inject, device=self._share.device).nonzero()[:, 0],
+            # The finest maps (64² of 64² latents in Stable Diffusion) stay the target's own, as in the authors' code.
+            largest_self=latent_positions // 4,
+            cross=CrossEdit(self._mapping, share, self._token_weights),
+            maps=self._maps,
+        )
+
+    def _blended(self, step: int, latents: Tensor, maps: AttentionMaps) -> Tensor:
+        """LocalBlend: where neither source nor target attends to the edit's phrases, the source's latents."""
+        seen = maps.semantic(latents[0, 0].numel())
+        rows = []
+        for place, target in enumerate(self._targets):
+            blend = target.item.edit.blend
+            if blend is None or step < round(blend.start * len(self._steps)):
+                rows.append(latents[place])
+                continue
+            of_source, of_target = target.blend_tokens
+            height, width = latents.shape[-2:]
+            own = attention_to(seen[len(self._sources) + place], of_target, height, width)
+            source = attention_to(seen[self._source_of[place]], of_source, height, width)
+            inside = (own > blend.threshold) | (source > blend.threshold)
+            rows.append(torch.where(inside, latents[place], target.item.inversion.latents[step + 1]))
+        return torch.stack(rows)
+
+
+def attention_to(maps: Tensor, tokens: Sequence[int], height: int, width: int) -> Tensor:
+    """How much each place of a `height` × `width` latent attends to tokens: 0 … 1, 1 where it is strongest.
+
+    `maps` is positions × tokens at some level of the UNet. A maximum over 3 × 3 positions widens it, as the authors do.
+    """
+    scale = round((height * width / len(maps)) ** 0.5)
+    summed = maps[:, list(tokens)].sum(dim=-1).reshape(1, 1, height // scale, width // scale)
+    wide = interpolate(max_pool2d(summed, 3, stride=1, padding=1), (height, width), mode="bilinear")[0, 0]
+    return wide / wide.max()
+
+
+def _control(weights: StableDiffusion, rows: Sequence[Inversion], scale: float | None) -> Control | None:
+    images = [row.control for row in rows if row.control is not None]
+    return None if scale is None else weights.control(images, scale)
