@@ -1,11 +1,13 @@
 """DILLEMA's automatic checks of rendered images. Pure functions over the replies of the services.
 
-Three checks, in this order; the first that fails names the verdict, and every score is kept:
+Four checks, in this order; the first that fails names the verdict, and every score is kept:
 
 structure   the source's edges, inside what must stay, are still there (evaluator: structure agreement)
 caption     the image is nearer to the new caption than to the old one (difference of the scorer's cosines)
 label       zero-shot over the label set, the scorer still sees the ground truth (its probability, and it is the most
             probable); left out where no ground truth or no label set is known
+fit         the image fits the new caption about as well as the source fits its own (difference of the scorer's
+            cosines): it falls when something besides the edit has changed
 
 A null arm changes nothing, so it has scores but no check can refuse it: it is the measure of what the generator does
 by itself. Thresholds belong to the scorer's weights and to the factor of the edit, and come from the profile; a check
@@ -28,7 +30,7 @@ Thresholds = Mapping[str, Mapping[str, float]]  # check -> factor, or `default` 
 Scores = dict[str, float]
 Vector = NDArray[np.float64]
 
-CHECKS = ("structure", "caption", "label")
+CHECKS = ("structure", "caption", "label", "fit")
 # Zero-shot prompts, averaged per class as CLIP's authors do (arXiv 2103.00020, section 3.1.4).
 TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
 MAX_PROMPTS = 200  # a larger label set is asked with the first template only
@@ -46,8 +48,9 @@ def check_images(
     """Verdict and scores of each image of a reply; `edits` are the images' edits in order, None for a null arm.
 
     Scores by name: `structure` (0 to 1), `caption` (cosine margin), `caption_gain` (that margin less the source
-    image's own), and where they are known `label` (probability of the ground truth) and `label_margin` (that less the
-    greatest of the other classes). One call to embed and one for structure, since a reply holds at most 15 images.
+    image's own), `fit` (cosine of image and new caption less that of source and old caption), and where they are known
+    `label` (probability of the ground truth) and `label_margin` (that less the greatest of the other classes). One call
+    to embed and one for structure, since a reply holds at most 15 images.
     """
     if len(edits) != len(reply.images):
         raise ValueError(f"{len(reply.images)} images need as many edits: {len(edits)}")
@@ -86,6 +89,8 @@ def _reason(check: str, scores: Scores, lowest: float) -> str:
         return f"only {score:.0%} of the outlines of what must stay are kept; {lowest:.0%} are wanted"
     if check == "caption":
         return f"the image is not nearer to the new caption than to the old: margin {score:.3f}, wanted {lowest:.3f}"
+    if check == "fit":
+        return f"the image fits its caption less than the source fits its own: {score:.3f}, wanted {lowest:.3f}"
     if scores["label_margin"] <= 0:
         return f"another class is more probable than the ground truth, which has a probability of {score:.0%}"
     return f"the ground truth has a probability of only {score:.0%}; {lowest:.0%} is wanted"
@@ -106,8 +111,12 @@ class _Embedded:
         """How much nearer the image is to the new caption than to the old."""
         if edit is None:
             return {}
-        difference = self.captions[edit.new_caption] - self.captions[edit.caption]
-        return {"caption": float(image @ difference), "caption_gain": float((image - self.source) @ difference)}
+        old, new = self.captions[edit.caption], self.captions[edit.new_caption]
+        return {
+            "caption": float(image @ (new - old)),
+            "caption_gain": float((image - self.source) @ (new - old)),
+            "fit": float(image @ new - self.source @ old),
+        }
 
     def label_scores(self, image: Vector) -> Scores:
         """The probability of the ground truth, and its lead over the most probable other class."""

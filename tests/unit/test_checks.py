@@ -78,8 +78,18 @@ def check(*images: bytes, edits: Sequence[Edit | None] | None = None, **how: Any
 def test_the_first_failing_check_names_the_verdict(image: bytes, refused_by: str) -> None:
     [(verdict, scores)] = check(image)
     assert (verdict.accepted, verdict.check) == (not refused_by, refused_by)
-    assert set(scores) == {"structure", "caption", "caption_gain", "label", "label_margin"}, "every score is kept"
+    assert set(scores) == {"structure", "caption", "caption_gain", "fit", "label", "label_margin"}, (
+        "every score is kept"
+    )
     assert bool(verdict.reason) == bool(refused_by)
+
+
+def test_an_image_in_which_more_has_changed_fits_its_caption_less() -> None:
+    (_, wanted), (_, other) = check(b"night bus", b"night car")
+    assert other["fit"] < wanted["fit"]
+    [(verdict, _)] = check(b"night bus", thresholds={"fit": {"default": wanted["fit"] + 0.01}})
+    assert verdict.check == "fit"
+    assert "fits its caption less" in verdict.reason
 
 
 def test_null_arms_are_scored_and_never_refused() -> None:
