@@ -17,9 +17,9 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from gateway import printing
+from gateway import operator_commands, printing
 from gateway.client import Client, Unreachable
-from gateway.job_files import gather, pair, parameters, spec_of
+from gateway.job_files import gather, look_ahead, pair, parameters, spec_of
 from shared.problems import NotReady, Problem, validation_sentence
 from shared.schemas.jobs import JobDetail
 
@@ -77,7 +77,12 @@ def submit(
         list[str] | None, typer.Option(metavar="LABEL=CLASS", help="your label to the model's")
     ] = None,
     no_labels: Annotated[bool, typer.Option("--no-labels", help="take no ground truth from folders")] = False,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="your images are like this data set, whose check errors are known"),
+    ] = None,
     seed: int = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only check, and say what the images can show")] = False,
     idempotency_key: Annotated[str | None, typer.Option("--key", help="the same key never makes a second job")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="follow the job, then print its findings")] = False,
     as_json: Json = False,
@@ -91,10 +96,15 @@ def submit(
         known = (
             {name for listed in client.models_when_ready().models for name in listed.classes} if tested != [] else set()
         )
-        spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels)
+        spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels, calibration)
+        if dry_run:
+            plan = look_ahead(client, spec, images, labels, known)
+            _out(plan.model_dump_json() if as_json else printing.plan(plan))
+            return
         detail = gather(client, spec, images, labels, known, idempotency_key, messages)
         if not as_json or wait:
             messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
+            messages.print(printing.sensitivity(client.plan_of(detail.id).sensitivity))
         if wait:
             detail = _follow(client, detail)
         print(detail.model_dump_json() if as_json else detail.id)
@@ -267,4 +277,7 @@ def _out(shown: object) -> None:
         Console(width=None if sys.stdout.isatty() else 160).print(shown)
 
 
+app.add_typer(operator_commands.keys, name="keys")
+app.command()(operator_commands.doctor)
+app.command()(operator_commands.replay)
 main: Callable[[], None] = app

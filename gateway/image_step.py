@@ -101,17 +101,14 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
 
 def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf) -> ImageResult:
     """Make the counterfactuals and ask the models under test. Raises what methods and services raise."""
-    payload = ImagePayload(png=shelf.load(work.digest))
-    # Equal images at two positions are two source images: their seeds differ. The position itself stays out of it, so
-    # that a longer or reordered job finds the calls of an earlier one.
-    source = MethodImage(f"{work.digest}/{work.occurrence}", payload, work.ground_truth)
+    source = source_of(work, shelf)
     rows: list[dict[str, Any]] = []
-    images: list[tuple[str | None, ImagePayload]] = [(None, payload)]
+    images: list[tuple[str | None, ImagePayload]] = [(None, source.image)]
     for name, chosen in work.methods:
         method = METHODS[name]
         parameters = method.parameters.model_validate(chosen)
         for made in method.function(source, work.task, services, parameters, work.seed):
-            row = _row(work, name, method.revision, made, shelf)
+            row = row_of(work, name, made, shelf)
             rows.append(row)
             if made.image is not None:
                 images.append((row["id"], made.image))
@@ -141,8 +138,17 @@ def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) 
     return True
 
 
-def _row(work: ImageWork, method: str, revision: str, made: Made, shelf: ImageShelf) -> dict[str, Any]:
-    edit = made.edit
+def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
+    """The source image as methods see it."""
+    # Equal images at two positions are two source images: their seeds differ. The position itself stays out of it, so
+    # that a longer or reordered job finds the calls of an earlier one.
+    payload = ImagePayload(png=shelf.load(work.digest))
+    return MethodImage(f"{work.digest}/{work.occurrence}", payload, work.ground_truth)
+
+
+def row_of(work: ImageWork, method: str, made: Made, shelf: ImageShelf) -> dict[str, Any]:
+    """What a method made, as columns of `tables.Counterfactual`; its images are kept on the shelf."""
+    edit, revision = made.edit, METHODS[method].revision
     changes = edit.changes if edit else ()
     only = changes[0] if len(changes) == 1 else None
     lineage = _LINEAGE.dump_python(dict(made.lineage), mode="json", context={"images": shelf})

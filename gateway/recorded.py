@@ -122,7 +122,7 @@ class RecordedServices(TypedServices):
     def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
         """The recorded reply, or the service's, which is recorded."""
         self._check()
-        asked = json.dumps(_by_digest(request, _Noting(self._shelf)), sort_keys=True, separators=(",", ":"))
+        asked = self._asked(request)
         revision = self._services.revision(endpoint.service)
         found = self._find(endpoint, self._key(endpoint, asked, revision))
         RECORDED.labels(endpoint.path, "made" if found is None else "found").inc()
@@ -134,6 +134,16 @@ class RecordedServices(TypedServices):
         revision = self._services.revision(endpoint.service)  # another one if the service was replaced meanwhile
         self._record(endpoint, self._key(endpoint, asked, revision), revision, reply, seconds)
         return reply
+
+    def agrees(self, endpoint: Endpoint[Asked, Answered], request: Asked, reply: Answered) -> bool | None:
+        """Whether a reply is the recorded one, pixel by pixel; None when none is recorded under the weights of now."""
+        key = self._key(endpoint, self._asked(request), self._services.revision(endpoint.service))
+        known = self._find(endpoint, key)
+        noting = _Noting(self._shelf)
+        return None if known is None else _by_digest(known, noting) == _by_digest(reply, noting)
+
+    def _asked(self, request: Asked) -> str:
+        return json.dumps(_by_digest(request, _Noting(self._shelf)), sort_keys=True, separators=(",", ":"))
 
     def _key(self, endpoint: Endpoint[Asked, Answered], asked: str, revision: str) -> str:
         return derive_digest("recorded call", self._owner_id, endpoint.path, asked, revision).hex()

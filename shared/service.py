@@ -35,9 +35,10 @@ from shared import __version__, problems
 from shared import logging as json_logging
 from shared.asgi import AccessLog, BoundedRequests
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
+from shared.gpu import gpu_of
 from shared.problems import DeadlineExceeded, InvalidInput, Malformed, NotReady
 from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
-from shared.schemas.service import ServiceInfo, WeightsInfo
+from shared.schemas.service import GpuInfo, ServiceInfo, WeightsInfo
 from shared.seeds import derive_digest
 
 DEADLINE_HEADER = "X-Deadline-Seconds"
@@ -123,6 +124,7 @@ class ModelService(Generic[Model]):
         self._metrics = BatchMetrics(name, self.registry)
         self._batchers: list[MicroBatcher[Any, Any, Any]] = []
         self._model: Model | None = None
+        self._gpu: GpuInfo | None = None
         self._failure: str | None = None
         self._request_schemas: dict[str, Any] = {}
         self.app = self._build_app()
@@ -153,6 +155,7 @@ class ModelService(Generic[Model]):
             revision=derive_digest(*parts).hex()[:32],
             weights=weights,
             version=__version__,
+            gpu=self._gpu,
         )
 
     def post(
@@ -206,12 +209,14 @@ class ModelService(Generic[Model]):
     def _load(self) -> None:
         try:
             with _LOADING:
-                self._model = self._load_model(self.batcher)
+                model = self._load_model(self.batcher)
+            self._gpu = gpu_of(model.device)
+            self._model = model
         except Exception as error:  # reported by /readyz, so that whoever waits for it learns why
             self._failure = f"{type(error).__name__}: {error}"
             logger.exception("%s failed to load", self.name)
         else:
-            logger.info("%s is ready", self.name, extra={"device": self._model.device})
+            logger.info("%s is ready", self.name, extra={"device": model.device})
 
     def _drain(self) -> None:
         for batcher in self._batchers:

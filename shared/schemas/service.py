@@ -15,8 +15,19 @@ class WeightsInfo(Contract):
     licence: str
 
 
+class GpuInfo(Contract):
+    """The GPU that a service computes on; services with the same `uuid` share it. `gigabytes` are 10⁹ bytes in all."""
+
+    uuid: str
+    name: str
+    gigabytes: float
+
+
 class ServiceInfo(Contract):
-    """`GET /v1/info`. `revision` changes whenever a reply to the same request may change: it keys recorded calls."""
+    """`GET /v1/info`. `revision` changes whenever a reply to the same request may change: it keys recorded calls.
+
+    `gpu` is None on other devices, and where the driver's own command is not there to ask.
+    """
 
     service: str
     profile: str
@@ -25,3 +36,4 @@ class ServiceInfo(Contract):
     revision: str
     weights: list[WeightsInfo]
     version: str
+    gpu: GpuInfo | None = None

@@ -1,0 +1,64 @@
+"""Log lines: one JSON object each, with what their task is bound to, and without what looks like a secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from shared.logging import JsonFormatter, bound, masked, request_id, request_id_from
+
+KEY = "cf_" + "aB3_-" * 9
+
+
+def line(message: str, *arguments: object, **extra: object) -> dict[str, object]:
+    record = logging.makeLogRecord({"name": "contrafact.x", "levelname": "INFO", "msg": message, "args": arguments})
+    vars(record).update(extra)
+    written: dict[str, object] = json.loads(JsonFormatter().format(record))
+    return written
+
+
+def test_bound_fields_are_in_every_line_until_the_block_ends() -> None:
+    with bound(request_id="r1", job="j"):
+        with bound(request_id="r2"):
+            assert (line("x")["request_id"], line("x")["job"], request_id()) == ("r2", "j", "r2")
+        assert line("x", seconds=0.5)["request_id"] == "r1"
+    assert "request_id" not in line("x")
+    assert request_id() == ""
+
+
+def test_a_line_stays_one_line_whatever_is_logged() -> None:
+    assert line("%s", 'a\n{"level": "error"}')["message"] == 'a\n{"level": "error"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (f"GET /jobs/{KEY}", KEY),
+        (f"Authorization: Bearer {KEY}", KEY),
+        ("Authorization: bearer hf_abcdefghijkl", "hf_abcdefghijkl"),
+        ("postgresql+psycopg://ann:s3cr%40t@db/contrafact", "s3cr%40t"),
+        ("redis://:s3cret@cache:6379/0", "s3cret"),
+        ("https://user:p:w@host/path", "p:w"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked(text: str, secret: str) -> None:
+    assert secret not in masked(text)
+    assert secret not in json.dumps(line("%s", text, address=text))
+    assert "***" in masked(text)
+
+
+def test_ordinary_lines_stay_as_they_are() -> None:
+    text = "http://127.0.0.1:8000/jobs/1?a=b@c took 3:20, job cf_1"
+    assert masked(text) == text
+
+
+@pytest.mark.parametrize("header", [None, "", "a b", "a\nb", "x" * 65, "ä", '"'])
+def test_a_strange_request_id_is_replaced(header: str | None) -> None:
+    assert request_id_from(header) != header
+    assert len(request_id_from(header)) == 16
+
+
+def test_a_plain_request_id_is_kept() -> None:
+    assert request_id_from("0af7-65.x_Y") == "0af7-65.x_Y"
