@@ -51,7 +51,12 @@ benchmark: install-dev ## first figures: each service alone, and a job against t
 yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/yardstick.md)
 	$(BIN)/python -m tinyworld.yardstick run
 
+env: ## write .env for `docker compose`: .env.example with a secret of its own wherever one is missing
+	@test ! -e .env || (echo ".env is there already; remove it first" && false)
+	@umask 077; while IFS= read -r line; do case "$$line" in "#"*) ;; *=|*=cf_) line="$$line$$(openssl rand -hex 32)";; esac; \
+		printf '%s\n' "$$line"; done < .env.example > .env
+
 migrate: install ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all benchmark yardstick migrate
+.PHONY: help install install-dev demo up format lint typecheck test test-all benchmark yardstick env migrate
