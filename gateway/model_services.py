@@ -31,7 +31,7 @@ from shared.problems import (
 )
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import RenderReply, RenderRequest
+from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
@@ -75,6 +75,7 @@ CAPTION = Endpoint("caption_service", "/v1/captions", CaptionRequest, CaptionRep
 GENERATE = Endpoint("llm_service", "/v1/generate", GenerateRequest, GenerateReply)
 SCORE = Endpoint("llm_service", "/v1/score", ScoreRequest, ScoreReply)
 RENDER = Endpoint("diffusion_service", "/v1/renderings", RenderRequest, RenderReply)
+EDIT = Endpoint("diffusion_service", "/v1/edits", EditRequest, EditReply)
 PREDICT = Endpoint("evaluator_service", "/v1/predictions", PredictRequest, PredictReply)
 EMBED = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply)
 STRUCTURE = Endpoint("evaluator_service", "/v1/structure", StructureRequest, StructureReply)
@@ -102,6 +103,10 @@ class TypedServices(ABC):
     def render(self, request: RenderRequest) -> RenderReply:
         """Images rendered under a source's control."""
         return self.call(RENDER, request)
+
+    def edit(self, request: EditRequest) -> EditReply:
+        """A source image inverted and edited by prompt-to-prompt."""
+        return self.call(EDIT, request)
 
     def predict(self, request: PredictRequest) -> PredictReply:
         """What a model under test says of images."""
