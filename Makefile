@@ -45,8 +45,16 @@ test: install-dev ## the tests for every day (minutes)
 test-all: install-dev ## everything that this machine can run
 	$(BIN)/pytest
 
+KILLS ?= 200
+SEED ?= 1
+chaos: install-dev ## kill every part of a deployed system, KILLS=200 times from SEED=1, and compare what its job comes to
+	KILLS=$(KILLS) SEED=$(SEED) $(BIN)/pytest -s tests/e2e/test_chaos.py -k nothing_but
+
 benchmark: install-dev ## first figures: each service alone, and a job against the sum of its stages
 	$(BIN)/python -m benchmarks.services && $(BIN)/python -m benchmarks.job
+
+simulate: install-dev ## do the statistics hold? the analysis on 14,000 synthetic tables with a known truth (minutes)
+	$(BIN)/python -m benchmarks.simulate
 
 yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/yardstick.md)
 	$(BIN)/python -m tinyworld.yardstick run
@@ -59,4 +67,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: install ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all benchmark yardstick env migrate
+.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate yardstick env migrate

@@ -53,7 +53,7 @@ def grid() -> Iterator[Setting]:
 
 def truths(setting: Setting) -> dict[Cell, float]:
     """The true effect of every cell, in −1 … 1."""
-    effects = {}
+    effects: dict[Cell, float] = {}
     for label in CLASSES:
         of_value = {value: -setting.drop if (label, value) == ("bus", "night") else 0.0 for value in VALUES}
         effects |= {Cell(label=label, factor="weather", value=v, direction="to"): e for v, e in of_value.items()}

@@ -34,6 +34,13 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
     chosen = {method.name: method.parameters for method in spec.methods or []}
     methods = chosen or {name: {} for name in profile.defaults.methods}
     models = _models(profile.defaults.models if spec.models is None else spec.models, known_models)
+    if spec.calibration is not None and spec.calibration not in profile.calibration:
+        there_are = ", ".join(profile.calibration) or "none"
+        raise InvalidInput(
+            f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {there_are}"
+        )
+    if spec.calibration is not None and any("thresholds" in given for given in chosen.values()):
+        raise InvalidInput("`calibration` holds for the profile's own thresholds; leave out one of the two")
     classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
     return Plan(
         methods=[
@@ -101,6 +108,7 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
         methods=profile.defaults.methods,
         models=list(profile.evaluator.models_under_test),
         weights={role: weights.id for role, weights in roles.items() if weights is not None},
+        calibrations=list(profile.calibration),
     )
 
 

@@ -16,6 +16,7 @@ from shared.schemas.jobs import (
     CounterfactualView,
     EventView,
     JobDetail,
+    JobPlan,
     JobRequest,
     JobsPage,
     JobSpec,
@@ -27,6 +28,7 @@ from shared.schemas.jobs import (
 RETRY_SECONDS = 1.0
 MAX_RETRIES = 30
 START_PATIENCE_SECONDS = 600.0
+DRY_RUN = {"dry_run": "true"}
 
 Answered = TypeVar("Answered", bound=Contract)
 
@@ -63,10 +65,35 @@ class Client:
         asked = self._http.build_request("POST", "/jobs", content=content, headers=headers)
         return JobDetail.model_validate_json(self._send(asked).content)
 
+    def plan(self, request: JobRequest) -> JobPlan:
+        """What a job over these images would do; they need not be uploaded."""
+        content = request.model_dump_json(exclude_unset=True)
+        headers = {"Content-Type": "application/json"}
+        asked = self._http.build_request("POST", "/jobs", params=DRY_RUN, content=content, headers=headers)
+        return JobPlan.model_validate_json(self._send(asked).content)
+
     def create_from_archive(
         self, spec: JobSpec, archive: Path, manifest: bytes | None, key: str | None = None
     ) -> JobDetail:
         """Start a job over the images of a zip, tar or tar.gz."""
+        return JobDetail.model_validate_json(self._post_archive(spec, archive, manifest, _idempotency(key), {}))
+
+    def plan_from_archive(self, spec: JobSpec, archive: Path, manifest: bytes | None) -> JobPlan:
+        """What a job over the images of an archive would do."""
+        return JobPlan.model_validate_json(self._post_archive(spec, archive, manifest, {}, DRY_RUN))
+
+    def plan_of(self, job: str) -> JobPlan:
+        """The plan of a job."""
+        return self._get(JobPlan, f"/jobs/{job}/plan")
+
+    def _post_archive(
+        self,
+        spec: JobSpec,
+        archive: Path,
+        manifest: bytes | None,
+        headers: Mapping[str, str],
+        parameters: Mapping[str, str],
+    ) -> bytes:
         with archive.open("rb") as file:
             files: dict[str, tuple[str, IO[bytes] | bytes]] = {
                 "spec": ("spec.json", spec.model_dump_json(exclude_unset=True).encode()),
@@ -74,8 +101,8 @@ class Client:
             }
             if manifest is not None:
                 files["manifest"] = ("manifest", manifest)
-            asked = self._http.build_request("POST", "/jobs", files=files, headers=_idempotency(key))
-            return JobDetail.model_validate_json(self._send(asked).content)
+            asked = self._http.build_request("POST", "/jobs", params=parameters, files=files, headers=headers)
+            return self._send(asked).content
 
     def job(self, job: str) -> JobDetail:
         """A job with its progress."""

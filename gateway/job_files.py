@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from gateway.archives import is_archive
 from gateway.client import Client
 from gateway.manifests import folder_labels, match_labels, parse_manifest
 from gateway.printing import progress_bar
-from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
+from shared.schemas.jobs import JobDetail, JobPlan, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 UPLOADS_AT_ONCE = 4
@@ -27,6 +28,7 @@ def spec_of(
     label_map: Sequence[str],
     seed: int,
     no_labels: bool,
+    calibration: str | None,
 ) -> JobSpec:
     """The spec; what was not said is left out, so that the gateway's defaults hold."""
     said: dict[str, object] = {"task": task, "seed": seed}
@@ -38,6 +40,8 @@ def spec_of(
         said["label_map"] = dict(pair(text) for text in label_map)
     if no_labels:
         said["ground_truth"] = "none"
+    if calibration is not None:
+        said["calibration"] = calibration
     return JobSpec.model_validate(said)
 
 
@@ -74,23 +78,50 @@ def gather(
     Raises ValueError for words that mean nothing, and `shared.problems.Problem`.
     """
     manifest = labels.read_bytes() if labels else None
-    if len(paths) == 1 and paths[0].is_file():
-        with paths[0].open("rb") as file:
-            archive = is_archive(file)
-        if archive:
-            return client.create_from_archive(spec, paths[0], manifest, key)
+    if _is_one_archive(paths):
+        return client.create_from_archive(spec, paths[0], manifest, key)
+    files, truths = _labelled_files(paths, manifest, known_classes)
+    digests = _upload(client, [path for _, path in files], console)
+    return client.create(_request(spec, files, truths, digests), key)
+
+
+def look_ahead(
+    client: Client, spec: JobSpec, paths: Sequence[Path], labels: Path | None, known_classes: Collection[str]
+) -> JobPlan:
+    """The plan of the job that `gather` would start. Files are not uploaded, an archive is sent to be checked."""
+    manifest = labels.read_bytes() if labels else None
+    if _is_one_archive(paths):
+        return client.plan_from_archive(spec, paths[0], manifest)
+    files, truths = _labelled_files(paths, manifest, known_classes)
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
+    return client.plan(_request(spec, files, truths, digests))
+
+
+def _is_one_archive(paths: Sequence[Path]) -> bool:
+    if len(paths) != 1 or not paths[0].is_file():
+        return False
+    with paths[0].open("rb") as file:
+        return is_archive(file)
+
+
+def _labelled_files(
+    paths: Sequence[Path], manifest: bytes | None, known_classes: Collection[str]
+) -> tuple[list[tuple[str, Path]], list[str | None]]:
     files = _image_files(paths)
     names = [name for name, _ in files]
     if manifest is not None:
-        truths = match_labels(parse_manifest(manifest), names)
-    else:
-        truths = folder_labels(names, known_classes)
-    digests = _upload(client, [path for _, path in files], console)
+        return files, match_labels(parse_manifest(manifest), names)
+    return files, folder_labels(names, known_classes)
+
+
+def _request(
+    spec: JobSpec, files: Sequence[tuple[str, Path]], truths: Sequence[str | None], digests: Sequence[str]
+) -> JobRequest:
     images = [
         ManifestImage(digest=digest, label=truth, name=name)
-        for digest, truth, name in zip(digests, truths, names, strict=True)
+        for digest, truth, (name, _) in zip(digests, truths, files, strict=True)
     ]
-    return client.create(JobRequest(**spec.model_dump(exclude_unset=True), images=images), key)
+    return JobRequest(**spec.model_dump(exclude_unset=True), images=images)
 
 
 def _image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:

@@ -20,6 +20,7 @@ from gateway.cursors import decode_cursor, encode_cursor
 from gateway.database import insert_missing
 from gateway.events import add_event
 from gateway.intake import SourceFile
+from gateway.plans import sensitivity_of
 from gateway.tables import Counterfactual, Job, Report, SourceImage
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.jobs import (
@@ -27,6 +28,7 @@ from shared.schemas.jobs import (
     ImageCounts,
     ImageFailure,
     JobDetail,
+    JobPlan,
     JobsPage,
     JobSpec,
     JobView,
@@ -100,6 +102,21 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
         progress=progress(session, job_id),
         failures=failures(session, job_id),
         report=f"/jobs/{job_id}/report" if report else None,
+    )
+
+
+def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
+    """A job's plan, as a dry run would have shown it."""
+    job = find(session, owner, job_id)
+    sources = select(SourceImage.ground_truth).where(SourceImage.job_id == job_id, SourceImage.digest.is_not(None))
+    labels = session.scalars(sources).all()
+    return JobPlan(
+        **view(job).model_dump(include={"task", "methods", "models", "classes", "profile", "seed"}),
+        images=len(labels),
+        labelled=sum(label is not None for label in labels),
+        missing=0,
+        failures=[],
+        sensitivity=sensitivity_of(labels, job.methods),
     )
 
 

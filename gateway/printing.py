@@ -13,8 +13,10 @@ from rich.text import Text
 
 from gateway.analysis.wording import points
 from gateway.report.words import interval
-from shared.schemas.jobs import CounterfactualView, JobDetail, JobsPage, MethodsReply, ModelsListing
-from shared.schemas.results import CellEffect, JobResults, ModelResults
+from shared.schemas.jobs import CounterfactualView, JobDetail, JobPlan, JobsPage, MethodsReply, ModelsListing
+from shared.schemas.results import CellEffect, JobResults, ModelResults, Sensitivity
+
+CLASSES_SHOWN = 20
 
 
 def findings(results: JobResults) -> RenderableType:
@@ -29,9 +31,47 @@ def findings(results: JobResults) -> RenderableType:
         else:
             parts.append(Text("  No finding: no change of a class breaks this model beyond chance and 5 points."))
         parts.append(Text(""))
-    if results.provisional:
-        parts.append(Text("Provisional: the automatic checks are not calibrated on reviews of your own images."))
+    parts.append(Text(_standing_of_checks(results)))
     return Group(*parts)
+
+
+def _standing_of_checks(results: JobResults) -> str:
+    if results.calibration is None:
+        return "Provisional: the errors of the automatic checks on such images are not known, so look at the pictures."
+    return (
+        f"The errors of the automatic checks are those measured on {results.calibration.data}; they hold if your "
+        "images are like those."
+    )
+
+
+def plan(planned: JobPlan) -> RenderableType:
+    """What a job would do, and what its images can show."""
+    lines = [
+        f"task      {planned.task}",
+        f"methods   {', '.join(method.name for method in planned.methods)}",
+        f"models    {', '.join(planned.models) or 'none'}",
+        f"images    {planned.images}, {planned.labelled} with ground truth"
+        + (f"; {planned.missing} to upload" if planned.missing else ""),
+        *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in planned.failures),
+    ]
+    return Group(Text("\n".join(lines)), sensitivity(planned.sensitivity))
+
+
+def sensitivity(found: Sensitivity) -> RenderableType:
+    """Which drops the images of each class can show."""
+    said = [shown.sentence for shown in found.classes[:CLASSES_SHOWN]]
+    if len(found.classes) > CLASSES_SHOWN:
+        said.append(f"and {len(found.classes) - CLASSES_SHOWN} classes more")
+    if not found.classes:
+        said.append("without ground truth, classes are those predicted; drops that a class can show:")
+        said += [
+            f"{round(100 * n.drop)} points with {n.sources:,} images" for n in found.needed if n.sources is not None
+        ]
+    return Text(
+        "\n".join(
+            ("shows     " if line == 0 else " " * 10) + text for line, text in enumerate([*said, found.assumption])
+        )
+    )
 
 
 def job(detail: JobDetail) -> RenderableType:

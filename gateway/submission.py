@@ -1,4 +1,7 @@
-"""From what a user sends to a stored job: plan, take the images in, one transaction, and the wake-up after it."""
+"""From what a user sends to a stored job: plan, take the images in, one transaction, and the wake-up after it.
+
+Or, as a dry run, to the plan alone: the same checks, and nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from gateway.catalogue import Plan, plan
 from gateway.database import reading
 from gateway.intake import NamedFile, SourceFile, relabel, take_in
 from gateway.parts import Parts
-from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage
+from gateway.plans import sensitivity_of
+from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage, MethodChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,45 @@ def submit(parts: Parts, owner: str, submission: Submission) -> JobDetail:
         return jobs.show(session, owner, job_id)
 
 
+def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
+    """What `submit` would make of this, without writing anything: refuses what it refuses.
+
+    Only images that a manifest names and that are not uploaded yet are counted instead of refused.
+    """
+    spec = submission.spec
+    chosen = _plan(parts, spec)
+    sources = _labelled(_looked_at(parts, owner, submission, chosen), spec, chosen)
+    failed = [
+        ImageFailure(position=position, name=source.name, reason=source.failure)
+        for position, source in enumerate(sources)
+        if source.failure
+    ]
+    labels = [source.label for source in sources if not source.failure]
+    return JobPlan(
+        task=spec.task,
+        methods=[MethodChoice.model_validate(method) for method in chosen.methods],
+        models=[model.name for model in chosen.models],
+        classes=chosen.classes or sorted({label for label in labels if label is not None}),
+        profile=parts.profile.profile.name,
+        seed=spec.seed,
+        images=len(labels),
+        labelled=sum(label is not None for label in labels),
+        missing=sum(source.image is None and not source.failure for source in sources),
+        failures=failed[: jobs.FAILURES_SHOWN],
+        sensitivity=sensitivity_of(labels, chosen.methods),
+    )
+
+
+class _NothingKept:
+    """Where intake puts images in a dry run: everything is there already."""
+
+    def exists(self, key: str) -> bool:
+        return True
+
+    def put(self, key: str, data: bytes) -> None:
+        raise AssertionError("a dry run keeps no images")
+
+
 def _plan(parts: Parts, spec: JobSpec) -> Plan:
     wanted = parts.profile.defaults.models if spec.models is None else spec.models
     return plan(spec, parts.profile, parts.services.models().models if wanted else [])
@@ -51,10 +94,22 @@ def _sources(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> 
     if submission.uploaded is not None:
         with parts.sessions.begin() as session:
             return images.from_manifest(session, owner, submission.uploaded)
+    return _taken_in(parts, submission, chosen, images.ImagePlace(parts.sessions, parts.store))
+
+
+def _looked_at(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
+    if submission.uploaded is None:
+        return _taken_in(parts, submission, chosen, _NothingKept())
+    with reading(parts.sessions) as session:
+        known = images.find_all(session, owner, list({entry.digest for entry in submission.uploaded}))
+    return [SourceFile(entry.name, entry.label, known.get(entry.digest)) for entry in submission.uploaded]
+
+
+def _taken_in(
+    parts: Parts, submission: Submission, chosen: Plan, place: images.ImagePlace | _NothingKept
+) -> list[SourceFile]:
     known = {*chosen.classes, *submission.spec.label_map}
-    return take_in(
-        submission.files, submission.manifest, known, images.ImagePlace(parts.sessions, parts.store), parts.limits
-    )
+    return take_in(submission.files, submission.manifest, known, place, parts.limits)
 
 
 def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> list[SourceFile]:

@@ -40,6 +40,7 @@ from gateway.startup import refuse_wrong_schema
 from gateway.tables import Job
 from shared import logging as json_logging
 from shared.problems import NotReady, Problem
+from shared.profiles import load_profile
 from shared.storage import ObjectStore
 
 MAX_PAUSE_SECONDS = 300.0
@@ -148,7 +149,8 @@ class Worker:
 
     def _analyse(self, lease: Lease) -> None:
         infos = [self._services.info(service) for service in SERVICES]
-        build_report(self._sessions, self._store, lease.job_id, infos)
+        calibrations = load_profile(self._settings.profile).calibration
+        build_report(self._sessions, self._store, lease.job_id, infos, calibrations)
         with self._sessions.begin() as session:
             if claims.finish(session, lease):
                 add_event(session, lease.job_id, "job", {"state": "done"})

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from shared.problems import validation_sentence
+from shared.schemas.results import CheckErrors
 from shared.weights import REPOSITORY, Section, Server, Weights
 
 SHIPPED = Path(__file__).parent / "profiles"
@@ -101,7 +102,8 @@ class Profile(Section):
     """A whole profile. `methods` holds default parameters, which each method checks against its own schema.
 
     `thresholds` are per check and factor, with the key `default` for factors not listed; they belong to the scorer's
-    weights, so they live beside them.
+    weights, so they live beside them. `calibration` has the errors of the checks at these thresholds, by data set on
+    which they were measured and by factor, with the key `default` for factors not listed.
     """
 
     profile: About
@@ -112,6 +114,7 @@ class Profile(Section):
     defaults: Defaults
     methods: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
+    calibration: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

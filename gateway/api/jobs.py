@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from gateway import jobs
 from gateway.api.forms import REQUEST_BODY, read_submission
 from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, problems
 from gateway.database import reading
-from gateway.submission import submit
-from shared.schemas.jobs import JobDetail, JobsPage
+from gateway.submission import planned, submit
+from shared.schemas.jobs import JobDetail, JobPlan, JobsPage
 
 router = APIRouter(tags=["jobs"])
 Key = Annotated[str | None, Header(min_length=1, max_length=200, description="the same key never makes a second job")]
+
+DryRun = Annotated[bool, Query(description="check the request and answer its plan (200); nothing is written")]
 
 
 @router.post(
     "/jobs",
     status_code=202,
+    response_model=JobDetail,
     openapi_extra=REQUEST_BODY,
     responses={
+        200: {"model": JobPlan, "description": "the plan, of a dry run"},
         202: {"headers": {"Location": {"description": "the job's path", "schema": {"type": "string"}}}},
         **problems(
             s400="a file or the form cannot be read",
@@ -34,10 +38,18 @@ Key = Annotated[str | None, Header(min_length=1, max_length=200, description="th
     },
 )
 async def create_job(
-    request: Request, response: Response, gateway: Gateway, owner: Owner, idempotency_key: Key = None
-) -> JobDetail:
+    request: Request,
+    response: Response,
+    gateway: Gateway,
+    owner: Owner,
+    dry_run: DryRun = False,
+    idempotency_key: Key = None,
+) -> JobDetail | Response:
     """Start a job: images and a task description are enough; everything else has defaults."""
     async with read_submission(request, idempotency_key) as submission:
+        if dry_run:
+            plan = await run_in_threadpool(planned, gateway, owner, submission)
+            return Response(plan.model_dump_json(), media_type="application/json")
         job = await run_in_threadpool(submit, gateway, owner, submission)
     response.headers["Location"] = f"/jobs/{job.id}"
     return job
@@ -55,6 +67,13 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     """A job: its state, its source images by state, and how far its edits came."""
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)
+
+
+@router.get("/jobs/{job}/plan", responses=problems(s404="no such job"))
+def show_plan(job: JobId, gateway: Gateway, owner: Owner) -> JobPlan:
+    """What a job was to do, and which drops in accuracy its source images can show."""
+    with reading(gateway.sessions) as session:
+        return jobs.plan_of(session, owner, job)
 
 
 @router.post("/jobs/{job}/cancel", responses=problems(s404="no such job", s409="the job is over"))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
 from difflib import SequenceMatcher
 
 from markupsafe import Markup, escape
 
-from gateway.analysis.wording import points
+from gateway.analysis.wording import limits, points
 from shared.schemas.jobs import ChangeView, PredictionView
-from shared.schemas.results import Cell, Interval, Rate
+from shared.schemas.results import Cell, CellEffect, Interval, Rate
 
 _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
 
@@ -54,17 +55,27 @@ def percent(share: float | None) -> str:
 
 
 def rate(value: Rate) -> Markup:
-    """A rate with its count, n and Wilson interval: "93.8 % (30 of 32; 80–98 %)"."""
+    """A rate with its count, n and Wilson interval: "93.8 % (30 of 32; 80–98 %)", "0 % (0 of 9; none; …)"."""
     if value.value is None:
         return Markup('<span class="quiet">none</span>')
-    low, high = round(100 * value.low), round(100 * value.high)
-    figure = Markup("{} <span class=quiet>({} of {}; {}–{} %)</span>")
-    return figure.format(percent(value.value), value.count, value.n, low, high)
+    figure = Markup("{} <span class=quiet>({} of {}; {})</span>")
+    return figure.format(percent(value.value), value.count, value.n, limits(value))
 
 
 def interval(value: Interval | None) -> str:
     """ "−98 to −55", or "–" for None."""
     return "–" if value is None else f"{points(value.low)} to {points(value.high)}"
+
+
+def of_valid(effect: CellEffect) -> str:
+    """The effect among valid counterfactuals with its interval, or "–" where the checks' errors are not known."""
+    valid = effect.among_valid
+    return "–" if valid is None else f"{points(valid.estimate)} ({interval(valid.interval)})"
+
+
+def floored(share: float | None) -> str:
+    """A share in whole percent, rounded down, or "–"."""
+    return "–" if share is None else f"{math.floor(100 * share)}\N{NO-BREAK SPACE}%"
 
 
 def signed(value: float | None) -> str:
@@ -110,6 +121,8 @@ def spoken(sentence: str) -> Markup:
 
 FILTERS = {
     "percent": percent,
+    "of_valid": of_valid,
+    "floored": floored,
     "rate": rate,
     "interval": interval,
     "signed": signed,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from shared.schemas.base import Contract
-from shared.schemas.results import JobResults
+from shared.schemas.results import JobResults, Sensitivity
 
 MAX_TASK_CHARACTERS = 500
 MAX_LABEL_CHARACTERS = 200
@@ -96,6 +96,13 @@ class JobSpec(Contract):
             repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
             if repeated:
                 raise ValueError(f"{field} names {', '.join(repeated)} more than once; name each once")
+    calibration: Annotated[
+        Name | None,
+        Field(
+            description="the data set, of those that GET /profiles lists, that your images are like: the errors of the "
+            "automatic checks that were measured on it then enter the results; default: their errors are not known"
+        ),
+    ] = None
         return self
 
 
@@ -192,6 +199,26 @@ class ChangeView(Contract):
     to_phrase: str
     from_value: str
     to_value: str
+
+class JobPlan(Contract):
+    """What a job will do, and which drops in accuracy its source images can show.
+
+    `images` counts those that can be used, `labelled` those of them with a ground truth; `missing` those that are
+    not uploaded yet (in a dry run: taken to be usable), `failures` lists the first 20 that cannot be used.
+    """
+
+    task: str
+    methods: list[MethodChoice]
+    models: list[str]
+    classes: list[str]
+    profile: str
+    seed: int
+    images: int
+    labelled: int
+    missing: int
+    failures: list[ImageFailure]
+    sensitivity: Sensitivity
+
 
 
 class VerdictView(Contract):
@@ -359,5 +386,6 @@ class ProblemDocument(Contract):
     type: str
     title: str
     status: int
+    calibrations: Annotated[list[str], Field(description="data sets on which the errors of the checks were measured")]
     detail: str
     instance: str | None = None

@@ -18,7 +18,8 @@ from tests.contract.gateway_under_test import serve_gateway
 
 SNAPSHOT = Path(__file__).parent / "openapi.json"
 PROMISED = {
-    "POST /jobs", "GET /jobs", "GET /jobs/{job}", "POST /jobs/{job}/cancel", "POST /jobs/{job}/retry", "DELETE /jobs/{job}",
+    "POST /jobs", "GET /jobs", "GET /jobs/{job}", "GET /jobs/{job}/plan",
+    "POST /jobs/{job}/cancel", "POST /jobs/{job}/retry", "DELETE /jobs/{job}",
     "GET /jobs/{job}/results", "GET /jobs/{job}/results/{counterfactual}", "GET /jobs/{job}/events",
     "GET /jobs/{job}/report", "PUT /images/{digest}", "GET /images/{digest}", "HEAD /images/{digest}",
     "GET /methods", "GET /models", "GET /profiles", "GET /healthz", "GET /readyz",
