@@ -59,7 +59,7 @@ class DiffusionModel:
         self.weights = _weights(profile)
         self._networks: StableDiffusion = networks
         self._controlnet = ControlNetEditor(networks, segmenter)
-        self._inverter = Inverter(networks, partial(_edit_control, self._controlnet))
+        self._inverter = Inverter(networks, partial(_edit_control, self._controlnet), self._controlnet.keep)
         self._prompt_to_prompt = PromptToPromptEditor(networks, fixed_shapes=deterministic)
         self._warm_up(networks.resolution)
         self._batcher = make_batcher(_compute, profile.max_batch)
@@ -188,6 +188,7 @@ def _edit_reply(
         reconstruction=_payload(inversion.reconstruction, source),
         images=[[_payload(one.image, source) for one in row] for row in per_edit],
         attention=[_payload(mask, source) for mask in masks],
+        keep_mask=None if inversion.keep is None else _payload(inversion.keep, source),
         evaluations=EditEvaluations(
             inversion=inversion.evaluations, source=request.steps, edit=edited[0].evaluations if edited else 0
         ),

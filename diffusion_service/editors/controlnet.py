@@ -97,6 +97,10 @@ class ControlNetEditor:
         """The control image of a source; raises InvalidInput where the region cannot be found."""
         return self._control(source, region)
 
+    def keep(self, source: Source) -> Pixels | None:
+        """The mask of what must stay in a source; None without a segmenter."""
+        return self._keep(source)
+
     def render(self, key: BatchKey, items: Sequence[RenderItem]) -> list[Rendered | InvalidInput]:
         """One image, or why it cannot be rendered, per item."""
         prepared = [self._prepare(item) for item in items]

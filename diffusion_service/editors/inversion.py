@@ -63,7 +63,8 @@ class Inversion:
 
     `latents` is (steps + 1) × channels × latent height × width, from noise to image; `nulls` is steps × tokens × width;
     `maps` (positions × tokens, on the CPU) the source's cross-attention over all steps; `control` the control image or
-    None; `reconstruction` the end of the source branch as pixels, at the model's size.
+    None; `keep` the mask of what must stay, where there is a segmenter; `reconstruction` the end of the source branch
+    as pixels. All pixels are at the model's size.
     """
 
     source: Source
@@ -73,6 +74,7 @@ class Inversion:
     nulls: Tensor
     maps: Tensor
     control: Pixels | None
+    keep: Pixels | None
     reconstruction: Pixels
     evaluations: int
 
@@ -80,10 +82,16 @@ class Inversion:
 class Inverter:
     """Inverts source images, and keeps the last inversions; must be called from one thread only."""
 
-    def __init__(self, weights: StableDiffusion, control: Callable[[Source, EditControl], Pixels | None]) -> None:
-        """`control` gives the control image of a source, or None for none."""
+    def __init__(
+        self,
+        weights: StableDiffusion,
+        control: Callable[[Source, EditControl], Pixels | None],
+        keep: Callable[[Source], Pixels | None],
+    ) -> None:
+        """`control` gives a source's control image or None for none; `keep` the mask of what must stay, likewise."""
         self._weights = weights
         self._control = control
+        self._keep = keep
         self._kept: dict[tuple[InversionKey, InversionItem], Inversion] = {}
 
     def invert(self, key: InversionKey, items: Sequence[InversionItem]) -> list[Inversion | InvalidInput]:
@@ -141,6 +149,7 @@ class Inverter:
                 nulls=nulls[:, row],
                 maps=maps[row].cpu(),
                 control=controls[row],
+                keep=self._keep(item.source),
                 reconstruction=reconstructions[row],
                 evaluations=int(spent[row]),
             )

@@ -135,13 +135,14 @@ class EditReply(Contract):
     """`images[edit][fraction]` in the order of the request, at the source's size, as is `reconstruction`.
 
     `reconstruction` is the source branch: with `direct` the autoencoder's round trip. `attention` holds one mask
-    (mode L, 255 where attention is strongest) per phrase of `attention_to`. `prompts` says what was read of caption
-    and prompts.
+    (mode L, 255 where attention is strongest) per phrase of `attention_to`; `keep_mask` (mode L, 255 = keep) is the
+    segmented object. `caption` and `prompts` say what was read of them.
     """
 
     reconstruction: ImagePayload
     images: list[list[ImagePayload]]
     attention: list[ImagePayload]
+    keep_mask: ImagePayload | None
     evaluations: EditEvaluations
     caption: str
     prompts: list[str]

@@ -68,6 +68,7 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
             assert min(mask.max() for mask in masks) > 200
             assert reply.evaluations.model_dump() == {"inversion": 2, "source": 2, "edit": 4}
             assert (reply.caption, reply.prompts) == (CAPTION, [NIGHT, CAPTION])
+            assert reply.keep_mask is None
             only_inverted = await edit(client, request(asked.source))
             assert only_inverted.images == []
             assert only_inverted.reconstruction == reply.reconstruction
