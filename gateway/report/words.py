@@ -68,14 +68,15 @@ def interval(value: Interval | None) -> str:
 
 
 def of_valid(effect: CellEffect) -> str:
-    """The effect among valid counterfactuals with its interval, or "–" where the checks' errors are not known."""
-    valid = effect.among_valid
-    return "–" if valid is None else f"{points(valid.estimate)} ({interval(valid.interval)})"
+    """The interval of the effect among valid counterfactuals, or "–" where the checks' errors are not known."""
+    return interval(effect.among_valid.interval if effect.among_valid else None)
 
 
-def floored(share: float | None) -> str:
-    """A share in whole percent, rounded down, or "–"."""
-    return "–" if share is None else f"{math.floor(100 * share)}\N{NO-BREAK SPACE}%"
+def limit(effect: CellEffect) -> str:
+    """How far a finding bears ("25 % invalid"), or what a cell without one would have shown ("drop of 72")."""
+    if effect.breakdown is not None:
+        return f"{math.floor(100 * effect.breakdown)}\N{NO-BREAK SPACE}% invalid"
+    return "–" if effect.detectable is None else f"drop of {round(100 * effect.detectable)}"
 
 
 def signed(value: float | None) -> str:
@@ -122,7 +123,7 @@ def spoken(sentence: str) -> Markup:
 FILTERS = {
     "percent": percent,
     "of_valid": of_valid,
-    "floored": floored,
+    "limit": limit,
     "rate": rate,
     "interval": interval,
     "signed": signed,
