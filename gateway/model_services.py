@@ -18,7 +18,7 @@ import httpx
 from pydantic import ValidationError
 
 from gateway.metrics import CALLS
-from shared.logging import REQUEST_ID_HEADER, request_id
+from shared.logging import REQUEST_ID_HEADER, masked, request_id
 from shared.problems import (
     DeadlineExceeded,
     DependencyFailed,
@@ -196,7 +196,7 @@ class ModelServices(TypedServices):
             reply = self._client.request(verb, self._urls[service] + path, content=body, headers=headers)
             outcome = str(reply.status_code)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise NotReady(f"{service} at {self._urls[service]} cannot be reached: {error}") from error
+            raise NotReady(f"{service} at {masked(self._urls[service])} cannot be reached: {error}") from error
         except httpx.TimeoutException as error:
             raise BrokenOff(f"{service} gave no answer to {path} in {self._deadline:g} s") from error
         except httpx.TransportError as error:

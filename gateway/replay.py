@@ -150,8 +150,8 @@ def _weights_changed(then: Mapping[str, ServiceInfo], now: Mapping[str, ServiceI
     if not then:
         yield "the job has no report, so which weights made it is not known"
     for name in sorted(then):
-        before, after = then[name], now[name]
-        if before.revision == after.revision:
+        before, after = then[name], now.get(name)
+        if after is None or before.revision == after.revision:
             continue
         loaded = {item.role: (item.id, item.revision[:12]) for item in after.weights}
         changed = [

@@ -30,10 +30,10 @@ class Settings(BaseSettings):
     s3_secret_key: SecretStr = SecretStr("")
     s3_secure: bool = False
 
-    caption_url: str = "http://127.0.0.1:8001"
-    llm_url: str = "http://127.0.0.1:8002"
-    diffusion_url: str = "http://127.0.0.1:8003"
-    evaluator_url: str = "http://127.0.0.1:8004"
+    caption_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8001"
+    llm_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8002"
+    diffusion_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8003"
+    evaluator_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8004"
     service_deadline_seconds: Annotated[float, Field(gt=0)] = 600.0
     """Deadline of one call of a model service; a service drops a request whose deadline has passed."""
     service_wait_seconds: Annotated[float, Field(ge=0)] = 120.0

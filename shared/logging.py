@@ -1,4 +1,4 @@
-"""Log lines as JSON, one object a line, for the `contrafact` logger tree of every service.
+"""Log lines as JSON, one object a line, of every service.
 
 A line carries what its thread or task is bound to (`bound`): the id of the HTTP request that it serves and, in the
 worker, the job and source image. The request's id travels in the header `X-Request-ID` from the gateway through
@@ -47,14 +47,21 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str = "INFO", stream: IO[str] | None = None) -> None:
-    """Send the tree's lines to `stream` (standard error by default). The first call in a process decides."""
-    root = logging.getLogger(ROOT)
-    if any(isinstance(handler.formatter, JsonFormatter) for handler in root.handlers):
+    """Send our lines, and the warnings of libraries, to `stream` (standard error by default), all in this form.
+
+    The first call in a process decides. The server's own lines about requests end: ours say more.
+    """
+    ours, everything = logging.getLogger(ROOT), logging.getLogger()
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in (*ours.handlers, *everything.handlers)):
         return
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())
-    root.addHandler(handler)
-    root.setLevel(level)
+    everything.addHandler(handler)
+    ours.setLevel(level)
+    server = logging.getLogger("uvicorn")
+    server.handlers.clear()
+    server.propagate = True
+    logging.getLogger("uvicorn.access").handlers.clear()
 
 
 def bind(**fields: str) -> None:

@@ -1,0 +1,131 @@
+"""Health, readiness, metrics, and the refusal to start where a gateway must not serve."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+from sqlalchemy import delete, text
+from typer.testing import CliRunner
+
+from gateway.app import create_app
+from gateway.cli import app as command_line
+from gateway.database import Sessions, migrate, open_engine, open_sessions
+from gateway.keys import create_key
+from gateway.operations import operations_port
+from gateway.settings import Settings
+from gateway.startup import refuse_unsafe_start
+from gateway.tables import ApiKey
+from shared.problems import NotReady
+from tests.contract.gateway_under_test import serve_gateway
+from tests.integration.rows import add_job
+
+
+def sample(exposed: str, name: str, **labels: str) -> float:
+    """A sample's value; fails where there is none."""
+    for line in exposed.splitlines():
+        if line.startswith(f"{name}{{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
+            return float(line.split()[-1])
+    raise AssertionError(f"no {name} {labels} in\n{exposed}")
+
+
+def test_the_gateway_tells_how_much_work_there_is_and_how_it_answers(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as gateway:
+        add_job(gateway.parts.sessions, "job", images=3)
+        assert gateway.client.get("/jobs").status_code == 200
+        assert gateway.client.get("/jobs/none").status_code == 404
+        assert gateway.client.get("/models").status_code == 200
+        text = gateway.client.get("/metrics").text
+        assert sample(text, "contrafact_jobs", state="running") == 1
+        assert sample(text, "contrafact_source_images", state="pending") == 3
+        assert sample(text, "contrafact_source_images", state="failed") == 0
+        requests = "contrafact_http_request_seconds_count"
+        assert sample(text, requests, route="/jobs/{job}", method="GET", status="404", service="gateway") == 1
+        assert sample(text, "contrafact_service_call_seconds_count", path="/v1/models", outcome="200") >= 1
+        assert "process_resident_memory_bytes" in text
+        names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+        assert len(names) == len(set(names))
+        assert gateway.client.get("/readyz").json() == {"status": "ready"}
+        gateway.parts.stopping.set()
+        assert gateway.client.get("/readyz").status_code == 503
+        assert gateway.client.get("/healthz").status_code == 200
+
+
+def test_the_port_for_the_machinery_asks_no_key_and_reports_the_truth() -> None:
+    ill = threading.Event()
+
+    def check() -> None:
+        if ill.is_set():
+            raise NotReady("out of order")
+
+    with (
+        operations_port(0, check, check, CollectorRegistry()) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        assert client.get("/healthz").json() == {"status": "alive"}
+        assert client.get("/readyz").json() == {"status": "ready"}
+        assert "contrafact_step_seconds" in client.get("/metrics").text
+        assert client.get("/jobs").status_code == 404
+        ill.set()
+        reply = client.get("/readyz")
+        assert (reply.status_code, reply.json()["detail"]) == (503, "out of order")
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[Sessions]:
+    engine = open_engine(f"sqlite:///{tmp_path / 'contrafact.db'}")
+    migrate(engine)
+    yield open_sessions(engine)
+    engine.dispose()
+
+
+def refusal(sessions: Sessions, **settings: object) -> str:
+    with pytest.raises(SystemExit) as end:
+        refuse_unsafe_start(Settings.model_validate(settings), sessions)
+    return str(end.value)
+
+
+def test_a_deployment_does_not_start_without_keys(sessions: Sessions) -> None:
+    refuse_unsafe_start(Settings(), sessions)
+    deployed = {"broker_url": "redis://cache:6379/0"}
+    assert "set CONTRAFACT_AUTHENTICATION=true" in refusal(sessions, **deployed)
+    assert "run `contrafact keys create NAME` first" in refusal(sessions, authentication=True, **deployed)
+    assert "run `contrafact keys create NAME` first" in refusal(sessions, authentication=True)
+    with sessions.begin() as session:
+        create_key(session, "ann")
+    refuse_unsafe_start(Settings(authentication=True, broker_url="redis://cache:6379/0"), sessions)
+    with sessions.begin() as session:
+        session.execute(delete(ApiKey))
+        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    assert "revision 0001" in refusal(sessions)
+
+
+def test_keys_are_made_listed_and_revoked_from_the_command_line(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONTRAFACT_DATABASE_URL", f"sqlite:///{tmp_path / 'contrafact.db'}")
+    monkeypatch.setenv("CONTRAFACT_AUTHENTICATION", "true")
+
+    def run(*arguments: str, code: int = 0, stdin: str | None = None) -> str:
+        done = CliRunner().invoke(command_line, ["keys", *arguments], input=stdin)
+        assert done.exit_code == code, done.output
+        return done.stdout if code == 0 else done.stderr
+
+    with pytest.raises(SystemExit, match="no API key yet"):
+        create_app()
+    key = run("create", "ann", "--name", "laptop", "--scope", "review").strip()
+    create_app()
+    given = "cf_" + "f" * 64
+    assert run("create", "ci", "--scope", "admin", "--stdin", stdin=given + "\n") == ""
+    assert given not in run("list")
+    assert key not in run("list", "--json")
+    assert [word in run("list") for word in ("laptop", "review", "admin", "ci")] == [True] * 4
+    (row,) = [line for line in run("list").splitlines() if "laptop" in line]
+    run("revoke", row.split()[0])
+    assert "no such key" in run("revoke", "nonsense", code=2)
+    assert "there is no scope 'root'" in run("create", "ann", "--scope", "root", code=2)

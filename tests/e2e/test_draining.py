@@ -1,0 +1,110 @@
+"""SIGTERM: a gateway lets go of its followers, a model service finishes what it was asked, both soon; logs are JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from gateway.database import migrate, open_engine, open_sessions
+from gateway.events import add_event
+from gateway.tables import LOCAL_OWNER, Job, Owner, SourceImage
+
+START_SECONDS = 90.0  # machines with much else to do
+
+
+@contextmanager
+def served(app: str, log: Path, environment: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A process of `uvicorn --factory app` that answers, and its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port)]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, env={**os.environ, **environment}, stderr=file)
+    try:
+        url, give_up = f"http://127.0.0.1:{port}", time.monotonic() + START_SECONDS
+        while True:
+            try:
+                if httpx.get(f"{url}/readyz").status_code == 200:
+                    break
+            except httpx.TransportError:
+                assert process.poll() is None, log.read_text()
+            assert time.monotonic() < give_up, log.read_text()
+            time.sleep(0.1)
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def stop(process: subprocess.Popen[bytes]) -> float:
+    """Tell it to stop; returns how many seconds it took."""
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) in (0, -signal.SIGTERM)
+    return time.monotonic() - began
+
+
+def test_a_gateway_that_stops_lets_its_followers_go(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'contrafact.db'}"
+    engine = open_engine(url)
+    migrate(engine)
+    with open_sessions(engine).begin() as session:
+        session.add(Owner(id=LOCAL_OWNER, name="local"))
+        session.flush()
+        session.add(Job(id="job", owner_id=LOCAL_OWNER, task="x", methods=[], profile="tiny"))
+        session.flush()
+        session.add(SourceImage(id="image", job_id="job", position=0))
+        add_event(session, "job", "job", {"state": "running"})
+    engine.dispose()
+    environment = {"CONTRAFACT_DATABASE_URL": url, "CONTRAFACT_OBJECT_STORE": f"directory:{tmp_path / 'objects'}"}
+    log = tmp_path / "log"
+    heard: list[str] = []
+    first = threading.Event()
+
+    def follow(address: str) -> None:
+        with httpx.stream("GET", f"{address}/jobs/job/events", timeout=60) as reply:
+            for text in reply.iter_lines():
+                heard.append(text)
+                first.set()
+        heard.append("the end")
+
+    with served("gateway.app:create_app", log, environment) as (process, address):
+        follower = threading.Thread(target=follow, args=(address,))
+        follower.start()
+        assert first.wait(30)
+        assert stop(process) < 10
+        follower.join(10)
+    assert heard[-1] == "the end"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["message"] for line in lines if line["logger"] == "contrafact.http"] == ["GET /jobs/job/events"]
+
+
+def test_a_model_service_that_stops_answers_what_it_was_asked(tmp_path: Path) -> None:
+    replies: list[httpx.Response] = []
+    log = tmp_path / "log"
+    with served("tests.e2e.slow_service:create_app", log, {}) as (process, address):
+
+        def ask(number: int) -> None:
+            replies.append(httpx.post(f"{address}/v1/squares", json={"number": number}, timeout=60))
+
+        asking = [threading.Thread(target=ask, args=(number,)) for number in (3, 4)]
+        for thread in asking:
+            thread.start()
+        time.sleep(1)  # one is being squared, the other waits
+        assert stop(process) < 15
+        for thread in asking:
+            thread.join(10)
+    assert sorted(reply.json()["square"] for reply in replies) == [9, 16]
+    assert all(json.loads(line)["time"] for line in log.read_text().splitlines())
