@@ -9,23 +9,36 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import stat
 import tarfile
-import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
+from shared.characters import is_deceptive
 from shared.problems import Malformed, TooLarge
 
 MAX_NAME_CHARACTERS = 1_000
 MAX_RATIO = 100  # unpacked to packed; photographs hardly shrink, and sets of flat drawings stay below 50
 RATIO_FREE_BYTES = 64 * 1024**2  # small archives may shrink as they like
 MAX_DIRECTORY_BYTES = 32 * 1024**2  # a zip's central directory is read in one piece
+MAX_HEADER_BYTES = 64 * 1024  # of a tar's extended header: long names, times, attributes
 _JUNK = {"__macosx", "thumbs.db", "desktop.ini"}
 _NESTED = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
+_TAR_FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
+_TAR_HEADERS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+# tarfile takes quadratic time over long runs of digits, and over the maps of sparse files.
+_TAR_TRAPS = re.compile(rb"GNU\.sparse|\d{100}")
+_ENTRY = b"PK\x01\x02"  # begins each entry of a zip's directory
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)
 _UNREADABLE = (*_DAMAGE, tarfile.TarError, OSError, ValueError, RecursionError, NotImplementedError)
 
@@ -90,7 +103,10 @@ class _Meter:
 
     def count(self) -> None:
         self.files += 1
-        if self.files > self.limits.files:
+        self.refuse_count(self.files)
+
+    def refuse_count(self, files: int) -> None:
+        if files > self.limits.files:
             raise TooLarge(f"the archive holds more than {self.limits.files:,} files; send several jobs")
 
     def too_large(self, size: int) -> str:
@@ -100,7 +116,7 @@ class _Meter:
 
 
 def _zip_members(file: IO[bytes], meter: _Meter) -> Iterator[Member]:
-    with zipfile.ZipFile(_Guarded(file)) as archive:
+    with zipfile.ZipFile(_Guarded(file, meter)) as archive:
         for info in archive.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
             name = _checked_name(info.filename)
@@ -124,6 +140,7 @@ def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, mete
         with archive.open(info) as member:
             data = member.read(meter.limits.file_bytes + 1)
     except _DAMAGE as error:
+        meter.spend(info.file_size)  # damage shows at the end, when all has been unpacked
         return Member(name, None, f"the file is damaged inside the archive: {error}")
     meter.spend(len(data))
     return Member(name, data)
@@ -131,29 +148,39 @@ def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, mete
 
 def _tar_members(file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> Iterator[Member]:
     stream = _Forward(file, meter)
-    with tarfile.TarFile(fileobj=stream) as archive:  # type: ignore[arg-type]
+    with tarfile.TarFile(fileobj=stream, tarinfo=_Header) as archive:  # type: ignore[arg-type]
         for info in archive:
             name = _checked_name(info.name)
             meter.count()
-            if info.isdir():
-                continue
-            if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-                raise Malformed(
-                    f"the archive holds {name!r}, which is a link, a device or sparse; pack plain files only"
-                )
-            if _is_junk(name):
+            if info.isdir() or _is_junk(name):
                 continue
             if problem := meter.too_large(info.size):
                 yield Member(name, None, problem)
                 continue
-            content = archive.extractfile(info)
-            assert content is not None  # regular files have content
-            data = content.read()
+            data = stream.content(info)
             if len(data) != info.size:
                 raise Malformed(f"the archive ends inside {name!r}; send it again")
             yield _plain(Member(name, data))
     if stream.last_block.strip(b"\0"):  # tarfile takes a damaged header for the end
         raise Malformed("the archive is damaged in the middle; pack it again")
+    stream.drain()
+
+
+class _Header(tarfile.TarInfo):
+    """A tar's header, refused before tarfile acts on it."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        """What tarfile calls with every 512 bytes that it takes for a header."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.type not in _TAR_FILES + _TAR_HEADERS:
+            raise Malformed(
+                f"the archive holds {_checked_name(header.name)!r}, which is a link, a device or sparse; "
+                "pack plain files only"
+            )
+        if header.size < 0 or (header.type in _TAR_HEADERS and header.size > MAX_HEADER_BYTES):
+            raise Malformed(f"the archive has a header of {header.size:,} bytes; pack it again")
+        return header
 
 
 class _Forward:
@@ -161,22 +188,34 @@ class _Forward:
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> None:
         self._file, self._meter, self._position = file, meter, 0
-        self._most = max(meter.limits.file_bytes, 1024**2)
         self.last_block = b""
 
     def tell(self) -> int:
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= self._most:
-            raise TooLarge(f"the archive has a header of more than {self._most:,} bytes; pack it again")
+        """What tarfile reads: headers."""
+        if not 0 <= size <= MAX_HEADER_BYTES + tarfile.BLOCKSIZE:
+            raise Malformed(f"the archive has a header of more than {MAX_HEADER_BYTES:,} bytes; pack it again")
         self.last_block = self._take(size)
+        if _TAR_TRAPS.search(self.last_block):
+            raise Malformed("the archive has sparse files, or numbers of a hundred digits; pack plain files only")
         return self.last_block
+
+    def content(self, info: tarfile.TarInfo) -> bytes:
+        """The content of a file whose header was read last."""
+        self.seek(info.offset_data)
+        return self._take(info.size)
 
     def seek(self, position: int) -> None:
         if position < self._position:
             raise Malformed("the archive's headers point backwards; pack it again")
         while self._position < position and self._take(min(position - self._position, 1024**2)):
+            pass
+
+    def drain(self) -> None:
+        """Read what follows the last file: only at its end does gzip know whether all was right."""
+        while self._take(1024**2):
             pass
 
     def _take(self, size: int) -> bytes:
@@ -187,10 +226,10 @@ class _Forward:
 
 
 class _Guarded:
-    """A file for zipfile that refuses to read a huge directory in one piece."""
+    """A file for zipfile that refuses a huge directory before there is an object for each of its entries."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes], meter: _Meter) -> None:
+        self._file, self._meter = file, meter
         self.seek, self.tell = file.seek, file.tell
 
     def seekable(self) -> bool:
@@ -199,7 +238,9 @@ class _Guarded:
     def read(self, size: int = -1) -> bytes:
         if size > MAX_DIRECTORY_BYTES:
             raise TooLarge("the archive's directory is too large; send it in smaller parts")
-        return self._file.read(size)
+        data = self._file.read(size)
+        self._meter.refuse_count(data.count(_ENTRY))
+        return data
 
 
 def _checked_name(raw: str) -> str:
@@ -208,7 +249,7 @@ def _checked_name(raw: str) -> str:
         raise Malformed(f"the archive holds a file name of more than {MAX_NAME_CHARACTERS:,} characters; shorten it")
     if name.startswith("/") or name[1:2] == ":" or ".." in name.split("/"):
         raise Malformed(f"the archive holds the path {name!r}, which leaves the archive; pack relative paths only")
-    if any(unicodedata.category(character) == "Cc" for character in name):
+    if any(map(is_deceptive, name)):
         raise Malformed(f"the archive holds the path {name!r} with control characters; rename it")
     return name
 
@@ -224,6 +265,11 @@ def _plain(member: Member) -> Member:
 
 
 def _is_tar(head: bytes) -> bool:
+    """Whether it begins with a tar's header, checksum included: five letters may stand in a picture, too."""
+    try:
+        tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], tarfile.ENCODING, "surrogateescape")
+    except tarfile.TarError:
+        return False
     return head[257:262] == b"ustar"
 
 

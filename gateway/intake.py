@@ -9,18 +9,34 @@ Labels come from the manifest, else from the class folders of an archive, else t
 from __future__ import annotations
 
 import hashlib
-import unicodedata
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import IO
+from typing import IO, Protocol
 
-from gateway.archives import ArchiveLimits, Member, is_archive, members
+from gateway.archives import MAX_NAME_CHARACTERS, ArchiveLimits, Member, is_archive, members
 from gateway.manifests import MANIFEST_NAMES, folder_labels, match_labels, parse_manifest
+from shared.characters import visible
 from shared.images import canonical
 from shared.problems import InvalidInput, TooLarge
-from shared.storage import ObjectStore, image_key
+from shared.schemas.jobs import MAX_CLASSES, MAX_LABEL_CHARACTERS
+from shared.storage import image_key
 
 _LISTED = 5
+# A picture of 40 megapixels takes half a gigabyte on its way; requests beyond these wait here.
+_DECODING = threading.BoundedSemaphore(4)
+
+
+class ImageStore(Protocol):
+    """What intake asks of an object store (`gateway.images.ImagePlace`)."""
+
+    def exists(self, key: str) -> bool:
+        """Whether an object has this key, and will keep it until the row of the image is written."""
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store `data`, all or nothing."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +78,15 @@ class SourceFile:
     failure: str = ""
 
 
-def keep_image(store: ObjectStore, data: bytes, limits: IntakeLimits) -> KeptImage:
+def keep_image(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
     """Decode a file and put its canonical PNG into the store, once.
 
     Raises TooLarge, Malformed or InvalidInput when it is not an image that Contrafact can use.
     """
     if len(data) > limits.image_bytes:
         raise TooLarge(f"the file is larger than {limits.image_bytes:,} bytes; shrink it")
-    image = canonical(data, max_pixels=limits.image_pixels)
+    with _DECODING:
+        image = canonical(data, max_pixels=limits.image_pixels)
     if not store.exists(image_key(image.digest)):
         store.put(image_key(image.digest), image.png)
     return KeptImage(image.digest, hashlib.sha256(data).hexdigest(), image.width, image.height, len(image.png))
@@ -79,7 +96,7 @@ def take_in(
     files: Sequence[NamedFile],
     manifest: bytes | None,
     known_classes: Collection[str],
-    store: ObjectStore,
+    store: ImageStore,
     limits: IntakeLimits,
 ) -> list[SourceFile]:
     """The source images of a job, in the order of the files, or of the one archive among them.
@@ -111,10 +128,14 @@ def relabel(
 ) -> list[SourceFile]:
     """Apply the label map, then check that every label is known wherever `classes` (owner of the list → list) says.
 
-    Raises InvalidInput that lists the unknown labels.
+    Raises InvalidInput that lists the unknown labels, and TooLarge for more of them than a label set may have.
     """
     mapped = [replace(source, label=label_map.get(source.label or "", source.label)) for source in sources]
     used = {source.label for source in mapped if source.label is not None}
+    if len(used) > MAX_CLASSES:
+        raise TooLarge(f"the images have {len(used):,} different labels, more than {MAX_CLASSES:,}; send several jobs")
+    if long := next((label for label in used if len(label) > MAX_LABEL_CHARACTERS), None):
+        raise InvalidInput(f"the label {long[:40]!r}… has more than {MAX_LABEL_CHARACTERS} characters; shorten it")
     for owner, known in classes.items():
         if unknown := sorted(used - set(known)):
             raise InvalidInput(
@@ -135,11 +156,12 @@ def _split_manifests(incoming: Iterable[Member], manifests: list[Member]) -> Ite
 
 def _read_one(file: NamedFile, limits: IntakeLimits) -> Member:
     file.content.seek(0)
-    name = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) == "Cc" else c for c in file.name)
-    return Member(name, file.content.read(limits.image_bytes + 1))
+    if len(file.name) > MAX_NAME_CHARACTERS:
+        raise InvalidInput(f"a file name has more than {MAX_NAME_CHARACTERS:,} characters; shorten it")
+    return Member(visible(file.name), file.content.read(limits.image_bytes + 1))
 
 
-def _take_one(member: Member, store: ObjectStore, limits: IntakeLimits) -> SourceFile:
+def _take_one(member: Member, store: ImageStore, limits: IntakeLimits) -> SourceFile:
     if member.data is None:
         return SourceFile(member.name, None, None, member.problem)
     try:

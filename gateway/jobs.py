@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Integer, cast, delete, func, insert, select, tuple_
@@ -266,8 +266,8 @@ def _source_row(job_id: str, position: int, source: SourceFile) -> dict[str, Any
 def _time(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
-    except ValueError as error:
+        if time.tzinfo is not None:
+            return time.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise InvalidInput("this cursor was not given by this list; leave it out") from error
-    if time.tzinfo is None:
-        raise InvalidInput("this cursor was not given by this list; leave it out")
-    return time
+    raise InvalidInput("this cursor was not given by this list; leave it out")

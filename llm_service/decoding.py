@@ -47,8 +47,7 @@ class _Writer:
     def __init__(self, row: Row, vocabulary: llguidance.LLTokenizer) -> None:
         self._row = row
         self._matcher = llguidance.LLMatcher(vocabulary, row.grammar)
-        if self._matcher.is_error():
-            raise InvalidInput(f"the schema cannot be compiled: {self._matcher.get_error()}")
+        self.failure = self._fault("compiled")
         self._generator = torch.Generator().manual_seed(row.seed)
         self.tokens: list[int] = []
         self.finished = False
@@ -56,7 +55,7 @@ class _Writer:
     @property
     def active(self) -> bool:
         """Whether more tokens are wanted."""
-        return not self.finished and len(self.tokens) < self._row.max_tokens
+        return not self.finished and self.failure is None and len(self.tokens) < self._row.max_tokens
 
     def choose(self, logits: Tensor) -> int:
         """The next token, drawn from softmax(logits / temperature) over what the grammar allows; 0 is greedy.
@@ -70,11 +69,16 @@ class _Writer:
             scores = scores - self._row.temperature * noise.log()
         token = int(scores.argmax())
         self._matcher.consume_token(token)
-        if self._matcher.is_error():
-            raise InvalidInput(f"the schema cannot be followed: {self._matcher.get_error()}")
+        self.failure = self._fault("followed")
         self.tokens.append(token)
         self.finished = self._matcher.is_stopped()
         return token
+
+    def _fault(self, done: str) -> InvalidInput | None:
+        """What is wrong with this row's grammar; its neighbours in the batch must not hear of it."""
+        if not self._matcher.is_error():
+            return None
+        return InvalidInput(f"json_schema cannot be {done}: {self._matcher.get_error()[:300]}")
 
 
 class Decoder:
@@ -87,8 +91,11 @@ class Decoder:
         self._prefixes: OrderedDict[tuple[int, ...], Any] = OrderedDict()
 
     @torch.inference_mode()
-    def write(self, prefix: tuple[int, ...], length: int, rows: Sequence[Row]) -> list[Written]:
-        """Continue `prefix` + each row's tokens, left-padded to `length` (0: the longest of the rows)."""
+    def write(self, prefix: tuple[int, ...], length: int, rows: Sequence[Row]) -> list[Written | InvalidInput]:
+        """Continue `prefix` + each row's tokens, left-padded to `length` (0: the longest of the rows).
+
+        A row whose grammar does not hold gets InvalidInput in place of its tokens.
+        """
         writers = [_Writer(row, self._vocabulary) for row in rows]
         length = length or max(len(row.tokens) for row in rows)
         padded = [[self._padding] * (length - len(row.tokens)) + list(row.tokens) for row in rows]
@@ -104,7 +111,7 @@ class Decoder:
                 for writer, scores in zip(writers, logits, strict=True)
             ]
             if not any(writer.active for writer in writers):
-                return [Written(writer.tokens, writer.finished) for writer in writers]
+                return [writer.failure or Written(writer.tokens, writer.finished) for writer in writers]
             tokens = self._tensor([[token] for token in chosen])
             seen = torch.cat([seen, torch.ones_like(tokens)], dim=1)
 

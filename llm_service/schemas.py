@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
+from referencing import Registry
 
 from shared.problems import InvalidInput
+
+MAX_DEPTH = 40  # of objects and lists in the schema; validators call themselves for each
+MAX_PLACES = 2_000  # objects and lists in the schema; a grammar grows with them
+MAX_BYTES = 256 * 1024
 
 # For each type, the keywords without which a reply could go on for ever.
 _BOUNDS = {
@@ -19,25 +25,49 @@ _BOUNDS = {
     "boolean": (),
     "null": (),
 }
-_UNSUPPORTED = ("$ref", "$dynamicRef", "allOf", "not", "if", "patternProperties", "prefixItems", "contains")
+_SUPPORTED = frozenset(
+    {"type", "enum", "const", "anyOf", "oneOf", "properties", "required", "additionalProperties", "items", "minItems"}
+    | {"maxItems", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+    | {"$schema", "title", "description", "default", "examples"}
+)
 
 
 def checked_validator(schema: Mapping[str, Any]) -> Draft202012Validator:
     """A validator for replies; raises InvalidInput, naming the place, unless the schema is valid and bounded."""
+    _check_size(schema)
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise InvalidInput(f"json_schema{_place(error.absolute_path)}: {error.message}") from error
+        raise InvalidInput(f"json_schema{_place(error.absolute_path)}: {error.message[:300]}") from error
     _check_bounded(schema, "json_schema")
-    return Draft202012Validator(schema)
+    return Draft202012Validator(schema, registry=Registry())  # which fetches nothing
+
+
+def _check_size(schema: Mapping[str, Any]) -> None:
+    level: list[Any] = [schema]
+    places = depth = 0
+    while level:
+        places += len(level)
+        depth += 1
+        if depth > MAX_DEPTH or places > MAX_PLACES:
+            raise InvalidInput(
+                f"json_schema has more than {MAX_DEPTH} levels or {MAX_PLACES:,} objects and lists; ask for less"
+            )
+        inner = [list(place.values()) if isinstance(place, Mapping) else place for place in level]
+        level = [value for values in inner for value in values if isinstance(value, Mapping | list)]
+    try:
+        written = json.dumps(schema, allow_nan=False)
+    except ValueError as error:
+        raise InvalidInput("json_schema: a number is infinite, NaN or of thousands of digits") from error
+    if len(written) > MAX_BYTES:
+        raise InvalidInput(f"json_schema has more than {MAX_BYTES:,} bytes; ask for less")
 
 
 def _check_bounded(schema: object, place: str) -> None:
     if not isinstance(schema, Mapping):
         raise InvalidInput(f"{place}: `true` and `false` bound nothing; write the schema of this place out")
-    for keyword in _UNSUPPORTED:
-        if keyword in schema:
-            raise InvalidInput(f"{place}: {keyword} is not supported; write the schema out without it")
+    if unsupported := sorted(set(schema) - _SUPPORTED):
+        raise InvalidInput(f"{place}: {unsupported[0][:50]} is not supported; write the schema out without it")
     if "const" in schema or "enum" in schema:
         return
     for keyword in ("anyOf", "oneOf"):

@@ -1,31 +1,51 @@
 """Image bytes in, canonical pixels out: decoding under limits, one form for every image, a digest over pixels.
 
 Canonical is: EXIF orientation applied, 8 bits a channel, mode RGB (L for masks), lossless PNG without metadata.
-What does not fit is refused in a sentence, never converted silently: transparency, 16 bits, animation.
+What does not fit is refused in a sentence, never converted silently: transparency, 16 bits, animation. Limits hold
+before anything is decoded: pixels, shape, and how often a file makes its decoder start over.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import warnings
+import struct
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from shared.problems import InvalidInput, Malformed, TooLarge
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_PIXELS = 40_000_000
+MAX_SHAPE = 50  # long side to short side: models scale the short side up to theirs, and the long one with it
+MAX_JPEG_SCANS = 50  # every scan goes over the whole picture again; a hundred bytes are enough for one
+Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit is another number; ours is checked before any pixel is decoded
 Mode = Literal["RGB", "L"]
 Pixels = NDArray[np.uint8]
 # Pillow's modes that convert to RGB without losing anything a person sees; CMYK goes through Pillow's plain formula.
 _CONVERTIBLE = frozenset({"RGB", "L", "P", "1", "CMYK", "YCbCr", "LA", "RGBA", "PA"})
 
-_PNG_BIT_DEPTH = 24  # offset in the file: 8 bytes signature, 8 chunk head, 4 width, 4 height
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # what undoes each EXIF orientation
+_INFLATED_AT_ONCE = 1024**2  # bytes
+_START_OF_SCAN = b"\xff\xda"
+# Offsets in a PNG: 8 bytes signature, 8 chunk head, 4 width, 4 height, then a byte each.
+_PNG_BIT_DEPTH, _PNG_COLOUR, _PNG_INTERLACE = 24, 25, 28
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +62,9 @@ class CanonicalImage:
 def canonical(data: bytes, mode: Mode = "RGB", max_pixels: int = MAX_PIXELS) -> CanonicalImage:
     """Decode an upload and bring it into canonical form.
 
-    Raises Malformed (not a PNG, JPEG or WebP, or broken), TooLarge (pixels), InvalidInput (animated, 16 bits,
-    transparent pixels). A transparency channel that is opaque everywhere is dropped. For `mode` "L" (masks) the image
-    must be grey or a palette of indices: values are kept as they are, not mixed from colours.
+    Raises Malformed (not a PNG, JPEG or WebP, or broken), TooLarge (pixels, scans), InvalidInput (a strip, animated,
+    16 bits, transparent pixels). A transparency channel that is opaque everywhere is dropped. For `mode` "L" (masks)
+    the image must be grey or a palette of indices: values are kept as they are, not mixed from colours.
     """
     pixels = to_array(_decode(data, mode, max_pixels))
     return from_array(pixels)
@@ -63,7 +83,9 @@ def digest(pixels: Pixels) -> str:
     """SHA-256 (hexadecimal) over mode, size and pixels: equal for equal pictures, however they were compressed."""
     height, width = pixels.shape[:2]
     head = f"{'L' if pixels.ndim == 2 else 'RGB'} {width} {height}\n".encode()
-    return hashlib.sha256(head + np.ascontiguousarray(pixels).tobytes()).hexdigest()
+    hashed = hashlib.sha256(head)
+    hashed.update(np.ascontiguousarray(pixels).data)
+    return hashed.hexdigest()
 
 
 def encode(pixels: Pixels) -> bytes:
@@ -87,31 +109,65 @@ def to_array(image: Image.Image) -> Pixels:
 
 
 def _decode(data: bytes, mode: Mode, max_pixels: int) -> Image.Image:
-    with warnings.catch_warnings():
-        # Pillow's own bomb limit is another number; ours is checked before any pixel is decoded.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        try:
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
-            _check(image, data, max_pixels)
-            image.load()
-            return _convert(ImageOps.exif_transpose(image), mode)
-        except Image.DecompressionBombError as error:
-            raise TooLarge(f"the image has more than {max_pixels} pixels; scale it down") from error
-        except UnidentifiedImageError as error:
-            raise Malformed("the file is not a PNG, JPEG or WebP image; convert it to one of these") from error
-        except (OSError, SyntaxError, ValueError, EOFError) as error:
-            raise Malformed(f"the image is broken ({error}); export it again") from error
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        _check(image, data, max_pixels)
+        image.load()
+        if image.format == "PNG":
+            _refuse_missing_rows(data)
+        return _convert(_upright(image), mode)
+    except UnidentifiedImageError as error:
+        raise Malformed("the file is not a PNG, JPEG or WebP image; convert it to one of these") from error
+    except (OSError, SyntaxError, ValueError, EOFError, zlib.error) as error:
+        raise Malformed(f"the image is broken ({error}); export it again") from error
 
 
 def _check(image: Image.Image, data: bytes, max_pixels: int) -> None:
+    size = f"{image.width}×{image.height}"
     if image.width * image.height > max_pixels:
-        size = f"{image.width}×{image.height}"
         raise TooLarge(f"the image has {size} pixels, more than {max_pixels}; scale it down")
-    if getattr(image, "n_frames", 1) > 1:
-        raise InvalidInput("the image is animated; send one frame as an image of its own")
+    if max(image.size) > MAX_SHAPE * min(image.size):
+        raise InvalidInput(f"the image has {size} pixels, more than {MAX_SHAPE} times as long as wide; cut it")
+    if image.format == "JPEG" and data.count(_START_OF_SCAN) > MAX_JPEG_SCANS:
+        raise TooLarge(f"the JPEG has more than {MAX_JPEG_SCANS} scans; save it again, not progressive")
+    if (frames := getattr(image, "n_frames", 1)) > 1:
+        raise InvalidInput(f"the file holds {frames} pictures (animated, or of several views); send one as a file")
     # Pillow opens 16-bit colour PNGs as plain RGB, cut to 8 bits; only the header's bit depth tells.
     if image.mode not in _CONVERTIBLE or (image.format == "PNG" and data[_PNG_BIT_DEPTH] == 16):
         raise InvalidInput(f"the image has more than 8 bits a channel (mode {image.mode}); convert it to 8 bits")
+
+
+def _refuse_missing_rows(data: bytes) -> None:
+    """Refuse a PNG whose pixel data ends early, but cleanly: Pillow would fill the rest with black."""
+    width, height = struct.unpack_from(">II", data, 16)
+    bits = data[_PNG_BIT_DEPTH] * _PNG_CHANNELS[data[_PNG_COLOUR]]
+    passes = _ADAM7 if data[_PNG_INTERLACE] else ((0, 0, 1, 1),)
+    missing = 0
+    for left, top, across, down in passes:
+        columns, rows = -((left - width) // across), -((top - height) // down)
+        missing += rows * (1 + (columns * bits + 7) // 8) if columns > 0 else 0
+    inflater = zlib.decompressobj()
+    for packed in _png_pixel_data(data):
+        while packed and missing > 0:
+            missing -= len(inflater.decompress(packed, _INFLATED_AT_ONCE))
+            packed = inflater.unconsumed_tail
+    if missing > 0:
+        raise Malformed("the image is broken (pixel data are missing); export it again")
+
+
+def _png_pixel_data(data: bytes) -> Iterator[bytes]:
+    at = 8
+    while at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind == b"IDAT":
+            yield data[at + 8 : at + 8 + length]
+        at += 12 + length
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """As the EXIF orientation shows it. (Pillow's own function also writes the EXIF anew, which odd values break.)"""
+    method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return image if method is None else image.transpose(method)
 
 
 def _convert(image: Image.Image, mode: Mode) -> Image.Image:

@@ -37,7 +37,7 @@ async def follow_job(
     job: JobId,
     gateway: Gateway,
     owner: Owner,
-    last_event_id: Annotated[int, Header(ge=0, description="continue after this event; 0 for all")] = 0,
+    last_event_id: Annotated[int, Header(ge=0, lt=2**31, description="continue after this event; 0 for all")] = 0,
 ) -> Response:
     """The job's events so far, then each as it happens; the stream ends with the job. `data` is an EventView."""
     events, over = await run_in_threadpool(_read, gateway, owner, job, last_event_id)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
@@ -16,7 +17,7 @@ from starlette.requests import Request
 
 from gateway.intake import NamedFile
 from gateway.submission import Submission
-from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
+from shared.problems import InvalidInput, Malformed, Overloaded, TooLarge, validation_sentence
 from shared.schemas.base import Contract
 from shared.schemas.jobs import JobRequest, JobSpec
 
@@ -88,6 +89,7 @@ async def read_submission(request: Request, idempotency_key: str | None) -> Asyn
         spec = JobSpec.model_validate(asked.model_dump(exclude={"images"}, exclude_unset=True))
         yield Submission(spec, uploaded=asked.images, idempotency_key=idempotency_key)
     elif kind == "multipart/form-data":
+        _refuse_other_charsets(request.headers["content-type"])
         parser = _Parser(request.headers, request.stream(), max_files=MAX_FILES, max_fields=len(PARTS))
         try:
             form = await parser.parse()
@@ -95,6 +97,12 @@ async def read_submission(request: Request, idempotency_key: str | None) -> Asyn
             raise Malformed(
                 f"the form cannot be read: {error.message} Send more than {MAX_FILES:,} images as a zip or tar, or "
                 "upload them with PUT /images/{digest}"
+            ) from error
+        except OSError as error:  # no file for the next part, or no room in it
+            raise Overloaded(
+                f"this machine cannot take the form in now ({error.strerror}); send a zip or tar, or images one by one "
+                "with PUT /images/{digest}",
+                retry_after=10,
             ) from error
         try:
             yield await _from_form(form, idempotency_key)
@@ -124,12 +132,20 @@ def _spec(spec: bytes | None, task: bytes | None) -> JobSpec:
             raise InvalidInput("say what your model does: -F task='classify the vehicle', or a `spec` part with a task")
         return _parse(JobSpec, spec, "spec")
     try:
-        merged = {"task": task.decode()} if spec is None else {"task": task.decode(), **json.loads(spec)}
+        merged = {"task": task.decode()} if spec is None else {"task": task.decode(), **json.loads(spec.decode())}
+        written = json.dumps(merged).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise Malformed(f"spec is not a JSON object, or task is not UTF-8: {error}") from error
     if merged["task"] != task.decode():
         raise InvalidInput("`task` and the task in `spec` differ; send one of them")
-    return _parse(JobSpec, json.dumps(merged).encode(), "spec")
+    return _parse(JobSpec, written, "spec")
+
+
+def _refuse_other_charsets(content_type: str) -> None:
+    """The parser would decode names by any codec that Python has, some of which raise what nobody expects."""
+    charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
+    if charset.lower() not in (b"utf-8", b"utf8", b"us-ascii"):
+        raise Malformed(f"the form's charset is {charset[:40].decode('latin-1')!r}; send UTF-8")
 
 
 async def _text(form: FormData, name: str, most: int) -> bytes | None:

@@ -47,6 +47,8 @@ class TransformersLanguageModel:
         self._decoder = Decoder(model, vocabulary, padding)
         self._longest: int = config.max_position_embeddings
         self._fixed = fixed
+        added = tokenizer.added_tokens_decoder.values()
+        self._control_words = sorted({token.content for token in added if token.special and token.content.strip()})
         self.device = str(model.device)
         self.weights = [weights]
         self._warm_up()
@@ -54,12 +56,16 @@ class TransformersLanguageModel:
 
     async def write(self, request: GenerateRequest, deadline: float) -> Completion:
         """One reply under the request's schema, as long as the model has room. Raises InvalidInput when it has none."""
+        self._refuse_control_words(request.messages)
         prefix, rest = await asyncio.to_thread(self.tokenize, request.messages)
         prompt = len(prefix) + len(rest)
         room = self._longest - LENGTH_STEP - prompt
         if room < 1:
             raise InvalidInput(f"the prompt has {prompt} tokens, the model reads {self._longest}; shorten the messages")
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(request.json_schema, overrides=JSON_STYLE)
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(request.json_schema, overrides=JSON_STYLE)
+        except ValueError as error:
+            raise InvalidInput(f"json_schema cannot be compiled: {str(error)[:300]}") from error
         row = Row(rest, grammar, request.temperature, min(request.max_tokens, room), request.seed)
         key = BatchKey("write", prefix, self._padded(len(rest)))
         written = await self._batcher.submit(row, key=key, deadline=deadline)
@@ -96,6 +102,12 @@ class TransformersLanguageModel:
         shared = common if SHORTEST_PREFIX <= common < len(tokens) else 0
         return tuple(tokens[:shared]), tuple(tokens[shared:])
 
+    def _refuse_control_words(self, messages: Sequence[Message]) -> None:
+        """A chat template puts content beside its own control words, and the tokenizer could not tell them apart."""
+        for word in self._control_words:
+            if any(word in message.content for message in messages):
+                raise InvalidInput(f"a message holds {word!r}, a control word of the language model; leave it out")
+
     def _render(self, messages: Sequence[Message]) -> list[int]:
         conversation = [message.model_dump() for message in messages]
         return list(
@@ -117,7 +129,7 @@ class TransformersLanguageModel:
     def _padded(self, length: int) -> int:
         return -(-length // LENGTH_STEP) * LENGTH_STEP if self._fixed else 0
 
-    def _run(self, key: BatchKey, items: Sequence[Row | tuple[int, ...]]) -> Sequence[Written | float | Exception]:
+    def _run(self, key: BatchKey, items: Sequence[Row | tuple[int, ...]]) -> Sequence[Written | float | InvalidInput]:
         rows = [item for item in items if isinstance(item, Row)]
         texts = [item for item in items if not isinstance(item, Row)]
         try:

@@ -7,18 +7,25 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from shared.characters import refuse_deceptive
 from shared.schemas.base import Contract
 from shared.schemas.results import JobResults, Sensitivity
 
 MAX_TASK_CHARACTERS = 500
 MAX_LABEL_CHARACTERS = 200
+MAX_CLASSES = 10_000
 
-Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARACTERS)]
+Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARACTERS), AfterValidator(refuse_deceptive)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in 64 lower-case hexadecimal digits")]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 JobState = Literal["running", "done", "failed", "cancelled"]
+
+
+def _one_line(value: Any) -> Any:
+    """Text on one line: a task description stands in prompts whose lines mean something."""
+    return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def _method_by_name(value: Any) -> Any:
@@ -61,7 +68,9 @@ class JobSpec(Contract):
 
     task: Annotated[
         str,
+        BeforeValidator(_one_line),
         Field(min_length=3, max_length=MAX_TASK_CHARACTERS, description="the task description: what your model does"),
+        AfterValidator(refuse_deceptive),
     ]
     methods: Annotated[
         list[Annotated[MethodChoice, BeforeValidator(_method_by_name)]] | None,
@@ -73,10 +82,13 @@ class JobSpec(Contract):
     ] = None
     classes: Annotated[
         list[Label] | None,
-        Field(min_length=1, max_length=10_000, description="the label set; default: that of the models under test"),
+        Field(
+            min_length=1, max_length=MAX_CLASSES, description="the label set; default: that of the models under test"
+        ),
     ] = None
     label_map: Annotated[
-        dict[Label, Label], Field(max_length=10_000, description="from labels of the images to classes of the model")
+        dict[Label, Label],
+        Field(max_length=MAX_CLASSES, description="from labels of the images to classes of the model"),
     ] = Field(default_factory=dict)
     ground_truth: Annotated[
         Literal["auto", "none"],
@@ -84,6 +96,13 @@ class JobSpec(Contract):
             description="auto: from the manifest, else from class folders of an archive, else absent; none: ignore both"
         ),
     ] = "auto"
+    calibration: Annotated[
+        Name | None,
+        Field(
+            description="the data set, of those that GET /profiles lists, that your images are like: the errors of the "
+            "automatic checks that were measured on it then enter the results; default: their errors are not known"
+        ),
+    ] = None
     seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
 
     @model_validator(mode="after")
@@ -96,13 +115,6 @@ class JobSpec(Contract):
             repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
             if repeated:
                 raise ValueError(f"{field} names {', '.join(repeated)} more than once; name each once")
-    calibration: Annotated[
-        Name | None,
-        Field(
-            description="the data set, of those that GET /profiles lists, that your images are like: the errors of the "
-            "automatic checks that were measured on it then enter the results; default: their errors are not known"
-        ),
-    ] = None
         return self
 
 
@@ -111,7 +123,11 @@ class ManifestImage(Contract):
 
     digest: Digest
     label: Label | None = None
-    name: Annotated[str, Field(max_length=1_000, description="shown in results; never used as a path")] = ""
+    name: Annotated[
+        str,
+        Field(max_length=1_000, description="shown in results; never used as a path"),
+        AfterValidator(refuse_deceptive),
+    ] = ""
 
 
 class JobRequest(JobSpec):
@@ -184,22 +200,6 @@ class JobDetail(JobView):
     report: Annotated[str | None, Field(description="path of the HTML report, once there is one")]
 
 
-class JobsPage(Contract):
-    """`GET /jobs`, newest first. `next` is the cursor of the following page, or null."""
-
-    jobs: list[JobView]
-    next: str | None
-
-
-class ChangeView(Contract):
-    """One phrase replaced by another; values are canonical names ("after dark" → night)."""
-
-    factor: str
-    from_phrase: str
-    to_phrase: str
-    from_value: str
-    to_value: str
-
 class JobPlan(Contract):
     """What a job will do, and which drops in accuracy its source images can show.
 
@@ -219,6 +219,22 @@ class JobPlan(Contract):
     failures: list[ImageFailure]
     sensitivity: Sensitivity
 
+
+class JobsPage(Contract):
+    """`GET /jobs`, newest first. `next` is the cursor of the following page, or null."""
+
+    jobs: list[JobView]
+    next: str | None
+
+
+class ChangeView(Contract):
+    """One phrase replaced by another; values are canonical names ("after dark" → night)."""
+
+    factor: str
+    from_phrase: str
+    to_phrase: str
+    from_value: str
+    to_value: str
 
 
 class VerdictView(Contract):
@@ -370,6 +386,7 @@ class ProfileView(Contract):
     methods: list[str]
     models: list[str]
     weights: dict[str, str]
+    calibrations: Annotated[list[str], Field(description="data sets on which the errors of the checks were measured")]
 
 
 class ProfilesReply(Contract):
@@ -386,6 +403,5 @@ class ProblemDocument(Contract):
     type: str
     title: str
     status: int
-    calibrations: Annotated[list[str], Field(description="data sets on which the errors of the checks were measured")]
     detail: str
     instance: str | None = None

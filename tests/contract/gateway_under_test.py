@@ -33,14 +33,17 @@ class Gateway:
     parts: Parts
     app: FastAPI
     wakes: list[None]
+    directory: Path
 
 
 @contextmanager
-def serve_gateway(directory: Path, **settings: object) -> Iterator[Gateway]:
-    """A gateway with everything under `directory`; no worker runs."""
-    database = directory / "contrafact.db"
-    database.write_bytes(_migrated())
-    engine = open_engine(f"sqlite:///{database}")
+def serve_gateway(directory: Path, database_url: str | None = None, **settings: object) -> Iterator[Gateway]:
+    """A gateway with everything under `directory` (or in a migrated database elsewhere); no worker runs."""
+    if database_url is None:
+        database = directory / "contrafact.db"
+        database.write_bytes(_migrated())
+        database_url = f"sqlite:///{database}"
+    engine = open_engine(database_url)
     wakes: list[None] = []
     with serve(SmallServices()) as url:
         parts = Parts(
@@ -56,7 +59,7 @@ def serve_gateway(directory: Path, **settings: object) -> Iterator[Gateway]:
         try:
             port.serve(app)
             with httpx.Client(base_url=port.base_url, timeout=30) as client:
-                yield Gateway(client, parts, app, wakes)
+                yield Gateway(client, parts, app, wakes, directory)
         finally:
             port.close()
             engine.dispose()

@@ -196,7 +196,7 @@ UNBOUNDED: list[tuple[dict[str, Any], str]] = [
     ({"type": "object", "properties": {"a": BOUNDED}}, "additionalProperties: false"),
     ({"type": "integer", "minimum": 0}, "integer needs `maximum`"),
     ({"anyOf": [BOUNDED, {"type": "string"}]}, "json_schema.anyOf[1]: string"),
-    ({"$ref": "#/$defs/a", "$defs": {"a": BOUNDED}}, "$ref is not supported"),
+    ({"$ref": "#/$defs/a", "$defs": {"a": BOUNDED}}, "is not supported"),
     ({"type": ["string", "null"], "maxLength": 3}, "give one `type`"),
     ({}, "give one `type`"),
     ({"type": "strong"}, "json_schema.type: 'strong' is not valid"),

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.manifests import match_labels, parse_manifest
+from shared.characters import is_deceptive
 from shared.problems import InvalidInput, Malformed, Problem
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
-ROWS = st.dictionaries(TEXT, st.none() | TEXT, min_size=1, max_size=8)
+LABEL = TEXT.filter(lambda text: not any(map(is_deceptive, text)))
+ROWS = st.dictionaries(TEXT, st.none() | LABEL, min_size=1, max_size=8)
 
 
 @given(rows=ROWS)

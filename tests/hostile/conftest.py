@@ -1,0 +1,78 @@
+"""A gateway to attack: real, on loopback, on SQLite and on Postgres; and a watch over what an attack may not touch."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from tests.contract.gateway_under_test import Gateway, serve_gateway
+
+MAX_SECONDS = 15.0  # of one case, on the processor; the slowest takes five
+MAX_GROWTH = 450 * 1024**2  # bytes of memory at the worst moment of a case
+STORED = re.compile(r"images/[0-9a-f]{2}/[0-9a-f]{64}\.png")
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway under its default limits; no worker runs."""
+    directory = tmp_path_factory.mktemp("attacked")
+    url = None
+    if request.param == "postgres":
+        server = make_url(request.getfixturevalue("postgres_url"))
+        name = f"hostile_{next(_numbers)}"
+        engine = create_engine(server, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name} TEMPLATE template"))
+        engine.dispose()
+        url = server.set(database=name).render_as_string(hide_password=False)
+    with serve_gateway(directory, url) as served:
+        served.client.timeout = 120  # on a busy machine
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def watch(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a case that takes long or much memory, leaves temporary files, or writes beside the store's images."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark
+    started = time.process_time()
+    yield
+    assert time.process_time() - started < MAX_SECONDS
+    assert _memory("VmHWM") - before < MAX_GROWTH
+    assert not list(temporary.iterdir())
+    if "gateway" in request.fixturenames:
+        check_directory(request.getfixturevalue("gateway").directory)
+
+
+def check_directory(directory: Path) -> None:
+    """Beside its database the gateway writes images under their digests, and nothing else."""
+    for path in directory.rglob("*"):
+        if path.is_file() and not path.name.startswith("contrafact.db"):
+            assert STORED.fullmatch(path.relative_to(directory / "objects").as_posix()), path
+
+
+def refused(reply: httpx.Response, status: int, words: str) -> None:
+    """The reply is a problem document of this status whose sentence has these words, and no secret or traceback."""
+    assert reply.status_code == status, reply.text[:2_000]
+    assert reply.headers["Content-Type"] == "application/problem+json"
+    detail = reply.json()["detail"]
+    assert words in detail, detail[:2_000]
+    assert len(reply.content) < 20_000
+    assert "Traceback" not in reply.text
+
+
+def _memory(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name + ":"))
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,68 @@
+"""Hostile image files: refused in words, each by itself; kept ones are their pixels and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import httpx
+import numpy as np
+import pytest
+
+from gateway.tables import Job
+from shared.images import canonical, decode
+from shared.problems import Problem
+from tests.contract.gateway_under_test import Gateway, picture
+from tests.hostile.conftest import refused
+from tests.hostile.pictures import KEPT, PAYLOAD, REFUSED, Kept, Refused
+
+
+def put(gateway: Gateway, data: bytes) -> httpx.Response:
+    return gateway.client.put(f"/images/{hashlib.sha256(data).hexdigest()}", content=data)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+@pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
+def test_a_hostile_picture_is_refused_in_words(gateway: Gateway, case: Refused) -> None:
+    refused(put(gateway, case.build()), case.status, case.words)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+@pytest.mark.parametrize("case", KEPT, ids=lambda case: case.name)
+@pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
+def test_an_odd_picture_is_kept_as_its_pixels_alone(gateway: Gateway, case: Kept) -> None:
+    reply = put(gateway, case.build())
+    assert reply.status_code == 200, reply.text
+    kept = gateway.client.get(f"/images/{reply.json()['digest']}")
+    assert np.array_equal(decode(kept.content), case.pixels())
+    assert kept.content == canonical(case.build()).png
+    assert not any(part in kept.content for part in (b"script", b"<?php", b"PK\3\4", b"eXIf", b"iCCP", PAYLOAD))
+    assert kept.headers["Content-Type"] == "image/png"
+    assert kept.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
+def test_in_a_job_each_hostile_picture_fails_alone(gateway: Gateway) -> None:
+    files = [("images", (case.name, case.build())) for case in REFUSED] + [("images", ("good.png", picture(1)))]
+    reply = gateway.client.post("/jobs", files=files, data={"spec": json.dumps({"task": "name it", "models": []})})
+    assert reply.status_code == 202, reply.text
+    assert reply.json()["progress"]["images"]["failed"] == len(REFUSED)
+    with gateway.parts.sessions() as session:
+        *failed, good = session.get_one(Job, reply.json()["id"]).source_images
+        assert good.state == "pending"
+        for row, case in zip(failed, REFUSED, strict=True):
+            assert (row.file_name, row.state, row.digest) == (case.name, "failed", None)
+            assert case.words in row.failure
+
+
+@pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
+def test_a_file_beyond_the_limit_is_refused_before_it_is_read(gateway: Gateway) -> None:
+    refused(put(gateway, bytes(20 * 1024**2 + 1)), 413, "larger than 20,971,520 bytes")
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_services_refuse_it_too(case: Refused) -> None:
+    with pytest.raises(Problem) as raised:
+        decode(case.build())
+    assert raised.value.status == case.status
+    assert case.words in raised.value.detail
