@@ -39,7 +39,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """OpenStack Swift on a free port of loopback. Skips where it cannot be installed; under CI that is a failure."""
     directory = tmp_path_factory.mktemp("swift")
     _refuse_without_attributes(directory)
-    with _running(_python_with_swift(), directory, "test:tester", "testing") as server:
+    with _running(python_with_swift(), directory, "test:tester", "testing") as server:
         yield server
 
 
@@ -65,7 +65,7 @@ def _running(python: Path, directory: Path, access_key: str, secret_key: str) ->
         process.communicate()
 
 
-def _python_with_swift() -> Path:
+def python_with_swift() -> Path:
     """The Python of the environment. Of two test runs that want it at once, one makes it and one waits."""
     python, made_of = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "made-of"
     wanted = f"{sys.version}\n{REQUIREMENTS.read_text()}"

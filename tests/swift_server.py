@@ -2,9 +2,11 @@
 
 Runs under the Python that has Swift (`tests/s3_server.py` starts it), not under ours:
 
-    python swift_server.py DIRECTORY ACCESS_KEY SECRET_KEY
+    python swift_server.py DIRECTORY ACCESS_KEY SECRET_KEY [PORT] [FREE]
 
-Prints the port of the S3 API once all four listen, and ends when its stdin does: with whoever started it.
+Prints the port of the S3 API once all four listen (a free one, unless PORT says which), and ends when its stdin does:
+with whoever started it. Started again on the same directory, after whatever end, it has the same objects. FREE is the
+share of the disk that it leaves free: with `100%` it is full.
 """
 
 from __future__ import annotations
@@ -21,18 +23,19 @@ FILTERS = (
 )
 
 
-def main(directory: Path, access_key: str, secret_key: str) -> None:
+def main(directory: Path, access_key: str, secret_key: str, port: int = 0, free: str = "0") -> None:
     """Serve until stdin ends. All objects and settings lie in `directory`, whose filesystem has user xattrs."""
     utils.monkey_patch()
-    (directory / "devices" / "disk").mkdir(parents=True)
+    (directory / "devices" / "disk").mkdir(parents=True, exist_ok=True)
     (directory / "swift.conf").write_text("[swift-hash]\nswift_hash_path_suffix = tests\n")
     # Bound before the rings name their ports, so that nobody else can take one in between.
-    sockets = {name: eventlet.listen(("127.0.0.1", 0)) for name in (*BACKENDS, "proxy")}
+    sockets = {name: eventlet.listen(("127.0.0.1", 0)) for name in BACKENDS}
+    sockets["proxy"] = eventlet.listen(("127.0.0.1", port))
     ports = {name: socket.getsockname()[1] for name, socket in sockets.items()}
     for name in BACKENDS:
         write_ring(directory / f"{name}.ring.gz", ports[name])
-        (directory / f"{name}.conf").write_text(settings(directory, ports[name]) + backend_pipeline(name))
-    text = settings(directory, ports["proxy"]) + proxy_pipeline(access_key, secret_key)
+        (directory / f"{name}.conf").write_text(settings(directory, ports[name], free) + backend_pipeline(name))
+    text = settings(directory, ports["proxy"], free) + proxy_pipeline(access_key, secret_key)
     (directory / "proxy.conf").write_text(text)
     for name, socket in sockets.items():
         path = str(directory / f"{name}.conf")
@@ -54,7 +57,7 @@ def write_ring(path: Path, port: int) -> None:
     builder.get_ring().save(str(path))
 
 
-def settings(directory: Path, port: int) -> str:
+def settings(directory: Path, port: int, free: str) -> str:
     """What all four servers are told."""
     return f"""
 [DEFAULT]
@@ -63,7 +66,7 @@ bind_port = {port}
 swift_dir = {directory}
 devices = {directory}/devices
 mount_check = false
-fallocate_reserve = 0
+fallocate_reserve = {free}
 workers = 0
 log_level = WARNING
 node_timeout = 30
@@ -101,4 +104,4 @@ account_autocreate = true
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], *map(int, sys.argv[4:5]), *sys.argv[5:6])

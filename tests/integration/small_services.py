@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from shared.images import decode, encode
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import RenderReply, RenderRequest
+from shared.schemas.diffusion import EditEvaluations, EditReply, EditRequest, RenderReply, RenderRequest
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
@@ -46,10 +48,10 @@ ANSWERS: dict[str, Any] = {
 class SmallServices:
     """What the endpoints count and how a test makes them fail: `troubles` are raised once each, oldest first.
 
-    Each call takes `seconds`, and waits while `gate` is closed.
+    Each call takes `seconds` (or what a file says, now), and waits while `gate` is closed.
     """
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float | Path = 0.0) -> None:
         self.seconds = seconds
         self.calls: Counter[str] = Counter()
         self.troubles: list[Problem] = []
@@ -64,6 +66,7 @@ class SmallServices:
             "/v1/captions": self._captions,
             "/v1/generate": self._generate,
             "/v1/renderings": self._renderings,
+            "/v1/edits": self._edits,
             "/v1/predictions": self._predictions,
             "/v1/embeddings": self._embeddings,
             "/v1/structure": self._structure,
@@ -72,7 +75,7 @@ class SmallServices:
 
     def _called(self, name: str) -> None:
         self.gate.wait(30)
-        time.sleep(self.seconds)
+        time.sleep(float(self.seconds.read_text()) if isinstance(self.seconds, Path) else self.seconds)
         if self.troubles:
             raise self.troubles.pop(0)
         self.calls[name] += 1
@@ -135,6 +138,25 @@ class SmallServices:
             images=images, controls=dict.fromkeys(regions, control), keep_mask=None, evaluations=request.steps
         )
 
+    def _edits(self, request: EditRequest) -> EditReply:
+        self._called("edit")
+        source = decode(request.source.png)
+
+        def changed(prompt: str, fraction: float) -> ImagePayload:
+            seed = hashlib.sha256(f"{prompt}/{fraction}".encode()).digest()
+            noise = np.random.default_rng(list(seed)).integers(0, 60, source.shape)
+            return ImagePayload(png=encode(((source.astype(int) + noise) % 256).astype(np.uint8)))
+
+        return EditReply(
+            reconstruction=changed(request.caption, 1.0),
+            images=[[changed(edit.prompt, f) for f in request.self_fractions] for edit in request.edits],
+            attention=[],
+            keep_mask=None,
+            evaluations=EditEvaluations(inversion=request.steps, source=request.steps, edit=2 * request.steps),
+            caption=request.caption,
+            prompts=[edit.prompt for edit in request.edits],
+        )
+
     def _predictions(self, request: PredictRequest) -> PredictReply:
         self._called("predict")
         rows = []
@@ -152,6 +174,11 @@ class SmallServices:
     def _structure(self, request: StructureRequest) -> StructureReply:
         self._called("structure")
         return StructureReply(agreements=[1.0] * len(request.images))
+
+
+def create_app() -> FastAPI:
+    """All four services as an app, for uvicorn: a call takes the seconds that the file $SMALL_SECONDS_FILE holds."""
+    return SmallServices(Path(os.environ["SMALL_SECONDS_FILE"])).app
 
 
 @contextmanager

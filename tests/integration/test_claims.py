@@ -280,3 +280,37 @@ def test_failures_of_unknown_cause_wait_twice_as_long_each_time(sessions: Sessio
             image.not_before = None
     assert waits == [10, 20, 40, 80]
     assert row(sessions, "a-0").lost_leases == 4
+
+
+def test_a_small_job_behind_a_large_one_finishes_long_before_it(sessions: Sessions) -> None:
+    """Eight images in flight, each taking one turn; the ratio is of turns from a job's start to its last image."""
+    large, small, in_flight = 1_000, 10, 8
+    add_job(sessions, "large", images=large, minute=0)
+    held: list[Lease] = []
+    ended: Counter[str] = Counter()
+    last: dict[str, int] = {}
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        with sessions.begin() as session:
+            for lease in held:
+                assert finish(session, lease)
+                ended[lease.job_id] += 1
+                last[lease.job_id] = turns
+        with sessions.begin() as session:
+            held[:] = [lease for _ in range(in_flight) if (lease := claim(session, LEASE)) is not None]
+        turns += 1
+
+    for _ in range(5):  # the large job has every place before the small one comes
+        turn()
+    add_job(sessions, "small", images=small, minute=1)
+    begun = turns
+    while held:
+        turn()
+    assert ended == {"large": large, "small": small}
+    waited, alone = last["small"] - begun, -(-small // in_flight)
+    ratio = last["large"] / waited
+    print(f"{small} images behind {large}: done in {waited} turns ({alone} if alone), {ratio:.0f} times faster")
+    assert waited <= 2 * alone + 1
+    assert ratio > 20

@@ -6,12 +6,14 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import select
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, select
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from gateway.database import Sessions, database_now, migrate
+from gateway.database import Sessions, database_now, migrate, migration_config
 from gateway.events import add_event
 from gateway.tables import Event, Job, Owner, SourceImage, Table
 from tests.integration.rows import add_job
@@ -24,6 +26,32 @@ def test_migrations_make_exactly_the_tables(sessions: Sessions) -> None:
 
 def test_migrating_twice_changes_nothing(sessions: Sessions) -> None:
     migrate(sessions.kw["bind"])
+
+
+def test_migrations_go_down_to_nothing_and_up_again_revision_by_revision(sessions: Sessions) -> None:
+    engine = sessions.kw["bind"]
+    with engine.begin() as connection:
+        revisions = list(ScriptDirectory.from_config(migration_config(connection)).walk_revisions())
+    assert len({revision.down_revision for revision in revisions}) == len(revisions), "one line, without branches"
+    for revision in revisions:
+        with engine.begin() as connection:
+            assert MigrationContext.configure(connection).get_current_revision() == revision.revision
+            command.downgrade(migration_config(connection), str(revision.down_revision or "base"))
+    assert set(inspect(engine).get_table_names()) == {"alembic_version"}
+    for revision in reversed(revisions):
+        with engine.begin() as connection:
+            command.upgrade(migration_config(connection), revision.revision)
+    test_migrations_make_exactly_the_tables(sessions)
+
+
+def test_migrating_with_rows_keeps_them(sessions: Sessions) -> None:
+    add_job(sessions, "j", images=2)
+    engine = sessions.kw["bind"]
+    with engine.begin() as connection:
+        command.downgrade(migration_config(connection), "0001")
+    migrate(engine)
+    with sessions() as session:
+        assert [image.state for image in session.get_one(Job, "j").source_images] == ["pending"] * 2
 
 
 def test_times_come_back_as_utc(sessions: Sessions) -> None:

@@ -1,0 +1,254 @@
+"""Kill every part of a deployed system at random moments: nothing is lost, there twice, or left over.
+
+A job is done undisturbed, deleted, and cleared away; the same request under the same key then names everything alike.
+While it is done again, parts are killed: gateway, workers, model services, Redis (which loses its messages), Postgres
+(which recovers from its log) and the S3 server. What the job comes to must be equal, row for row. KILLS and SEED in the
+environment (`make chaos KILLS=500 SEED=3`) make it another run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from gateway.client import Client
+from gateway.housekeeping import Graces, keep_house
+from gateway.tables import Counterfactual, Event, Image, Prediction, RecordedCall, Report, SourceImage, Table
+from shared.images import encode
+from shared.problems import Problem
+from shared.schemas.jobs import JobDetail, JobSpec
+from shared.storage import image_key
+from tests.deployment import TINY, Deployment, Part, deployed, small
+from tinyworld.demo_images import write_demo_images
+
+KILLS = int(os.environ.get("KILLS", "60"))
+SEED = int(os.environ.get("SEED", "1"))
+AT_ONCE = Graces(0, 0)
+PATIENCE_SECONDS = 1800.0
+SLOW, QUICK = "1.5", "0.02"
+QUICK_LEASES = {
+    "CONTRAFACT_LEASE_SECONDS": "8",
+    "CONTRAFACT_LEASE_RENEWAL_SECONDS": "1.5",
+    "CONTRAFACT_SWEEP_SECONDS": "1",
+    "CONTRAFACT_PAUSE_SECONDS": "0.3",
+    "CONTRAFACT_SERVICE_WAIT_SECONDS": "30",
+    "CONTRAFACT_IMAGES_IN_FLIGHT": "4",
+}
+
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A job to be made again and again: under one key, so that its things always have the same ids."""
+
+    archive: Path
+    images: int
+    spec: JobSpec
+
+    @classmethod
+    def of(cls, directory: Path, pictures: Sequence[bytes], spec: JobSpec) -> Asked:
+        archive = directory / "pictures.zip"
+        with zipfile.ZipFile(archive, "w") as packed:
+            for number, picture in enumerate(pictures):
+                packed.writestr(f"{number}.png", picture)
+        return cls(archive, len(pictures), spec)
+
+    def post(self, client: Client) -> JobDetail:
+        return client.create_from_archive(self.spec, self.archive, None, key="chaos")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that a job comes to, by table: rows in the order of their keys."""
+
+    rows: Mapping[str, Sequence[tuple[Any, ...]]]
+
+    @classmethod
+    def read(cls, deployment: Deployment) -> Outcome:
+        chosen: dict[type[Table], Sequence[str]] = {
+            Counterfactual: (),
+            Prediction: (),
+            SourceImage: ("id", "position", "digest", "state", "failure", "attempts"),
+            RecordedCall: ("key", "reply"),
+            Report: ("job_id", "metrics"),
+        }
+        with deployment.sessions() as session:
+            rows = {
+                table.__tablename__: [
+                    tuple(row)
+                    for row in session.execute(
+                        sa.select(*([table.__table__.c[name] for name in names] or table.__table__.c)).order_by(
+                            *table.__table__.primary_key
+                        )
+                    )
+                ]
+                for table, names in chosen.items()
+            }
+            told = session.execute(sa.select(Event.kind, Event.payload).order_by(Event.sequence)).all()
+        rows["events"] = sorted((kind, json.dumps(payload, sort_keys=True)) for kind, payload in told)
+        return cls(rows)
+
+
+class Chaos:
+    """Who kills what, when: each part equally often, in an order and at moments that follow from the seed."""
+
+    def __init__(self, deployment: Deployment, seed: int) -> None:
+        self.deployment = deployment
+        self.moments = random.Random(seed)
+        self.killed: Counter[str] = Counter()
+        self.line: list[Part] = []
+
+    def kill_one(self) -> None:
+        """Kill the next part; half of the time the others are left in peace until it is back."""
+        if not self.line:
+            self.line = list(self.deployment.parts.values())
+            self.moments.shuffle(self.line)
+        part = self.line.pop()
+        if not part.alive:
+            part.wait()
+        time.sleep(self.moments.uniform(0.0, 1.0))
+        part.kill()
+        self.killed[part.name] += 1
+        time.sleep(self.moments.choice([0.0, 0.0, 0.5]))
+        part.start()
+        self.deployment.restart_dead()
+        if self.moments.random() < 0.5:
+            part.wait()
+
+
+def patiently(look: Callable[[], Seen], deployment: Deployment) -> Seen:
+    """What is seen once nothing is in the way; parts that ended by themselves are started meanwhile."""
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return look()
+        except (Problem, DBAPIError):
+            assert time.monotonic() < give_up, "the system did not come back"
+            deployment.restart_dead()
+            time.sleep(0.3)
+
+
+def finished_share(deployment: Deployment) -> float:
+    """The share of source images that are done."""
+    with deployment.sessions() as session:
+        done = sa.func.sum(sa.case((SourceImage.state == "done", 1.0), else_=0.0))
+        return float(session.execute(sa.select(done / sa.func.count())).scalar_one() or 0.0)
+
+
+def finish(deployment: Deployment, asked: Asked) -> None:
+    job = patiently(lambda: asked.post(deployment.client), deployment).id
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while (now := patiently(lambda: deployment.client.job(job), deployment)).state == "running":
+        assert time.monotonic() < give_up, f"the job did not finish: {now.progress}"
+        deployment.restart_dead()
+        time.sleep(0.3)
+    assert now.state == "done"
+    assert now.progress.images.done == asked.images, now.failures
+
+
+def clear_away(deployment: Deployment, asked: Asked) -> None:
+    """Delete the job; then nothing of it must be left, neither row nor object."""
+    deployment.client.delete(asked.post(deployment.client).id)
+    keep_house(deployment.sessions, deployment.store, AT_ONCE)
+    assert list(deployment.store.iterate()) == []
+    with deployment.sessions() as session:
+        for table in (Image, RecordedCall, Counterfactual, Prediction, Report):
+            assert session.scalar(sa.select(sa.func.count()).select_from(table)) == 0, table
+
+
+def no_orphans(deployment: Deployment) -> None:
+    """After housekeeping without grace the store holds what rows refer to, and all of it."""
+    keep_house(deployment.sessions, deployment.store, AT_ONCE)
+    with deployment.sessions() as session:
+        wanted = {image_key(digest) for digest in session.scalars(sa.select(Image.digest))}
+        wanted |= set(session.scalars(sa.select(Report.object_key)))
+        used = set(session.scalars(sa.select(SourceImage.digest))) | set(
+            session.scalars(sa.select(Counterfactual.image_digest))
+        )
+        used |= set(session.scalars(sa.select(Counterfactual.control_digest)))
+    assert {item.key for item in deployment.store.iterate()} == wanted
+    assert {image_key(digest) for digest in used if digest} == {key for key in wanted if key.startswith("images/")}
+
+
+def run(deployment: Deployment, asked: Asked, kills: int, pace: Callable[[bool], None]) -> None:
+    """The whole trial; `pace` makes the services slow where the job runs ahead of the kills."""
+    pace(False)
+    finish(deployment, asked)
+    undisturbed = Outcome.read(deployment)
+    clear_away(deployment, asked)
+    chaos = Chaos(deployment, SEED)
+    began = time.monotonic()
+    pace(True)
+    job = patiently(lambda: asked.post(deployment.client), deployment).id
+    shares = []
+    for number in range(kills):
+        shares.append(patiently(lambda: finished_share(deployment), deployment))
+        pace(shares[-1] > number / kills)
+        chaos.kill_one()
+    lasted = time.monotonic() - began
+    state = patiently(lambda: deployment.client.job(job), deployment).state
+    pace(False)
+    finish(deployment, asked)
+    seconds = time.monotonic() - began
+    lost = lost_leases(deployment)
+    print(
+        f"{sum(chaos.killed.values())} kills in {lasted:.0f} s (seed {SEED}): {dict(sorted(chaos.killed.items()))}; "
+        f"job {state} after the last, finished after {seconds:.0f} s; share done at each quarter of the kills "
+        f"{[round(shares[len(shares) * quarter // 4], 2) for quarter in range(4)]}; {lost} leases lost over "
+        f"{asked.images} images, none of them failed"
+    )
+    assert sum(share < 1.0 for share in shares) > 0.8 * kills, "the kills came too late to mean anything"
+    after = Outcome.read(deployment)
+    assert after.rows["counterfactuals"]
+    for table, rows in undisturbed.rows.items():
+        assert after.rows[table] == rows, f"{table} differ"
+    no_orphans(deployment)
+    clear_away(deployment, asked)
+
+
+def lost_leases(deployment: Deployment) -> int:
+    with deployment.sessions() as session:
+        return session.scalar(sa.select(sa.func.sum(SourceImage.lost_leases))) or 0
+
+
+@pytest.mark.slow
+def test_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
+    pictures = np.random.default_rng(3).integers(0, 255, (24, 12, 12, 3)).astype(np.uint8)
+    spec = JobSpec(task="name the vehicle", models=["m1", "m2"], ground_truth="none")
+    asked = Asked.of(tmp_path, [encode(picture) for picture in pictures], spec)
+    seconds = tmp_path / "seconds"
+    seconds.write_text(QUICK)
+
+    def pace(slow: bool) -> None:
+        part = tmp_path / "seconds.part"
+        part.write_text(SLOW if slow else QUICK)
+        part.replace(seconds)
+
+    with deployed(tmp_path, small(seconds), workers=2, environment=QUICK_LEASES) as deployment:
+        run(deployment, asked, KILLS, pace)
+
+
+@pytest.mark.slow
+def test_kills_of_the_real_small_models_change_nothing(tmp_path: Path) -> None:
+    write_demo_images(tmp_path / "images", ("bus", "car"), 2)
+    parameters = {"counterfactuals_per_image": 2, "max_keywords": 4, "alternatives_per_keyword": 2, "steps": 2}
+    methods = [{"name": "dillema", "parameters": parameters}]
+    spec = JobSpec.model_validate({"task": "classify the vehicle", "methods": methods, "seed": SEED})
+    asked = Asked.of(tmp_path, [path.read_bytes() for path in sorted((tmp_path / "images").glob("*.png"))], spec)
+    environment = {**QUICK_LEASES, "CONTRAFACT_LEASE_SECONDS": "30", "CONTRAFACT_SERVICE_WAIT_SECONDS": "300"}
+    with deployed(tmp_path, TINY, environment=environment) as deployment:
+        run(deployment, asked, 9, lambda slow: None)
