@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.methods import dillema
+from gateway.methods import dillema, reconstruction, shifts
 from gateway.methods.counterfactual import Method
+from gateway.methods.inverted import InversionParameters
 from shared.schemas.base import Contract
 
 
@@ -30,5 +31,22 @@ METHODS: dict[str, MethodSpec] = {
         summary="Caption, keywords that may change, alternatives, new captions, and images rendered from them under "
         "control of the source's structure.",
         revision=dillema.REVISION,
+    ),
+    "reconstruction": MethodSpec(
+        function=reconstruction.reconstruction,
+        parameters=InversionParameters,
+        title="Reconstruction",
+        paper="https://arxiv.org/abs/2305.19164",
+        summary="LANCE's control: the image inverted and regenerated with nothing changed.",
+        revision=reconstruction.REVISION,
+    ),
+    "shifts": MethodSpec(
+        function=shifts.shifts,
+        parameters=shifts.ShiftsParameters,
+        title="Shifts",
+        paper="https://arxiv.org/abs/2208.01626",
+        summary="Changes that you write (“at night”, “in the snow”), made in every image by inversion and "
+        "prompt-to-prompt.",
+        revision=shifts.REVISION,
     ),
 }

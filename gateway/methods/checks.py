@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.methods.counterfactual import Edit, Services, SourceImage, TaskDescription, Verdict
-from shared.schemas.diffusion import RenderReply
+from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedRequest, StructureRequest
 
 Thresholds = Mapping[str, Mapping[str, float]]  # check -> factor, or `default` for factors not listed -> lowest score
@@ -37,11 +38,20 @@ MAX_PROMPTS = 200  # a larger label set is asked with the first template only
 MAX_TEXTS = 256  # per message
 
 
+class Rendered(Protocol):
+    """Images of one source, and the mask of what must stay in it, as the editors answer them."""
+
+    @property
+    def images(self) -> list[ImagePayload]: ...
+    @property
+    def keep_mask(self) -> ImagePayload | None: ...
+
+
 def check_images(
     services: Services,
     source: SourceImage,
     task: TaskDescription,
-    reply: RenderReply,
+    reply: Rendered,
     edits: Sequence[Edit | None],
     thresholds: Thresholds,
 ) -> list[tuple[Verdict, Scores]]:
@@ -131,7 +141,7 @@ class _Embedded:
 
 
 def _embed(
-    services: Services, source: SourceImage, task: TaskDescription, reply: RenderReply, edits: Sequence[Edit | None]
+    services: Services, source: SourceImage, task: TaskDescription, reply: Rendered, edits: Sequence[Edit | None]
 ) -> _Embedded:
     captions = list(dict.fromkeys(text for edit in edits if edit for text in (edit.caption, edit.new_caption)))
     classes = _classes(source, task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from sqlalchemy import select
@@ -37,7 +37,12 @@ class Site:
         return Worker(QUICK, self.sessions, self.store, services, self.celery)
 
     def add_job(
-        self, job_id: str = "job", images: int = 3, models: tuple[str, ...] = ("m1", "m2"), seed: int = 0
+        self,
+        job_id: str = "job",
+        images: int = 3,
+        models: tuple[str, ...] = ("m1", "m2"),
+        seed: int = 0,
+        methods: Sequence[dict[str, object]] = METHODS,
     ) -> None:
         with self.sessions.begin() as session:
             session.merge(Owner(id=LOCAL_OWNER, name="local"))
@@ -52,7 +57,7 @@ class Site:
                     owner_id=LOCAL_OWNER,
                     task="name the vehicle",
                     classes=CLASSES,
-                    methods=METHODS,
+                    methods=list(methods),
                     models=list(models),
                     profile="tiny",
                     seed=seed,
