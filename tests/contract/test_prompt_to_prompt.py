@@ -160,7 +160,7 @@ def test_every_fraction_and_option_makes_an_image_of_its_own(editor: Editor) -> 
     """The reference code's sweep re-weights for its first value only."""
     inversion = editor.invert()
     weigh = {"weights": [PhraseWeight(phrase="blue car", weight=4)]}
-    blend = {"blend": LocalBlend(source_phrase="red car", phrase="blue car", threshold=0.9)}
+    blend = {"blend": LocalBlend(source_phrase="red car", phrase="blue car", threshold=0.999)}
     options: list[dict[str, object]] = [{}, {"attention": "refine"}, {"cross_fraction": 0.3}, weigh, blend]
     items = [target(inversion, BLUE, fraction, **option) for option in options for fraction in (0.0, 0.5, 1.0)]
     images = editor.edit(*items)
@@ -169,7 +169,7 @@ def test_every_fraction_and_option_makes_an_image_of_its_own(editor: Editor) -> 
 
 def test_local_blend_keeps_the_source_outside(editor: Editor) -> None:
     inversion = editor.invert()
-    blend = LocalBlend(source_phrase="red car", phrase="blue car", threshold=0.95, start=0)
+    blend = LocalBlend(source_phrase="red car", phrase="blue car", threshold=0.999, start=0)
     free, blended = editor.edit(target(inversion, BLUE), target(inversion, BLUE, blend=blend))
     kept = np.mean(np.abs(blended.astype(int) - inversion.reconstruction))
     assert kept < np.mean(np.abs(free.astype(int) - inversion.reconstruction))

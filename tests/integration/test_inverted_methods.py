@@ -1,0 +1,153 @@
+"""Reconstruction and shifts: which rows they give, what is asked once, what words refuse. Pictures are arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from gateway.catalogue import methods_listing
+from gateway.database import Sessions
+from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
+from gateway.methods.inverted import InversionParameters
+from gateway.methods.reconstruction import reconstruction
+from gateway.methods.shifts import Shift, ShiftsParameters, shifted, shifts
+from gateway.model_services import SERVICES, ModelServices
+from gateway.outcomes import load_rows, outcomes_of
+from gateway.tables import Counterfactual as Row
+from shared.images import encode
+from shared.profiles import load_profile
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import EditReply, EditRequest
+from shared.storage import DirectoryStore
+from tests.integration.small_services import CAPTION, CLASSES, SmallServices, serve
+from tests.integration.work_site import Site
+
+SOURCE = SourceImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
+TASK = TaskDescription("name the vehicle", tuple(CLASSES))
+NIGHT = {"phrase": "at night", "factor": "weather", "value": "night"}
+
+
+class Services(ModelServices):
+    """The plain clients, with a note of each request for edits."""
+
+    def edit(self, request: EditRequest) -> EditReply:
+        self.asked = [*getattr(self, "asked", []), request]
+        return super().edit(request)
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    with serve(SmallServices()) as url:
+        made = Services(dict.fromkeys(SERVICES, url))
+        yield made
+        made.close()
+
+
+def shifts_of(services: Services, **parameters: object) -> list[Counterfactual]:
+    return list(shifts(SOURCE, TASK, services, ShiftsParameters.model_validate(parameters), 1))
+
+
+def test_a_shift_stands_in_place_of_what_it_replaces_or_at_the_end_of_the_first_sentence() -> None:
+    night = Shift(phrase="at night", replaces=("in fog", "By Day"))
+    assert shifted("A bus by day. It stands.", night) == ("By Day", "A bus at night. It stands.")
+    assert shifted("A bus on holiday. It stands.", night) == ("", "A bus on holiday at night. It stands.")
+    assert shifted("A bus, No. 5 in town", night) == ("", "A bus, No. 5 in town at night")
+    assert shifted("A bus", night) == ("", "A bus at night")
+
+
+def test_all_shifts_and_their_null_arm_are_one_request(services: Services) -> None:
+    found = shifts_of(services, shifts=[NIGHT, {"phrase": "rainy", "replaces": ["sunny"]}], steps=4, self_fraction=0.5)
+    (asked,) = services.asked
+    prompts = [
+        "A red car on a street at night. It is a sunny day.",
+        "A red car on a street. It is a rainy day.",
+        CAPTION,
+    ]
+    assert [edit.prompt for edit in asked.edits] == prompts
+    assert (asked.caption, asked.self_fractions, asked.steps) == (CAPTION, [0.5], 4)
+    assert [(one.ordinal, one.arm, one.null_ordinal) for one in found] == [
+        (0, "edit", 2),
+        (1, "edit", 2),
+        (2, "null", None),
+    ]
+    assert [one.lineage["evaluations"] for one in found] == [8 + 3] * 3, "inversion and source row are shared out"
+    change = found[1].edit.changes[0] if found[1].edit else None
+    assert change is not None
+    assert (change.factor, change.from_value, change.to_value) == ("other", "sunny", "rainy")
+    assert all(one.scores["structure"] == 1.0 for one in found)
+
+
+def test_shifts_that_words_refuse_are_kept_and_never_rendered(services: Services) -> None:
+    refused = [
+        ({"phrase": "on a street"}, "no change"),
+        ({"phrase": "beside a bus"}, "other class"),
+        ({"phrase": "beside a red car"}, "class words"),
+        ({"phrase": "on a boat", "replaces": ["on a street"]}, "other class"),
+        ({"phrase": "a truck", "replaces": ["a red car"]}, "class kept"),
+    ]
+    found = shifts_of(services, shifts=[shift for shift, _ in refused])
+    assert [(one.verdict.check, one.image, one.null_ordinal) for one in found] == [
+        (check, None, None) for _, check in refused
+    ]
+    assert not hasattr(services, "asked"), "without an edit there is no inversion, and no null arm"
+    found = shifts_of(services, shifts=[refused[0][0], NIGHT])
+    assert [(one.arm, one.image is not None, one.null_ordinal) for one in found] == [
+        ("edit", False, None),
+        ("edit", True, 2),
+        ("null", True, None),
+    ]
+
+
+def test_shifts_are_judged_by_the_profiles_thresholds(services: Services) -> None:
+    (edit, null) = shifts_of(services, shifts=["at night"], thresholds={"structure": {"default": 1.1}})
+    assert (edit.verdict.accepted, edit.verdict.check) == (False, "structure")
+    assert null.verdict.accepted
+
+
+def test_shifts_are_refused_in_words_where_they_make_no_sense() -> None:
+    for wrong in ([], ["at night", "At night"], ["x" * 200], [{"phrase": "a", "colour": 1}]):
+        with pytest.raises(ValueError, match=r"shifts|phrase|colour"):
+            ShiftsParameters.model_validate({"shifts": wrong})
+
+
+def test_a_reconstruction_is_the_source_branch_and_has_the_source_for_null_arm(services: Services) -> None:
+    (one,) = reconstruction(SOURCE, TASK, services, InversionParameters(steps=4, inversion="null_text"), 1)
+    (asked,) = services.asked
+    assert (asked.edits, asked.inversion, asked.steps) == ([], "null_text", 4)
+    assert (one.arm, one.null_ordinal, one.verdict.accepted) == ("edit", None, True)
+    assert one.edit is not None
+    assert (one.edit.changes, one.edit.caption, one.edit.new_caption) == ((), CAPTION, CAPTION)
+    assert one.lineage["evaluations"] == 4
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_of_both_gives_rows_that_are_counted(sessions: Sessions, tmp_path: Path) -> None:
+    small = SmallServices()
+    with serve(small) as url:
+        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        site.add_job(
+            images=3, methods=[{"name": "reconstruction", "parameters": {}}, {"name": "shifts", "parameters": {}}]
+        )
+        site.worker().step()
+        assert site.state() == "done"
+        assert small.calls["edit"] == 6
+        with sessions() as session:
+            rows = load_rows(session, "job")
+            cells = session.scalars(select(Row.to_value).where(Row.method == "shifts", Row.arm == "edit")).all()
+        said = {row.counterfactual or row.source: row for row in rows.predictions if row.model == "m1"}
+        rebuilt, left_out = outcomes_of(rows, "reconstruction", said)
+        assert (len(rebuilt.source), left_out, rebuilt.cells) == (3, 0, {})
+        assert np.array_equal(rebuilt.null.predicted, rebuilt.original.predicted)
+        assert sorted(cells) == ["night"] * 3 + ["snow"] * 3
+        for client in site.clients:
+            client.close()
+
+
+def test_they_are_listed_with_their_parameters() -> None:
+    listed = {method.name: method for method in methods_listing(load_profile("tiny")).methods}
+    assert "null_text" in str(listed["reconstruction"].parameters)
+    assert listed["shifts"].parameters["properties"]["shifts"]["default"][0]["phrase"] == "at night"
