@@ -25,9 +25,14 @@ SECRETS = {
 
 def composed(*files: Path, variables: dict[str, str] | None = None) -> dict[str, Any]:
     """The services, networks and volumes of these files, the later over the earlier. Raises ValueError as `:?` says."""
+    return deepcopy(_composed(files, tuple((SECRETS if variables is None else variables).items())))
+
+
+@cache
+def _composed(files: tuple[Path, ...], variables: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for file in files:
-        rec_merge(merged, rec_subs(deepcopy(_read(file)), SECRETS if variables is None else variables))
+        rec_merge(merged, rec_subs(deepcopy(_read(file)), dict(variables)))
     return merged
 
 
