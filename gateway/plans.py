@@ -17,5 +17,7 @@ def sensitivity_of(labels: Iterable[str | None], methods: Sequence[Mapping[str, 
 
 
 def _edits(parameters: Mapping[str, Any]) -> int:
-    """How many changes of one image a method proposes."""
-    return int(parameters.get("counterfactuals_per_image", 1)) * int(parameters.get("edits_per_counterfactual", 1))
+    """How many changes of one image a method proposes; DILLEMA's default where its parameters do not say."""
+    if "shifts" in parameters:
+        return len(parameters["shifts"])
+    return int(parameters.get("counterfactuals_per_image", 4)) * int(parameters.get("edits_per_counterfactual", 1))

@@ -71,6 +71,15 @@ def test_wilson_with_its_mended_ends_covers_rare_events_too(n: int) -> None:
         assert binom.pmf(np.arange(n + 1), n, p)[held].sum() > 0.91
 
 
+@pytest.mark.parametrize("n", [12, 40, 80])
+def test_a_rate_over_independent_images_covers_at_every_rate(n: int) -> None:
+    """Exactly, by adding up the binomial distribution."""
+    rates = [clustered_rate(np.arange(n) < count, np.arange(n)) for count in range(n + 1)]
+    for p in np.linspace(0.002, 0.998, 300):
+        held = [rate.low <= p <= rate.high for rate in rates]
+        assert binom.pmf(np.arange(n + 1), n, p)[held].sum() > 0.93
+
+
 def test_siblings_widen_a_rate_and_do_not_where_they_are_independent() -> None:
     random = np.random.default_rng(8)
     of_source = random.random(40) < 0.3
