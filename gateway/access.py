@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from urllib.parse import quote, urlsplit
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import RedirectResponse, Response
@@ -34,6 +34,8 @@ LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
 MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images
 LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are paid for by the lump
+
+DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)
 
 COOKIE = "contrafact_session"
 TOKEN_COOKIE = "contrafact_csrf"  # readable by our scripts, which send it back in the header below
@@ -61,7 +63,7 @@ class Access:
         except Problem as problem:
             await _refusal(problem, scope, headers)(scope, receive, send)
             return
-        except OperationalError as error:
+        except DATABASE_AWAY as error:
             logger.warning("the database does not answer: %s", error)
             await no_database().response(scope["path"])(scope, receive, send)
             return

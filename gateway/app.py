@@ -10,9 +10,8 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
-from sqlalchemy.exc import OperationalError
 
-from gateway.access import Access, no_database
+from gateway.access import DATABASE_AWAY, Access, no_database
 from gateway.api import catalogue, events, images, jobs, results
 from gateway.api.examples import EXAMPLES
 from gateway.api.requests import problems as problem_responses
@@ -64,7 +63,13 @@ def create_app(parts: Parts | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
-        responses=problem_responses(s401="no valid API key", s403="not from here", s422="not what the contract allows"),
+        responses=problem_responses(
+            s400="cannot be read",
+            s401="no valid API key",
+            s403="not from here, or not with this key",
+            s422="not what the contract allows",
+            s429="this key's limit is reached; Retry-After says until when",
+        ),
     )
     app.state.parts = parts
     for module in (jobs, results, events, images, catalogue):
@@ -74,7 +79,8 @@ def create_app(parts: Parts | None = None) -> FastAPI:
     app.include_router(catalogue.health)
     app.add_api_route("/metrics", partial(_prometheus, registry), include_in_schema=False)
     problems.install(app)
-    app.add_exception_handler(OperationalError, _on_database_trouble)
+    for trouble in DATABASE_AWAY:
+        app.add_exception_handler(trouble, _on_database_trouble)
     app.add_middleware(Access, parts=parts)
     app.add_middleware(AccessLog, service="gateway", registry=registry)
     _complete_openapi(app)

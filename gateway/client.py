@@ -10,7 +10,7 @@ from typing import IO, TypeVar
 
 import httpx
 
-from shared.problems import DependencyFailed, NotReady, from_reply
+from shared.problems import DependencyFailed, NotReady, Overloaded, from_reply
 from shared.schemas.base import Contract
 from shared.schemas.jobs import (
     CounterfactualView,
@@ -28,6 +28,7 @@ from shared.schemas.jobs import (
 RETRY_SECONDS = 1.0
 MAX_RETRIES = 30
 START_PATIENCE_SECONDS = 600.0
+LIMIT_PATIENCE_SECONDS = 600.0
 DRY_RUN = {"dry_run": "true"}
 
 Answered = TypeVar("Answered", bound=Contract)
@@ -194,18 +195,27 @@ class Client:
         return answered.model_validate_json(self._send(asked).content)
 
     def _send(self, request: httpx.Request, allowed: int | None = None) -> httpx.Response:
-        """The reply, if it is a success or has the allowed status."""
+        """The reply, if it is a success or has the allowed status. A key's limit is waited for, up to a while."""
+        give_up = time.monotonic() + LIMIT_PATIENCE_SECONDS
+        while True:
+            reply = self._send_once(request)
+            if reply.is_success or reply.status_code == allowed:
+                return reply
+            problem = from_reply(reply.status_code, reply.content, reply.headers.get("Retry-After"))
+            pause = problem.retry_after or RETRY_SECONDS
+            if not isinstance(problem, Overloaded) or time.monotonic() + pause > give_up:
+                raise problem
+            time.sleep(pause)
+
+    def _send_once(self, request: httpx.Request) -> httpx.Response:
         try:
-            reply = self._http.send(request)
+            return self._http.send(request)
         except httpx.ConnectError as error:
             raise Unreachable(
                 f"nobody answers at {self._http.base_url}; start `contrafact serve`, or set CONTRAFACT_URL"
             ) from error
         except httpx.TransportError as error:
             raise Unreachable(f"the connection to {self._http.base_url} broke off: {error!r}") from error
-        if reply.is_success or reply.status_code == allowed:
-            return reply
-        raise from_reply(reply.status_code, reply.content, reply.headers.get("Retry-After"))
 
 
 def _idempotency(key: str | None) -> dict[str, str]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ from sqlalchemy.sql.functions import GenericFunction
 from gateway.database import database_now, insert_missing
 from gateway.tables import LOCAL_OWNER, ApiKey, Login, Owner, utc_now
 from shared.problems import Overloaded
+from shared.seeds import derive_id
 
 Scope = Literal["submit", "review", "admin"]
 SCOPES: tuple[Scope, ...] = ("submit", "review", "admin")
@@ -100,19 +100,13 @@ def create_key(
             "a key is cf_ and at least 43 letters, digits, _ or -; `openssl rand -hex 32` makes a good rest"
         )
     owner = session.scalar(select(Owner).where(Owner.name == owner_name))
-    if owner is None:
-        owner = Owner(id=uuid.uuid4().hex, name=owner_name)
-        session.add(owner)
-        session.flush()
+    owner_id = owner.id if owner else derive_id("owner", owner_name)
+    insert_missing(session, Owner, [{"id": owner_id, "name": owner_name}])
     key = key or PREFIX + secrets.token_urlsafe(32)
-    known = session.get(ApiKey, hash_of(key))
-    if known is None:
-        row = ApiKey(hash=hash_of(key), owner_id=owner.id, name=name, scopes=[s for s in SCOPES if s in scopes])
-        row.requests_per_minute = limits.requests_per_minute
-        row.bytes_per_hour = limits.bytes_per_hour
-        row.max_request_bytes = limits.max_request_bytes
-        session.add(row)
-    elif known.owner_id != owner.id or known.revoked_at is not None:
+    row = {"hash": hash_of(key), "owner_id": owner_id, "name": name, "scopes": [s for s in SCOPES if s in scopes]}
+    insert_missing(session, ApiKey, [{**row, **asdict(limits)}])
+    known = session.get_one(ApiKey, hash_of(key), populate_existing=True)
+    if known.owner_id != owner_id or known.revoked_at is not None:
         raise KeyRefused("this key is another owner's, or was revoked; take a new one")
     return key
 

@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, g
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
 from gateway.database import Sessions, reading
 from gateway.tables import Job, JobState, SourceImage, SourceImageState
@@ -59,7 +59,7 @@ class Work(Collector):
             if time.monotonic() - self._asked > FRESH_SECONDS:
                 try:
                     self._counted = self._count()
-                except OperationalError:
+                except (OperationalError, InterfaceError, TimeoutError):
                     self._counted = []
                 self._asked = time.monotonic()
             yield from self._counted

@@ -11,9 +11,8 @@ from threading import Thread
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
 
-from gateway.access import no_database
+from gateway.access import DATABASE_AWAY, no_database
 from gateway.database import Sessions, reading
 from gateway.metrics import exposition
 from gateway.parts import Parts
@@ -30,7 +29,7 @@ def database_answers(sessions: Sessions) -> None:
     try:
         with reading(sessions) as session:
             session.execute(select(1))
-    except OperationalError as error:
+    except DATABASE_AWAY as error:
         raise no_database() from error
 
 

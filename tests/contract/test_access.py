@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from gateway.client import Client
 from gateway.keys import SCOPES, Limits, Scope, create_key, revoke_key
 from gateway.tables import ApiKey
 from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
@@ -107,13 +108,19 @@ def test_requests_beyond_a_keys_own_limit_are_429_and_say_when_to_come_back(lock
     assert locked.client.get("/jobs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
 
 
+def test_our_own_client_waits_for_its_limit(locked: Gateway) -> None:
+    key = bearer(locked, requests_per_minute=120)["Authorization"].removeprefix("Bearer ")
+    client = Client(str(locked.client.base_url), key)
+    for _ in range(122):  # a place comes free twice a second
+        client.jobs()
+    client.close()
+
+
 def test_bytes_are_booked_before_and_while_they_come(locked: Gateway) -> None:
     mine = bearer(locked, bytes_per_hour=150_000) | {"Content-Type": "multipart/form-data; boundary=x"}
-    sent = []
 
     def chunks() -> Iterator[bytes]:
-        for _ in range(30):
-            sent.append(10_000)
+        for _ in range(5):
             yield bytes(10_000)
 
     assert locked.client.post("/jobs", content=bytes(100_000), headers=mine).status_code == 400  # no form
