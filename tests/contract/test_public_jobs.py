@@ -274,10 +274,10 @@ def test_cancel_and_delete(gateway: Gateway) -> None:
 
 
 def test_the_catalogue(gateway: Gateway) -> None:
-    (method,) = gateway.client.get("/methods").json()["methods"]
-    assert method["name"] == "dillema"
-    assert method["default"]
-    assert method["parameters"]["properties"]["counterfactuals_per_image"]["default"] == 4
+    methods = {method["name"]: method for method in gateway.client.get("/methods").json()["methods"]}
+    assert [name for name, method in methods.items() if method["default"]] == ["dillema"]
+    assert {"reconstruction", "shifts"} <= set(methods)
+    assert methods["dillema"]["parameters"]["properties"]["counterfactuals_per_image"]["default"] == 4
     models = gateway.client.get("/models").json()["models"]
     assert [model["name"] for model in models if model["default"]] == [
         "street-classifier",

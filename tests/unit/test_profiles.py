@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.methods import METHODS
 from gateway.methods.dillema import DillemaParameters
 from shared.profiles import Profile, ProfileError, load_profile, shipped_profiles
 from shared.weights import REPOSITORY, Server, Weights, digest_folder
@@ -46,6 +47,8 @@ def test_hub_weights_are_pinned_by_commit_and_licensed(name: str) -> None:
 @pytest.mark.parametrize("name", shipped_profiles())
 def test_default_parameters_are_ones_that_the_method_takes(name: str) -> None:
     profile = load_profile(name)
+    for method, chosen in profile.methods.items():
+        METHODS[method].parameters.model_validate(chosen)
     parameters = DillemaParameters.model_validate(profile.methods.get("dillema", {}))
     assert parameters.control in profile.diffusion.controlnets
     assert parameters.control_region == "full" or profile.diffusion.segmenter is not None

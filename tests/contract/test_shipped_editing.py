@@ -1,0 +1,78 @@
+"""Inversion and editing with the shipped generator, whose text and image branches are trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from diffusion_service.attention import install
+from diffusion_service.editors.controlnet import Source
+from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
+from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
+from diffusion_service.geometry import fit
+from diffusion_service.stable_diffusion import StableDiffusion, load
+from shared.images import Pixels, digest
+from shared.profiles import load_profile
+from shared.schemas.diffusion import PromptEdit
+from tinyworld.captions import caption
+from tinyworld.render import render
+from tinyworld.world import sample_scene
+
+pytestmark = pytest.mark.slow
+
+STEPS, GUIDANCE = 25, 2.5
+KEY = InversionKey(128, 128, STEPS, 1.0, "direct", "none", 1.0)
+SCENES = [sample_scene("final-test", number, allow_withheld=False) for number in (3, 8)]
+
+
+@pytest.fixture(scope="module")
+def weights() -> StableDiffusion:
+    diffusion = load_profile("tiny").diffusion
+    weights = load(diffusion.base, diffusion.controlnets["canny"], device="cpu")
+    install(weights.unet)
+    return weights
+
+
+def items(weights: StableDiffusion) -> list[InversionItem]:
+    made = []
+    for scene in SCENES:
+        image = np.ascontiguousarray(render(scene).image)
+        geometry = fit(128, 128, 128, weights.multiple)
+        made.append(InversionItem(Source(image, geometry, digest(image)), caption(scene, 1)))
+    return made
+
+
+def psnr(first: Pixels, second: Pixels) -> float:
+    return float(10 * np.log10(255**2 / np.mean((first.astype(float) - second.astype(float)) ** 2)))
+
+
+def test_null_text_reconstructs_within_half_a_decibel_of_the_round_trip(weights: StableDiffusion) -> None:
+    inverter = Inverter(weights, lambda *_: None, lambda _: None)
+    asked = items(weights)
+    direct = inverter.invert(KEY, asked)
+    null_text = inverter.invert(replace(KEY, guidance=GUIDANCE, inversion="null_text"), asked)
+    for item, exact, near in zip(asked, direct, null_text, strict=True):
+        assert isinstance(exact, Inversion)
+        assert isinstance(near, Inversion)
+        with torch.no_grad():
+            round_trip = weights.pictures(weights.encode(item.source.image))[0]
+        assert np.array_equal(exact.reconstruction, round_trip)
+        assert psnr(near.reconstruction, item.source.image) > psnr(round_trip, item.source.image) - 0.5
+
+
+def test_a_new_prompt_changes_the_picture_more_than_the_old_one(weights: StableDiffusion) -> None:
+    inverter = Inverter(weights, lambda *_: None, lambda _: None)
+    inversions = [one for one in inverter.invert(KEY, items(weights)) if isinstance(one, Inversion)]
+    asked = [
+        EditItem(inversion, PromptEdit(prompt=caption(scene.changed(weather=weather), 1)), 0.5)
+        for inversion, scene in zip(inversions, SCENES, strict=True)
+        for weather in (scene.weather, "snow")
+    ]
+    key = EditKey(128, 128, STEPS, GUIDANCE, None)
+    edited = [one.image for one in PromptToPromptEditor(weights).edit(key, asked) if isinstance(one, Edited)]
+    for number, inversion in enumerate(inversions):
+        null, snow = edited[2 * number : 2 * number + 2]
+        assert psnr(null, inversion.reconstruction) > psnr(snow, inversion.reconstruction) + 1
