@@ -97,9 +97,9 @@ def cell_name(cell: Cell) -> str:
 
 
 def change_name(change: ChangeView) -> str:
-    """ "weather: day → night"; only "weather: day" where nothing to change it to was asked for."""
+    """ "weather: day → night"; "weather: → night" where the phrase was added; "weather: day" where it only was to go."""
     old, new = change.from_value or change.from_phrase, change.to_value or change.to_phrase
-    return f"{change.factor}: {old} → {new}" if new else f"{change.factor}: {old}"
+    return f"{change.factor}: " + (f"{old} → {new}".strip() if new else old)
 
 
 def holds(opinion: PredictionView | None, expected: str | None) -> bool | None:
