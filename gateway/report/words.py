@@ -97,7 +97,7 @@ def cell_name(cell: Cell) -> str:
 
 
 def change_name(change: ChangeView) -> str:
-    """ "weather: day → night"; "weather: → night" where the phrase was added; "weather: day" where it only was to go."""
+    """ "weather: day → night"; "weather: → night" where the phrase was added; "weather: day" where it was to go."""
     old, new = change.from_value or change.from_phrase, change.to_value or change.to_phrase
     return f"{change.factor}: " + (f"{old} → {new}".strip() if new else old)
 
