@@ -25,7 +25,7 @@ def install(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     command = [sys.executable, str(Path(__file__).with_name("helm_install.py")), str(CHART)]
     environment = os.environ | {"PYTHONPATH": str(FOLDER)}
     done = subprocess.run(
-        command, input=json.dumps(values), env=environment, text=True, capture_output=True, timeout=300
+        command, input=json.dumps(values), env=environment, text=True, capture_output=True, timeout=900
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found: list[dict[str, Any]] = json.loads(done.stdout)

@@ -114,7 +114,7 @@ async def install(config: Any, chart: Path, values: dict[str, Any]) -> dict[str,
         (copy / "values.yaml").write_text(yaml.safe_dump(merged(own, values)), encoding="utf-8")
         lint = await helm_sdkpy.Lint(config).run(str(copy))
     try:
-        release = await helm_sdkpy.Install(config).run("demo", str(chart), values, wait=False, timeout=60)
+        release = await helm_sdkpy.Install(config).run("demo", str(chart), values, wait=False, timeout=300)
     except helm_sdkpy.HelmError as error:
         return {"refused": str(error), "lint": lint}
     hooks = [hook["manifest"] for hook in release.get("hooks") or []]

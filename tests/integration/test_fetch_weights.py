@@ -61,7 +61,7 @@ def address(hub: SmallHub) -> Iterator[str]:
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, env=os.environ | environment, text=True, capture_output=True, timeout=300)
+    return subprocess.run(command, env=os.environ | environment, text=True, capture_output=True, timeout=900)
 
 
 def fetch(profile: Path, home: Path, address: str, *options: str, token: str = "hf_ours") -> tuple[int, str]:
