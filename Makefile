@@ -53,7 +53,7 @@ chaos: install-dev ## kill every part of a deployed system, KILLS=200 times from
 benchmark: install-dev ## first figures: each service alone, and a job against the sum of its stages
 	$(BIN)/python -m benchmarks.services && $(BIN)/python -m benchmarks.job
 
-simulate: install-dev ## do the statistics hold? the analysis on 14,000 synthetic tables with a known truth (minutes)
+simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic tables with a known truth (minutes)
 	$(BIN)/python -m benchmarks.simulate
 
 yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/yardstick.md)
