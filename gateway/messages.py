@@ -15,6 +15,8 @@ from kombu.exceptions import OperationalError
 from shared.logging import request_id
 
 WORK = "contrafact.work"
+# A Redis that says nothing must not hold up requests and steps for long: losing a message changes nothing.
+REDIS_OPTIONS = {"socket_connect_timeout": 2, "socket_timeout": 5}
 
 logger = logging.getLogger("contrafact.messages")
 
@@ -22,7 +24,7 @@ logger = logging.getLogger("contrafact.messages")
 def open_celery(broker_url: str) -> Celery:
     """The Celery app of gateway and worker. Connects only when it is used."""
     celery = Celery("contrafact", broker=broker_url, set_as_current=False)
-    options: dict[str, Any] = {"polling_interval": 0.05} if broker_url.startswith("memory:") else {"socket_timeout": 30}
+    options: dict[str, Any] = {"polling_interval": 0.05} if broker_url.startswith("memory:") else dict(REDIS_OPTIONS)
     celery.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -34,6 +36,7 @@ def open_celery(broker_url: str) -> Celery:
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
         broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
         broker_transport_options=options,
     )
     return celery

@@ -1,7 +1,8 @@
 """The worker: woken by messages, it claims source images and analyses until nothing is left, and keeps its leases.
 
     step          claim → load → call → apply, again and again        (as many at a time as `images_in_flight`)
-    leases        one thread: renews leases, sweeps expired ones, and wakes an idle worker when work waits
+    leases        one thread: renews those of the steps, and waits for nothing but the database
+    watch         one thread: sweeps expired leases, and wakes an idle worker when work waits
     housekeeping  one thread: removes what nothing needs any more, when no other worker has lately
 
 A step that finds work leaves one message behind for the next idle step, so a job of any size needs a handful of
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from celery import Celery, bootsteps
 from prometheus_client import CollectorRegistry
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
 from gateway import claims, image_step
 from gateway.claims import Lease
@@ -44,6 +45,7 @@ from shared.profiles import load_profile
 from shared.storage import ObjectStore
 
 MAX_PAUSE_SECONDS = 300.0
+DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)
 
 logger = logging.getLogger("contrafact.worker")
 
@@ -72,27 +74,26 @@ class Worker:
         self._changing = threading.Lock()
         self._steps = 0
         self._stopping = services.stopping
-        self._keeping = threading.Thread(target=self._keep_leases, name="leases", daemon=True)
-        self._housekeeping = threading.Thread(
-            target=keep_house_now_and_then,
-            args=(sessions, store, settings, services.stopping),
-            name="housekeeping",
-            daemon=True,
+        self._keeping = _thread("leases", self._regularly, settings.lease_renewal_seconds, self._renew)
+        self._watching = _thread("watch", self._regularly, settings.sweep_seconds, self._sweep)
+        self._housekeeping = _thread(
+            "housekeeping", keep_house_now_and_then, sessions, store, settings, services.stopping
         )
 
     def start(self) -> None:
-        """Begin to keep leases, and house."""
-        self._keeping.start()
-        self._housekeeping.start()
+        """Begin to keep leases, watch and keep house."""
+        for thread in (self._keeping, self._watching, self._housekeeping):
+            thread.start()
 
     def stop(self) -> None:
         """Let running steps give up their leases at their next call, and end the threads."""
         self._stopping.set()
 
     def refuse_dead(self) -> None:
-        """Raises NotReady when leases are renewed no more while the worker runs."""
-        if self._keeping.ident is not None and not (self._keeping.is_alive() or self._stopping.is_set()):
-            raise NotReady("its leases are renewed no more; restart this worker")
+        """Raises NotReady when a thread has ended that leases depend on, while the worker runs."""
+        for thread in (self._keeping, self._watching):
+            if thread.ident is not None and not (thread.is_alive() or self._stopping.is_set()):
+                raise NotReady("leases are renewed or swept no more; restart this worker")
 
     def step(self) -> None:
         """Work until nothing is claimable, or the share of one message is done."""
@@ -106,10 +107,10 @@ class Worker:
         if claimed is None:
             return False
         lease, request_id = claimed
-        if first:
-            wake_worker(self._celery)
         with self._held(lease), json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id):
             started, outcome = time.monotonic(), "done"
+            if first:
+                wake_worker(self._celery)
             try:
                 if lease.table is Job:
                     self._analyse(lease)
@@ -167,7 +168,7 @@ class Worker:
         if isinstance(error, LeaseLost):
             logger.info("lost the lease of %s", lease.id)
             return
-        if isinstance(error, OperationalError):
+        if isinstance(error, DATABASE_AWAY):
             logger.warning("the database failed during %s; its lease will expire: %s", lease.id, error)
             return
         reason = error.detail if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
@@ -205,20 +206,14 @@ class Worker:
             with self._changing:
                 self._steps -= 1
 
-    def _keep_leases(self) -> None:
-        settings = self._settings
-        next_renewal = next_sweep = time.monotonic()
-        while not self._stopping.wait(max(0.0, min(next_renewal, next_sweep) - time.monotonic())):
-            now = time.monotonic()
+    def _regularly(self, seconds: float, do: Callable[[], None]) -> None:
+        due = time.monotonic()
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + seconds
             try:
-                if now >= next_renewal:
-                    next_renewal = now + settings.lease_renewal_seconds
-                    self._renew()
-                if now >= next_sweep:
-                    next_sweep = now + settings.sweep_seconds
-                    self._sweep()
-            except OperationalError as error:  # a database that is away for a while must not end the thread
-                logger.warning("leases are renewed late: %s", error)
+                do()
+            except DATABASE_AWAY as error:  # for a while, which must not end the thread
+                logger.warning("leases are looked after late: %s", error)
 
     def _renew(self) -> None:
         with self._changing:
@@ -238,6 +233,10 @@ class Worker:
             waits = claims.work_waits(session)
         if waits and self._steps < self._settings.images_in_flight:
             wake_worker(self._celery)
+
+
+def _thread(name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
+    return threading.Thread(target=target, args=arguments, name=name, daemon=True)
 
 
 def register(celery: Celery, worker: Worker) -> None:

@@ -44,6 +44,7 @@ UVICORN = (sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--log-level"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "CONTRAFACT_THREADS": "1"}
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+_HTTP = httpx.Client(timeout=10, trust_env=False, headers={"Connection": "close"})
 
 
 @dataclass
@@ -106,7 +107,7 @@ class Part:
             if not self.alive:
                 self.kill_rest()
                 self.start()
-            time.sleep(0.1)
+            time.sleep(0.2)
 
     def kill_rest(self) -> None:
         """Forget a process that has ended."""
@@ -295,7 +296,7 @@ def _start(parts: Sequence[Part]) -> None:
 def _http_ready(url: str) -> Callable[[], bool]:
     def ready() -> bool:
         try:
-            return httpx.get(url, timeout=10, trust_env=False).status_code == 200
+            return _HTTP.get(url).status_code == 200
         except httpx.TransportError:
             return False
 

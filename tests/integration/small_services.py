@@ -75,10 +75,15 @@ class SmallServices:
 
     def _called(self, name: str) -> None:
         self.gate.wait(30)
-        time.sleep(float(self.seconds.read_text()) if isinstance(self.seconds, Path) else self.seconds)
+        began = time.monotonic()
+        while (left := began + self._pace() - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1) if isinstance(self.seconds, Path) else left)
         if self.troubles:
             raise self.troubles.pop(0)
         self.calls[name] += 1
+
+    def _pace(self) -> float:
+        return float(self.seconds.read_text()) if isinstance(self.seconds, Path) else self.seconds
 
     def _info(self) -> ServiceInfo:
         return ServiceInfo(

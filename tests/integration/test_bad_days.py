@@ -11,6 +11,7 @@ import resource
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from tests.deployment import (
     ACCESS_KEY,
     BUCKET,
     SECRET_KEY,
+    Part,
     postgres,
     postgres_url,
     redis,
@@ -189,6 +191,7 @@ def test_a_full_object_store_only_holds_the_work_up(
         **{f"CONTRAFACT_{name}_URL": day.site.url for name in ("CAPTION", "LLM", "DIFFUSION", "EVALUATOR")},
     }
     process = worker(tmp_path, "worker", settings)
+    process.log = Path("/dev/null")  # to which the limit below does not apply
     try:
         for part in (server, process):
             part.start()
@@ -200,7 +203,7 @@ def test_a_full_object_store_only_holds_the_work_up(
         wait_for(lambda: any("cannot write to the object store" in i.failure for i in day.site.images()), seconds=120)
         assert all((image.attempts, image.lost_leases) == (0, 0) for image in day.site.images())
         resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        wait_for(lambda: day.site.state() == "done", seconds=120)
+        wait_for(lambda: day.site.state() == "done", seconds=300)
     finally:
         process.kill()
         server.kill()
@@ -209,26 +212,25 @@ def test_a_full_object_store_only_holds_the_work_up(
 
 
 def test_a_full_s3_server_refuses_in_words_and_takes_objects_again_when_there_is_room(tmp_path: Path) -> None:
-    full = s3(tmp_path, full=True)
-    full.start()
-    try:
-        full.wait()
-        store = S3Store(s3_endpoint(full), BUCKET, ACCESS_KEY, SECRET_KEY, secure=False)
+    with running(s3(tmp_path)) as store:
         store.create_bucket()
-        with pytest.raises(DependencyFailed, match="the object store failed"):
-            store.put("images/a.png", b"12345")
-        assert not store.exists("images/a.png")
-    finally:
-        full.kill()
-    roomy = s3(tmp_path)
-    roomy.start()
-    try:
-        roomy.wait()
-        store = S3Store(s3_endpoint(roomy), BUCKET, ACCESS_KEY, SECRET_KEY, secure=False)
         store.put("images/a.png", b"12345")
-        assert store.get("images/a.png") == b"12345"
+    with running(s3(tmp_path, full=True)) as store, pytest.raises(DependencyFailed, match="the object store failed"):
+        store.put("images/b.png", b"12345")
+    with running(s3(tmp_path)) as store:
+        store.put("images/b.png", b"12345")
+        assert [item.key for item in store.iterate()] == ["images/a.png", "images/b.png"]
+
+
+@contextmanager
+def running(server: Part) -> Iterator[S3Store]:
+    """A store on an S3 server that is killed when the block ends."""
+    server.start()
+    try:
+        server.wait()
+        yield S3Store(s3_endpoint(server), BUCKET, ACCESS_KEY, SECRET_KEY, secure=False)
     finally:
-        roomy.kill()
+        server.kill()
 
 
 def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Path) -> None:
@@ -311,3 +313,10 @@ def test_a_worker_whose_clock_is_wrong_neither_loses_nor_steals_a_lease(
         expires, now = left.one()
     assert expires is not None
     assert expires - now < timedelta(seconds=61)
+
+
+def test_nobody_at_the_broker_costs_some_seconds_and_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    began = time.monotonic()
+    wake_worker(open_celery("redis://127.0.0.1:1/0"))
+    assert time.monotonic() - began < 60
+    assert "workers look for themselves" in caplog.text

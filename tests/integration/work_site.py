@@ -96,7 +96,7 @@ class Site:
         return [tuple(row) for row in made], [tuple(row) for row in said]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up, "it did not happen in time"
