@@ -9,7 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry
+from fastapi import FastAPI
+from prometheus_client import REGISTRY, CollectorRegistry
 from sqlalchemy import delete, text
 from typer.testing import CliRunner
 
@@ -21,6 +22,8 @@ from gateway.operations import operations_port
 from gateway.settings import Settings
 from gateway.startup import refuse_unsafe_start
 from gateway.tables import ApiKey
+from shared.asgi import AccessLog
+from shared.batching import BatchMetrics
 from shared.problems import NotReady
 from tests.contract.gateway_under_test import serve_gateway
 from tests.integration.rows import add_job
@@ -129,3 +132,18 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
     run("revoke", row.split()[0])
     assert "no such key" in run("revoke", "nonsense", code=2)
     assert "there is no scope 'root'" in run("create", "ann", "--scope", "root", code=2)
+
+
+def test_every_metric_is_described_and_every_described_one_exists() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "operations.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"`(contrafact_\w+?)(?:_total)?(?:\{[^}]*\})?`", page))
+    registry = CollectorRegistry()
+    AccessLog(FastAPI(), "none", registry)
+    BatchMetrics("none", registry)
+    counted = [metric.name for source in (registry, REGISTRY) for metric in source.collect()]
+    made = {name for name in counted if name.startswith("contrafact_")} | {
+        "contrafact_jobs",
+        "contrafact_source_images",
+    }
+    assert described == {name for name in made if not name.startswith("contrafact_batch_")}  # those: docs/services.md

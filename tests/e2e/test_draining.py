@@ -23,13 +23,19 @@ from gateway.tables import LOCAL_OWNER, Job, Owner, SourceImage
 START_SECONDS = 90.0  # machines with much else to do
 
 
-@contextmanager
-def served(app: str, log: Path, environment: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A process of `uvicorn --factory app` that answers, and its address."""
+def free_port() -> int:
+    """A port of loopback that nobody has just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port)]
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@contextmanager
+def running(
+    command: list[str], log: Path, environment: Mapping[str, str], port: int
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A process that is ready on this port, and its address."""
     with log.open("wb") as file:
         process = subprocess.Popen(command, env={**os.environ, **environment}, stderr=file)
     try:
@@ -46,6 +52,15 @@ def served(app: str, log: Path, environment: Mapping[str, str]) -> Iterator[tupl
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def served(app: str, log: Path, environment: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A process of `uvicorn --factory app` that is ready, and its address."""
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port)]
+    with running(command, log, environment, port) as found:
+        yield found
 
 
 def stop(process: subprocess.Popen[bytes]) -> float:
@@ -89,6 +104,25 @@ def test_a_gateway_that_stops_lets_its_followers_go(tmp_path: Path) -> None:
     assert heard[-1] == "the end"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["message"] for line in lines if line["logger"] == "contrafact.http"] == ["GET /jobs/job/events"]
+
+
+def test_a_worker_answers_the_machinery_and_stops(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'contrafact.db'}"
+    engine = open_engine(url)
+    migrate(engine)
+    engine.dispose()
+    port = free_port()
+    environment = {
+        "CONTRAFACT_DATABASE_URL": url,
+        "CONTRAFACT_OBJECT_STORE": f"directory:{tmp_path / 'objects'}",
+        "CONTRAFACT_METRICS_PORT": str(port),
+    }
+    log = tmp_path / "log"
+    with running([sys.executable, "-m", "gateway.worker"], log, environment, port) as (process, address):
+        assert httpx.get(f"{address}/healthz").json() == {"status": "alive"}
+        assert "contrafact_step_seconds" in httpx.get(f"{address}/metrics").text
+        assert stop(process) < 20
+    assert all(json.loads(line)["time"] for line in log.read_text().splitlines())
 
 
 def test_a_model_service_that_stops_answers_what_it_was_asked(tmp_path: Path) -> None:
