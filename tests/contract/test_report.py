@@ -13,8 +13,8 @@ from gateway.database import Sessions, migrate, open_engine, open_sessions
 from gateway.outcomes import load_rows
 from gateway.report.words import marked_caption, percent
 from gateway.results import build_report, measure
-from gateway.tables import Prediction, Report, SourceImage
-from shared.schemas.results import JobResults
+from gateway.tables import Job, Prediction, Report, SourceImage
+from shared.schemas.results import CheckErrors, JobResults
 from shared.storage import DirectoryStore
 from tests.contract.drawn_job import add_drawn_job
 
@@ -64,6 +64,30 @@ def test_building_the_report_again_gives_the_same_page_and_the_stored_figures(ma
     assert JobResults.model_validate(row.metrics) == results
 
 
+def test_known_errors_of_the_checks_enter_the_figures_and_the_page(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path}/contrafact.db")
+    migrate(engine)
+    sessions, store = open_sessions(engine), DirectoryStore(tmp_path / "objects")
+    add_drawn_job(sessions, store)
+    errors = {"tinyworld": {"default": CheckErrors(valid=200, valid_accepted=180, invalid=200, invalid_accepted=6)}}
+    unnamed = build_report(sessions, store, "drawn", [], errors)
+    assert unnamed.calibration is None  # the job does not say that its images are like tinyworld
+    with sessions.begin() as session:
+        session.get_one(Job, "drawn").spec = {"calibration": "tinyworld"}
+    results = build_report(sessions, store, "drawn", [], errors)
+    assert results.calibration is not None
+    assert not results.provisional
+    (finding,) = results.results[0].findings
+    assert finding.among_valid is not None
+    assert finding.among_valid.stands
+    assert "counted against it they leave" in finding.sentence
+    page = store.get("reports/drawn.html").decode()
+    assert "measured on <b>tinyworld</b>" in page
+    assert "uncalibrated" not in page
+    assert "among valid" in page
+    engine.dispose()
+
+
 class _Page(HTMLParser):
     """What the page refers to, and what its images say to those who do not see them."""
 
@@ -101,7 +125,17 @@ def test_the_page_is_self_contained_well_formed_and_speaks_to_those_who_do_not_s
 
 @pytest.mark.parametrize(
     "said",
-    ["flipped: bus → truck", "uncalibrated", "<ins>", "Null arm", "rejected by structure", "too few images", "numpy 2"],
+    [
+        "flipped: bus → truck",
+        "uncalibrated",
+        "<ins>",
+        "Null arm",
+        "rejected by structure",
+        "too few images",
+        "numpy 2",
+        "stands unless more than",
+        "with your 16 <code>bus</code> images: drops of",
+    ],
 )
 def test_the_page_says(made: Made, said: str) -> None:
     assert said in made[3]
