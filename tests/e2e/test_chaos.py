@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -142,11 +144,34 @@ def patiently(look: Callable[[], Seen], deployment: Deployment) -> Seen:
             time.sleep(0.3)
 
 
-def finished_share(deployment: Deployment) -> float:
-    """The share of source images that are done."""
+def calls_made(deployment: Deployment) -> int:
+    """How far the work has come, in recorded calls of the model services."""
     with deployment.sessions() as session:
-        done = sa.func.sum(sa.case((SourceImage.state == "done", 1.0), else_=0.0))
-        return float(session.execute(sa.select(done / sa.func.count())).scalar_one() or 0.0)
+        return session.scalar(sa.select(sa.func.count()).select_from(RecordedCall)) or 0
+
+
+@contextmanager
+def held_back(chaos: Chaos, calls: int, kills: int, pace: Callable[[bool], None]) -> Iterator[list[float]]:
+    """Hold the services still where the job is ahead of the kills; yields the shares of the calls that were seen."""
+    ended = threading.Event()
+    shares: list[float] = []
+
+    def watch() -> None:
+        while not ended.wait(0.1):
+            try:
+                shares.append(calls_made(chaos.deployment) / calls)
+            except DBAPIError:
+                continue
+            pace(shares[-1] > chaos.killed.total() / kills)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield shares
+    finally:
+        ended.set()
+        thread.join()
+        pace(False)
 
 
 def finish(deployment: Deployment, asked: Asked) -> None:
@@ -185,7 +210,7 @@ def no_orphans(deployment: Deployment) -> None:
 
 
 def run(deployment: Deployment, asked: Asked, kills: int, pace: Callable[[bool], None]) -> None:
-    """The whole trial; `pace` holds the services still where the job is ahead of the kills."""
+    """The whole trial; `pace(True)` holds the services still."""
     pace(False)
     finish(deployment, asked)
     undisturbed = Outcome.read(deployment)
@@ -193,24 +218,23 @@ def run(deployment: Deployment, asked: Asked, kills: int, pace: Callable[[bool],
     chaos = Chaos(deployment, SEED)
     began = time.monotonic()
     job = patiently(lambda: asked.post(deployment.client), deployment).id
-    shares = []
-    for number in range(kills):
-        shares.append(patiently(lambda: finished_share(deployment), deployment))
-        pace(shares[-1] > number / kills)
-        chaos.kill_one()
+    progress = []
+    with held_back(chaos, len(undisturbed.rows["recorded_calls"]), kills, pace) as shares:
+        for _ in range(kills):
+            chaos.kill_one()
+            progress.append(shares[-1] if shares else 0.0)
+        state = patiently(lambda: deployment.client.job(job), deployment).state
     lasted = time.monotonic() - began
-    state = patiently(lambda: deployment.client.job(job), deployment).state
-    pace(False)
     finish(deployment, asked)
     seconds = time.monotonic() - began
     lost = lost_leases(deployment)
     print(
         f"{sum(chaos.killed.values())} kills in {lasted:.0f} s (seed {SEED}): {dict(sorted(chaos.killed.items()))}; "
-        f"job {state} after the last, finished after {seconds:.0f} s; share done at each quarter of the kills "
-        f"{[round(shares[len(shares) * quarter // 4], 2) for quarter in range(4)]}; {lost} leases lost over "
-        f"{asked.images} images, none of them failed"
+        f"job {state} after the last, finished after {seconds:.0f} s; share of its calls made at each quarter of "
+        f"the kills {[round(progress[len(progress) * quarter // 4], 2) for quarter in range(4)]}; {lost} leases lost "
+        f"over {asked.images} images, none of them failed"
     )
-    assert sum(share < 1.0 for share in shares) > 0.8 * kills, "the kills came too late to mean anything"
+    assert sum(share < 1.0 for share in progress) > 0.8 * kills, "the kills came too late to mean anything"
     after = Outcome.read(deployment)
     assert after.rows["counterfactuals"]
     for table, rows in undisturbed.rows.items():
