@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import threading
 import time
@@ -19,7 +21,11 @@ from gateway.model_services import SERVICES
 from gateway.worker import Worker, register
 from shared.logging import bound, request_id
 from shared.problems import InvalidInput
+from shared.service import ModelService, ServiceSettings
 from tests.contract.gateway_under_test import picture
+from tests.contract.serving import serving
+from tests.contract.test_secrets import Nothing
+from tests.contract.test_secrets import log as log
 from tests.integration.small_services import SmallServices, serve
 
 
@@ -83,3 +89,15 @@ def test_the_message_carries_it() -> None:
     finally:
         thread.stop()
     assert heard == ["mine-2"]
+
+
+def test_a_model_service_logs_and_answers_it(log: io.StringIO) -> None:
+    async def ask() -> httpx.Response:
+        service = ModelService("nothing", "1", ServiceSettings(), Nothing)
+        async with serving(service.app) as client:
+            return await client.get("/v1/info", headers={"X-Request-ID": "mine-3"})
+
+    assert asyncio.run(ask()).headers["X-Request-ID"] == "mine-3"
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    (mine,) = [line for line in lines if line["message"] == "GET /v1/info"]
+    assert (mine["service"], mine["request_id"], mine["status"]) == ("nothing", "mine-3", 200)
