@@ -175,7 +175,8 @@ def test_local_blend_keeps_the_source_outside(editor: Editor) -> None:
     assert kept < np.mean(np.abs(free.astype(int) - inversion.reconstruction))
 
 
-def test_edits_of_all_sources_and_fractions_share_a_batch(editor: Editor) -> None:
+def test_edits_of_all_sources_and_fractions_share_a_batch(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inversion_module, "ITERATIONS", 1)
     first, second = editor.invert(), editor.invert(NULL_TEXT, MIRRORED, "A bus in a city at night.")
     items = [
         target(first, NIGHT, 0.3),
@@ -201,7 +202,10 @@ def test_fixed_shapes_give_the_same_bits_in_any_company(editor: Editor) -> None:
 
 
 @pytest.mark.parametrize("key", [DIRECT, NULL_TEXT], ids=["direct", "null_text"])
-def test_inversions_of_a_batch_do_not_feel_one_another_and_are_kept(editor: Editor, key: InversionKey) -> None:
+def test_inversions_of_a_batch_do_not_feel_one_another_and_are_kept(
+    editor: Editor, key: InversionKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inversion_module, "ITERATIONS", 2)
     items = [InversionItem(source(), CAPTION), InversionItem(source(MIRRORED), "A bus.")]
     alone = new_inverter(editor.weights).invert(key, [items[0]] * 2)
     inverter = new_inverter(editor.weights)
@@ -251,7 +255,8 @@ def test_what_cannot_be_edited_is_refused_in_words_and_alone(editor: Editor) -> 
         assert words in result.detail
 
 
-def test_it_knows_the_layout_of_stable_diffusion_xl(tmp_path: Path) -> None:
+def test_it_knows_the_layout_of_stable_diffusion_xl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inversion_module, "ITERATIONS", 2)
     write_diffusion(tmp_path, xl=True)
     editor = open_editor(tmp_path)
     inversion = editor.invert(NULL_TEXT)
