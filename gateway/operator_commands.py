@@ -125,7 +125,8 @@ def replay(
         print(f"equal, bit for bit; {done.calls} calls made again, {done.recorded} of them recorded before")
     else:
         print("\n".join(["it differs:", *(f"  {text}" for text in done.differences)]))
-        print("\n".join(["what may have caused it:", *(f"  {text}" for text in done.causes)]))
+        if done.causes:
+            print("\n".join(["what may have caused it:", *(f"  {text}" for text in done.causes)]))
     raise typer.Exit(0 if done.equal else 1)
 
 

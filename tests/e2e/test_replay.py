@@ -1,0 +1,61 @@
+"""The shipped models: `contrafact doctor` finds the system sound, and `contrafact replay` makes the same bits again."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from embedded.run import run_embedded
+from gateway.cli import app
+from tinyworld.demo_images import write_demo_images
+
+SPEC = {
+    "task": "classify the vehicle",
+    "models": ["street-classifier"],
+    "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 4}}],
+}
+PATIENCE_SECONDS = 900.0
+
+
+def until(condition: object) -> None:
+    assert callable(condition)
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.5)
+
+
+@pytest.mark.slow
+def test_real_models_make_the_same_counterfactual_again(tmp_path: Path) -> None:
+    write_demo_images(tmp_path / "images", ("bus",), 1)
+    picture = next((tmp_path / "images").rglob("*.png")).read_bytes()
+    with (
+        run_embedded(tmp_path / "system", deterministic=True, images_in_flight=1) as system,
+        httpx.Client(base_url=system.base_url, timeout=120, limits=httpx.Limits(max_keepalive_connections=0)) as client,
+    ):
+        environment = {
+            "CONTRAFACT_DATABASE_URL": f"sqlite:///{tmp_path / 'system' / 'contrafact.db'}",
+            "CONTRAFACT_OBJECT_STORE": f"directory:{tmp_path / 'system' / 'objects'}",
+        } | {f"CONTRAFACT_{n.removesuffix('_service').upper()}_URL": url for n, url in system.service_urls.items()}
+
+        def run(*arguments: str) -> tuple[int, str]:
+            done = CliRunner().invoke(app, arguments, env=environment)
+            return done.exit_code, done.output
+
+        until(lambda: client.get("/models").status_code == 200)
+        spec = ("spec.json", json.dumps(SPEC), "application/json")
+        made = client.post("/jobs", files={"images": ("bus/1.png", picture), "spec": spec})
+        assert made.status_code == 202, made.text
+        until(lambda: client.get(made.headers["Location"]).json()["state"] != "running")
+        views = client.get(f"{made.headers['Location']}/results").json()["counterfactuals"]
+        rendered = [view["id"] for view in views if view["image"]]
+        code, said = run("doctor")
+        assert code == 0, said
+        code, said = run("replay", rendered[0])
+        assert code == 0, said
+        assert said.startswith("equal, bit for bit")
