@@ -13,7 +13,7 @@ from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 
 POWER = 0.8
 ACCURACY = 0.95  # assumed of a model under test on null arms
-MOST_SOURCES = 20_000
+MOST_SOURCES = 5_000  # that are drawn; more show at least what so many show
 _DRAWS = 1_000
 _FIRST_STEP = 16
 _FINE_BELOW = 50  # source images; above, two digits are kept, so that a job of many classes asks for few figures
@@ -29,6 +29,8 @@ def detectable_drop(sources: int, family: int) -> float | None:
     """
     if sources < LEAST_SOURCES:
         return None
+    if sources > MOST_SOURCES:
+        return detectable_drop(MOST_SOURCES, family)
     if sources > _FINE_BELOW:
         digits = 10 ** (len(str(sources)) - 2)
         if sources % digits:
@@ -47,7 +49,7 @@ def detectable_drop(sources: int, family: int) -> float | None:
 
 @lru_cache(maxsize=256)
 def sources_needed(drop: float, family: int) -> int | None:
-    """How many source images show a drop (5 points … 0.95) 4 times of 5, to two digits; None beyond 20,000."""
+    """How many source images show a drop (5 points … 0.95) 4 times of 5, to two digits; None beyond 5,000."""
     step, sources = _FIRST_STEP, LEAST_SOURCES
     while found_share(drop, sources, family) < POWER:
         sources += step

@@ -226,7 +226,7 @@ class DetectableDrop(Contract):
 
 
 class ImagesNeeded(Contract):
-    """How many source images a cell needs to show a drop (0 to 1) 4 times of 5; None for more than 20,000."""
+    """How many source images a cell needs to show a drop (0 to 1) 4 times of 5; None for more than 5,000."""
 
     drop: float
     sources: int | None

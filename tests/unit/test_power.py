@@ -35,6 +35,7 @@ def test_more_images_show_smaller_drops_and_more_tests_larger_ones() -> None:
     assert shown[0] == 1.0  # fewer than 12: nothing
     assert (detectable_drop(38, 4) or 1) < (detectable_drop(38, 100) or 0)
     assert detectable_drop(187, 24) == detectable_drop(180, 24)
+    assert sources_needed(0.06, 10_000) is None
 
 
 @pytest.mark.parametrize("drop", [0.5, 0.25, 0.1])
