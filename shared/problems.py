@@ -32,6 +32,7 @@ from pydantic import JsonValue
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from shared.logging import request_id
 
@@ -192,6 +193,16 @@ def validation_sentence(errors: list[ErrorDetails]) -> str:
     return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
 
 
+def _allowed_methods(request: Request) -> list[str]:
+    """All methods of an address; Starlette itself knows only those of the first route that has it."""
+    routes = request.app.routes
+    return [
+        method
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document."""
 
@@ -208,6 +219,9 @@ def install(app: FastAPI) -> None:
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ", ".join(_allowed_methods(request))
         document = {
             "type": "about:blank",
             "title": HTTPStatus(error.status_code).phrase,
@@ -215,7 +229,7 @@ def install(app: FastAPI) -> None:
             "detail": f"{request.method} {request.url.path}: {error.detail}",
             "instance": request.url.path,
         }
-        return Response(json.dumps(document), error.status_code, dict(error.headers or {}), MEDIA_TYPE)
+        return Response(json.dumps(document), error.status_code, headers, MEDIA_TYPE)
 
     async def on_anything(request: Request, error: Exception) -> Response:
         logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -38,6 +39,7 @@ from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.gpu import gpu_of
 from shared.problems import DeadlineExceeded, InvalidInput, Malformed, NotReady
 from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
+from shared.schemas.jobs import ProblemDocument
 from shared.schemas.service import GpuInfo, ServiceInfo, WeightsInfo
 from shared.seeds import derive_digest
 
@@ -126,7 +128,7 @@ class ModelService(Generic[Model]):
         self._model: Model | None = None
         self._gpu: GpuInfo | None = None
         self._failure: str | None = None
-        self._request_schemas: dict[str, Any] = {}
+        self._request_schemas: dict[str, Any] = {"ProblemDocument": ProblemDocument.model_json_schema()}
         self.app = self._build_app()
 
     @property
@@ -187,7 +189,7 @@ class ModelService(Generic[Model]):
                 methods=["POST"],
                 name=answer.__name__,
                 description=asked.__doc__,
-                responses={200: {"model": answered}},
+                responses={200: {"model": answered}, **_problems(400, 404, 413, 422, 429, 502, 503, 504)},
                 openapi_extra=self._describe(asked),
             )
             return answer
@@ -234,9 +236,12 @@ class ModelService(Generic[Model]):
         app.add_middleware(BoundedRequests, max_bytes=MAX_MESSAGE_BYTES)
         app.add_middleware(AccessLog, service=self.name, registry=self.registry)
         app.add_api_route("/healthz", _healthz, description="The process is alive.")
-        app.add_api_route("/readyz", self._readyz, description="The weights are loaded and warmed.")
+        not_yet = _problems(503)
+        app.add_api_route("/readyz", self._readyz, responses=not_yet, description="The weights are loaded and warmed.")
         app.add_api_route("/metrics", self._prometheus, description="Prometheus metrics.", include_in_schema=False)
-        app.add_api_route("/v1/info", self._info, response_model=ServiceInfo, description="Weights and revision.")
+        app.add_api_route(
+            "/v1/info", self._info, response_model=ServiceInfo, responses=not_yet, description="Weights and revision."
+        )
         plain_openapi = app.openapi
 
         def openapi() -> dict[str, Any]:
@@ -268,6 +273,12 @@ class ModelService(Generic[Model]):
 
     async def _info(self) -> ServiceInfo:
         return self.info()
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI's `responses` for problem documents."""
+    content = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
 
 def _library_versions() -> list[str]:

@@ -36,10 +36,12 @@ REQUEST_BODY: dict[str, Any] = {
                 "schema": {
                     "type": "object",
                     "required": ["images"],
+                    "anyOf": [{"required": ["task"]}, {"required": ["spec"]}],
                     "additionalProperties": False,
                     "properties": {
                         "images": {
                             "type": "array",
+                            "minItems": 1,
                             "items": {"type": "string", "format": "binary"},
                             "description": "PNG, JPEG or WebP files, or one zip, tar or tar.gz of them",
                         },
@@ -90,7 +92,13 @@ async def read_submission(request: Request, idempotency_key: str | None) -> Asyn
         yield Submission(spec, uploaded=asked.images, idempotency_key=idempotency_key)
     elif kind == "multipart/form-data":
         _refuse_other_charsets(request.headers["content-type"])
-        parser = _Parser(request.headers, request.stream(), max_files=MAX_FILES, max_fields=len(PARTS))
+        parser = _Parser(
+            request.headers,
+            request.stream(),
+            max_files=MAX_FILES,
+            max_fields=len(PARTS),
+            max_part_size=MAX_SPEC_BYTES,
+        )
         try:
             form = await parser.parse()
         except MultiPartException as error:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, SerializationInfo, ValidationInfo, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializationInfo, ValidationInfo, model_serializer, model_validator
 
 MAX_IMAGES_PER_MESSAGE = 16
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
@@ -47,7 +47,10 @@ class ImagePayload(Contract):
     holds the digest instead of the bytes: that is how calls are recorded.
     """
 
-    png: bytes
+    png: Annotated[
+        bytes,
+        Field(json_schema_extra={"format": "byte", "contentEncoding": "base64", "contentMediaType": "image/png"}),
+    ]
 
     @model_validator(mode="before")
     @classmethod

@@ -68,8 +68,8 @@ class JobSpec(Contract):
 
     task: Annotated[
         str,
-        BeforeValidator(_one_line),
         Field(min_length=3, max_length=MAX_TASK_CHARACTERS, description="the task description: what your model does"),
+        BeforeValidator(_one_line),
         AfterValidator(refuse_deceptive),
     ]
     methods: Annotated[

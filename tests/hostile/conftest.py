@@ -39,7 +39,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield served
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def watch(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails a case that takes long or much memory, leaves temporary files, or writes beside the store's images."""
     temporary = tmp_path / "temporary"

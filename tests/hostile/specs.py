@@ -61,7 +61,9 @@ SHAPES = [
 ]
 
 FIELDS = [
-    *(_field("task", value, "task") for value in (None, 5, True, [], {}, "", "ab", "     ", "\t\r\n  a", "x" * 501)),
+    *(_field("task", value, "task") for value in (None, 5, True, [], {})),
+    *(_field("task", value, "at least 3 characters") for value in ("", "ab", "     ", "\t\r\n  a")),
+    _field("task", "x" * 501, "at most 500 characters"),
     _field("task", "classify\u202e it", "control character U+202E", "turned around"),
     _field("task", "classify\x1b[2J", "control character U+001B", "with an escape"),
     *(_field("methods", value, "methods") for value in ("dillema", 5, {}, [], [5], [None], [[]], [{}])),

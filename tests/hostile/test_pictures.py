@@ -16,6 +16,8 @@ from tests.contract.gateway_under_test import Gateway, picture
 from tests.hostile.conftest import refused
 from tests.hostile.pictures import KEPT, PAYLOAD, REFUSED, Kept, Refused
 
+pytestmark = pytest.mark.usefixtures("watch")
+
 
 def put(gateway: Gateway, data: bytes) -> httpx.Response:
     return gateway.client.put(f"/images/{hashlib.sha256(data).hexdigest()}", content=data)

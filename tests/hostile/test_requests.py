@@ -19,6 +19,7 @@ from tests.hostile.conftest import refused
 from tests.hostile.names import form
 from tests.hostile.specs import ADDRESSES, DEEP_AT_THE_EDGE, FIELDS, NUMBERS, SHAPES, TASK, Spec
 
+pytestmark = pytest.mark.usefixtures("watch")
 IMAGE = ("images", ("a.png", picture()))
 DIGEST = "a" * 64
 

@@ -15,6 +15,7 @@ from tests.hostile.manifests import MANIFESTS, Manifest
 from tests.hostile.names import KEPT_NAMES, REFUSED_NAMES, Name, form
 from tests.hostile.packs import TARS, ZIPS, Pack, tarred, zipped
 
+pytestmark = pytest.mark.usefixtures("watch")
 GENERATE = json.dumps({"task": "classify the vehicle", "models": []})
 on_sqlite = pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
 

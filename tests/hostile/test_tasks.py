@@ -1,0 +1,117 @@
+"""Hostile task descriptions before the shipped tiny language model: schemas hold, and no class word changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from embedded.serving import ListeningPort
+from gateway.methods.counterfactual import SourceImage, TaskDescription
+from gateway.methods.dillema import DillemaParameters, dillema, keyword_messages, keyword_schema
+from gateway.methods.text_checks import names_class
+from gateway.model_services import ModelServices
+from llm_service.app import create_app
+from llm_service.schemas import checked_validator
+from shared.images import encode
+from shared.problems import InvalidInput
+from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.jobs import JobSpec
+from shared.schemas.language import GenerateRequest, Message
+from shared.service import ServiceSettings
+from tests.hostile.tasks import CONTROL_WORDS, SUBMITTED
+from tests.integration.small_services import SmallServices, serve
+from tinyworld.captions import read
+from tinyworld.world import CLASSES
+
+CAPTION = "This is a photo of a small red bus. The bus is in a city. It is a rainy day."
+PICTURE = ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8)))
+
+
+class Services(ModelServices):
+    """The services, but for a captioner that always says the same."""
+
+    def caption(self, request: CaptionRequest) -> CaptionReply:
+        return CaptionReply(captions=[CAPTION] * len(request.images))
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[Services]:
+    port = ListeningPort()
+    port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
+    with serve(SmallServices()) as small:
+        made = Services(
+            {
+                "caption_service": small,
+                "llm_service": port.base_url,
+                "diffusion_service": small,
+                "evaluator_service": small,
+            }
+        )
+        yield made
+        made.close()
+    port.close()
+
+
+def generate(services: Services, messages: list[Message]) -> object:
+    request = GenerateRequest(messages=messages, json_schema=keyword_schema(8), max_tokens=512, temperature=0)
+    return services.generate(request).value
+
+
+def described(task: str) -> TaskDescription:
+    """The task as it comes out of a submitted spec."""
+    return TaskDescription(JobSpec(task=task).task, CLASSES)
+
+
+@pytest.mark.parametrize("task", SUBMITTED, ids=lambda task: task[:30])
+def test_whatever_the_task_says_the_schema_holds(services: Services, task: str) -> None:
+    value = generate(services, keyword_messages(described(task), CAPTION, "bus"))
+    assert checked_validator(keyword_schema(8)).is_valid(value)
+
+
+@pytest.mark.parametrize("task", SUBMITTED, ids=lambda task: task[:30])
+def test_a_task_is_one_line_of_the_prompt(task: str) -> None:
+    asked = keyword_messages(described(task), CAPTION, "bus")[-1].content
+    assert [line.partition(":")[0] for line in asked.splitlines()] == ["Task", "Class", "Caption"]
+
+
+@pytest.mark.parametrize("task", SUBMITTED[4:6], ids=lambda task: task[:30])
+def test_whatever_the_task_says_no_class_word_changes(services: Services, task: str) -> None:
+    check_edits(services, described(task))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", SUBMITTED, ids=lambda task: task[:30])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_class_word_changes_under_other_seeds_either(services: Services, task: str, seed: int) -> None:
+    check_edits(services, described(task), seed)
+
+
+@pytest.mark.parametrize("words", CONTROL_WORDS)
+def test_control_words_of_the_model_are_refused_by_name(services: Services, words: str) -> None:
+    with pytest.raises(InvalidInput, match="control word of the language model; leave it out"):
+        generate(services, keyword_messages(described(words), CAPTION, "bus"))
+
+
+def check_edits(services: Services, task: TaskDescription, seed: int = 1) -> None:
+    """Every accepted edit of a red bus in the city leaves a bus, brings in no other class, and says what it changed."""
+    source = SourceImage("source-1", PICTURE, "bus")
+    found = list(dillema(source, task, services, DillemaParameters(counterfactuals_per_image=4), seed))
+    edits = [one for one in found if one.arm == "edit" and one.edit is not None]
+    assert edits
+    for one in edits:
+        assert one.edit is not None
+        if not one.verdict.accepted:
+            assert one.verdict.check
+            assert one.image is None
+            continue
+        assert names_class(one.edit.new_caption, "bus")
+        assert read(one.edit.new_caption).get("label", "bus") == "bus"
+        for label in CLASSES:
+            if label != "bus":
+                assert not names_class(one.edit.new_caption, label)
+            for change in one.edit.changes:
+                assert not names_class(change.from_phrase, label)
+                assert not names_class(change.to_phrase, label)
