@@ -89,10 +89,10 @@ class Part:
     def stop(self, seconds: float = 60.0) -> int:
         """SIGTERM, as an orchestrator says it; the exit status."""
         assert self.process is not None
-        self.process.terminate()
-        status = self.process.wait(seconds)
-        self.process = None
-        return status
+        process, self.process = self.process, None
+        process.terminate()
+        process.communicate(timeout=seconds)
+        return int(process.returncode)
 
     @property
     def alive(self) -> bool:
