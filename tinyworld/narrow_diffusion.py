@@ -9,12 +9,15 @@ loss, `train_diffusion --run NARROW` wins back in minutes; from scratch it takes
 from __future__ import annotations
 
 import argparse
+import json
 
 import torch
 from torch import Tensor
 
 from tinyworld.train_diffusion import Generator
 from tinyworld.training_loop import RUNS
+
+WIDE = 192  # channels of the wide generator's lowest level
 
 
 def kept(wide: int, narrow: int) -> Tensor:
@@ -44,10 +47,14 @@ def main() -> None:
     parser.add_argument("wide")
     parser.add_argument("narrow")
     args = parser.parse_args()
-    wide = torch.load(RUNS / args.wide / "checkpoint.pt", weights_only=True)["average"]
+    state = torch.load(RUNS / args.wide / "checkpoint.pt", weights_only=True)
+    wide = state["average"]
     generator = Generator(wide["unet.mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"].shape[1])
     (RUNS / args.narrow).mkdir(parents=True, exist_ok=True)
     torch.save(narrowed(wide, generator.state_dict()), RUNS / args.narrow / "start.pt")
+    steps, seconds, loss = state["at"]
+    origin = {"run": args.wide, "widest": WIDE, "steps": steps, "seconds": round(seconds, 1), "loss": round(loss, 4)}
+    (RUNS / args.narrow / "start.json").write_text(json.dumps(origin) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Write the tiny generator in Stable Diffusion's layout, and look at what it does.
 
-    python -m tinyworld.publish_diffusion            # averaged weights of runs/diffusion -> tinyworld/weights/diffusion
-    python -m tinyworld.publish_diffusion --sheet runs/diffusion/sheet.png     # also source | edges | counterfactual
+    python -m tinyworld.publish_diffusion            # averaged weights of the run -> tinyworld/weights/diffusion
+    python -m tinyworld.publish_diffusion --sheet runs/sheet.png     # also source | edges | counterfactual
 
 Works while the training runs: it reads the last checkpoint.
 """
@@ -31,7 +31,15 @@ from tinyworld.world import EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene
 
 STEPS = 12
 GUIDANCE = 2.5
-_COMMANDS = ("train_autoencoder", "train_text_encoder", "train_diffusion", "publish_diffusion")
+RUN = "diffusion-slim"
+_COMMANDS = (
+    "train_autoencoder",
+    "train_text_encoder",
+    "train_diffusion --run diffusion  # with WIDEST = 192",
+    "narrow_diffusion diffusion diffusion-slim  # with WIDEST = 160",
+    "train_diffusion --run diffusion-slim --minutes 98",
+    "publish_diffusion",
+)
 _LAYOUT = {
     "_class_name": "StableDiffusionPipeline",
     "_diffusers_version": "0.42.0",
@@ -57,7 +65,7 @@ class Networks:
     text_encoder: CLIPTextModel
 
 
-def averaged(run: str = "diffusion") -> tuple[Generator, dict[str, float]]:
+def averaged(run: str = RUN) -> tuple[Generator, dict[str, float]]:
     """The averaged weights of a run's last checkpoint, and how far it had come."""
     state = torch.load(RUNS / run / "checkpoint.pt", weights_only=True, map_location="cpu")
     width = CLIPTextModel.from_pretrained(WEIGHTS / "text_encoder").config.hidden_size
@@ -131,13 +139,14 @@ def write_sheet(parts: Networks, path: Path, count: int = 16, first: int = 0) ->
     contact_sheet(pictures, 12, path)
 
 
-def publish(generator: Generator, progress: dict[str, float]) -> None:
+def publish(generator: Generator, progress: dict[str, float], run: str) -> None:
     """Save UNet, ControlNet, scheduler and index beside the autoencoder and the text encoder, in fp16."""
     generator.half()
     generator.unet.save_pretrained(WEIGHTS / "unet", max_shard_size="14MB")
     generator.controlnet.save_pretrained(WEIGHTS / "controlnet", max_shard_size="14MB")
     DDIMScheduler(**SCHEDULE, set_alpha_to_one=False, steps_offset=0).save_pretrained(WEIGHTS / "scheduler")
     (WEIGHTS / "model_index.json").write_text(json.dumps(_LAYOUT, indent=2) + "\n")
+    start = RUNS / run / "start.json"
     autoencoder = json.loads((RUNS / "autoencoder" / "result.json").read_text())
     write_card(
         WEIGHTS,
@@ -156,6 +165,7 @@ def publish(generator: Generator, progress: dict[str, float]) -> None:
             "parameters": {name: _size(part) for name, part in generator.named_children()},
             "schedule": SCHEDULE,
             "autoencoder": autoencoder,
+            "narrowed from": json.loads(start.read_text()) if start.exists() else None,
             "diffusion": {"batch": 16, "learning_rate": 5e-4, "ema": 0.998, "weight_decay": 0.01, **progress},
         },
     )
@@ -167,7 +177,7 @@ def _size(part: torch.nn.Module) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", default="diffusion")
+    parser.add_argument("--run", default=RUN)
     parser.add_argument("--sheet", type=Path)
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--dry", action="store_true", help="only look, write no weights")
@@ -178,7 +188,7 @@ def main() -> None:
     if args.sheet:
         write_sheet(networks(generator), args.sheet, args.count)
     if not args.dry:
-        publish(generator, progress)
+        publish(generator, progress, args.run)
 
 
 if __name__ == "__main__":
