@@ -23,7 +23,7 @@ PARAMETERS = {"counterfactuals_per_image": 2, "max_keywords": 4, "alternatives_p
 def contrafact(deployment: Deployment, *arguments: str | Path) -> str:
     """What the command line prints, as a user of the deployment would see it."""
     environment = {**os.environ, "CONTRAFACT_URL": gateway_url(deployment), "CONTRAFACT_API_KEY": deployment.key}
-    command = [sys.executable, "-m", "gateway.cli", *map(str, arguments)]
+    command = [str(Path(sys.executable).with_name("contrafact")), *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -41,17 +41,8 @@ def test_the_main_job_over_http_and_an_orderly_end(tmp_path: Path) -> None:
         assert httpx.get(f"{gateway_url(deployment)}/jobs", timeout=30).status_code == 401
         settings = [f"{name}={value}" for name, value in PARAMETERS.items()]
         options = [word for setting in settings for word in ("--set", setting)]
-        submitted = contrafact(
-            deployment,
-            "submit",
-            tmp_path / "images",
-            "--task",
-            "classify the vehicle",
-            "--method",
-            "dillema",
-            *options,
-            "--wait",
-        )
+        asked = ["--task", "classify the vehicle", "--method", "dillema", *options, "--wait"]
+        submitted = contrafact(deployment, "submit", tmp_path / "images", *asked)
         job = client.jobs().jobs[0].id
         assert submitted.startswith(job)
         detail = client.job(job)
