@@ -111,7 +111,7 @@ class DiffusionModel:
         item = RenderItem(source, Rendering(prompt="warm-up", seed=0), "")
         self._controlnet.render(BatchKey(side, side, steps=1, guidance=2.0, control_scale=1.0), [item])
         with suppress(InvalidInput):  # weights that cannot be inverted still render; edits are refused in words
-            key = InversionKey(side, side, 1, 2.0, "direct", "none", 1.0)
+            key = InversionKey(side, side, 1, 1.0, None, "none", 1.0)
             (inversion,) = self._inverter.invert(key, [InversionItem(source, "warm-up")])
             assert isinstance(inversion, Inversion)
             edit = EditItem(inversion, PromptEdit(prompt="warm-up"), 0.5)
@@ -142,10 +142,8 @@ def _weights(profile: Diffusion) -> list[WeightsInfo]:
 def _inversion_key(request: EditRequest, source: Source) -> InversionKey:
     width, height = source.geometry.padded
     # The way up knows no guidance, so `direct` can serve any.
-    guidance = request.guidance if request.inversion == "null_text" else 1.0
-    return InversionKey(
-        width, height, request.steps, guidance, request.inversion, request.control, request.control_scale
-    )
+    guidance, null_text = (1.0, None) if request.inversion == "direct" else (request.guidance, request.null_text)
+    return InversionKey(width, height, request.steps, guidance, null_text, request.control, request.control_scale)
 
 
 def _edit_key(request: EditRequest, source: Source) -> EditKey:

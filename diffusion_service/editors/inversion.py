@@ -27,10 +27,8 @@ from diffusion_service.stable_diffusion import Control, StableDiffusion
 from diffusion_service.steps import Steps
 from shared.images import Pixels
 from shared.problems import InvalidInput
-from shared.schemas.diffusion import EditControl, InversionKind
+from shared.schemas.diffusion import EditControl, NullText
 
-ITERATIONS = 10  # null_text: optimiser steps per denoising step at most
-LEARNING_RATE = 1e-2  # null_text: at the first step; it falls to half
 TOLERANCE = 1e-5  # null_text: mean squared error of a step's latent that ends its optimisation ...
 TOLERANCE_GROWTH = 1e-3  # ... and by how much it has grown at the last step
 KEPT = 32  # inversions; one of 50 steps of Stable Diffusion takes 3 MB, with null_text 15 MB
@@ -44,7 +42,7 @@ class InversionKey:
     height: int
     steps: int
     guidance: float
-    inversion: InversionKind
+    null_text: NullText | None  # None: direct
     control: EditControl
     control_scale: float
 
@@ -135,8 +133,8 @@ class Inverter:
             path, maps = branch.climb(torch.cat([weights.encode(item.source.image) for item in batch]))
         nulls = _states(branch.nulls).expand(key.steps, -1, -1, -1)
         spent = torch.full((len(batch),), len(branch.steps))
-        if key.inversion == "null_text" and key.guidance > 1:
-            path, nulls, optimised = branch.optimise(path)
+        if key.null_text is not None and key.guidance > 1:
+            path, nulls, optimised = branch.optimise(path, key.null_text)
             spent += optimised
         with torch.no_grad():
             reconstructions = weights.pictures(path[-1])
@@ -180,21 +178,21 @@ class _Branch:
             path.append(self.steps.up(step, path[-1], output))
         return torch.stack(path[::-1]), maps.semantic(latents[0, 0].numel())
 
-    def optimise(self, path: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def optimise(self, path: Tensor, how: NullText) -> tuple[Tensor, Tensor, Tensor]:
         """Null-text inversion: the path that guided steps take, the null embedding of each, evaluations per row."""
         latents, nulls = [path[0]], [_states(self.nulls).clone()]
         spent = torch.zeros(len(self.prompts), dtype=torch.long)
         for step in range(len(self.steps)):
             with torch.no_grad():
                 conditional = self._predict(latents[-1], step, _states(self.prompts), self.prompts)
-            null, output, fitting = self._fit(step, nulls[-1], latents[-1], conditional, path[step + 1])
+            null, output, fitting = self._fit(how, step, nulls[-1], latents[-1], conditional, path[step + 1])
             latents.append(self.steps.down(step, latents[-1], output))
             nulls.append(null)
             spent += 1 + fitting
         return torch.stack(latents), torch.stack(nulls[1:]), spent
 
     def _fit(
-        self, step: int, null: Tensor, latents: Tensor, conditional: Tensor, goal: Tensor
+        self, how: NullText, step: int, null: Tensor, latents: Tensor, conditional: Tensor, goal: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The null embeddings that bring a guided step nearest to `goal`, its output, evaluations per row.
 
@@ -203,11 +201,12 @@ class _Branch:
         progress = step / len(self.steps)
         tolerance = TOLERANCE + TOLERANCE_GROWTH * progress
         trial = null.clone().requires_grad_()
-        optimiser = torch.optim.Adam([trial], lr=LEARNING_RATE * (1 - progress / 2))
+        # The rate falls to half on the way down, as in the authors' code.
+        optimiser = torch.optim.Adam([trial], lr=how.learning_rate * (1 - progress / 2))
         best, output = torch.full_like(latents[:, 0, 0, 0], torch.inf), conditional
         active, spent = torch.isinf(best), torch.zeros(len(null), dtype=torch.long)
-        for iteration in range(ITERATIONS + 1):
-            with torch.set_grad_enabled(iteration < ITERATIONS):
+        for iteration in range(how.iterations + 1):
+            with torch.set_grad_enabled(iteration < how.iterations):
                 unconditional = self._predict(latents, step, trial, self.nulls)
                 guided = unconditional + self.guidance * (conditional - unconditional)
                 losses = (self.steps.down(step, latents, guided) - goal).square().mean(dim=(1, 2, 3))
@@ -217,7 +216,7 @@ class _Branch:
             output = torch.where(better[:, None, None, None], guided.detach(), output)
             spent += active.cpu()
             active = active & (best > tolerance)
-            if iteration == ITERATIONS or not active.any():
+            if iteration == how.iterations or not active.any():
                 break
             (trial.grad,) = torch.autograd.grad(losses.sum(), trial)
             optimiser.step()

@@ -11,7 +11,7 @@ from pydantic import Field
 from gateway.methods.counterfactual import Services, SourceImage
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionRequest
-from shared.schemas.diffusion import EditControl, EditReply, EditRequest, InversionKind, PromptEdit
+from shared.schemas.diffusion import EditControl, EditReply, EditRequest, InversionKind, NullText, PromptEdit
 
 
 class InversionParameters(Contract):
@@ -21,6 +21,9 @@ class InversionParameters(Contract):
         InversionKind,
         Field(description="direct: Direct (PnP) inversion; null_text: optimised null embeddings (LANCE)."),
     ] = "direct"
+    null_text: Annotated[NullText, Field(description="How null_text optimises (LANCE: 10 iterations, rate 0.01).")] = (
+        NullText()
+    )
     control: Annotated[
         EditControl,
         Field(description="none: the UNet alone; empty: a ControlNet that sees no edges; else: those of that region."),
@@ -70,6 +73,7 @@ def edited(
             edits=list(edits),
             self_fractions=list(self_fractions),
             inversion=parameters.inversion,
+            null_text=parameters.null_text,
             control=parameters.control,
             control_scale=parameters.control_scale,
             steps=parameters.steps,

@@ -78,6 +78,16 @@ class LocalBlend(Contract):
     start: Fraction = 0.2
 
 
+class NullText(Contract):
+    """How `null_text` optimises: steps of the optimiser per denoising step at most, and its learning rate.
+
+    The paper's values are for Stable Diffusion's embeddings; smaller ones want a larger rate.
+    """
+
+    iterations: Annotated[int, Field(ge=1, le=100)] = 10
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.01
+
+
 class PromptEdit(Contract):
     """One new prompt. Its cross-attention follows the source's during the first `cross_fraction` of the steps."""
 
@@ -103,6 +113,7 @@ class EditRequest(Contract):
     self_fractions: Annotated[list[Fraction], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE - 1)]
     attention_to: Annotated[list[Phrase], Field(max_length=MAX_IMAGES_PER_MESSAGE - 1)] = Field(default_factory=list)
     inversion: InversionKind = "direct"
+    null_text: NullText = NullText()
     control: EditControl = "none"
     control_scale: Annotated[float, Field(ge=0, le=2)] = 1.0
     steps: Annotated[int, Field(ge=1, le=200)] = 50

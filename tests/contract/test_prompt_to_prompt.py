@@ -19,7 +19,7 @@ from diffusion_service.stable_diffusion import StableDiffusion, load
 from diffusion_service.steps import Steps
 from shared.images import Pixels, digest
 from shared.problems import InvalidInput
-from shared.schemas.diffusion import LocalBlend, PhraseWeight, PromptEdit
+from shared.schemas.diffusion import LocalBlend, NullText, PhraseWeight, PromptEdit
 from shared.weights import Weights
 from tests.contract.small_diffusion import write_diffusion
 
@@ -30,8 +30,9 @@ CAPTION = "A red car stands on a beach. It rains."
 NIGHT = "A red car stands on a beach at night. It rains."
 BLUE = "A blue car stands on a beach. It rains."
 SIDE, STEPS, GUIDANCE = 32, 4, 4.0
-DIRECT = InversionKey(SIDE, SIDE, STEPS, 1.0, "direct", "none", 1.0)
-NULL_TEXT = replace(DIRECT, guidance=GUIDANCE, inversion="null_text")
+DIRECT = InversionKey(SIDE, SIDE, STEPS, 1.0, None, "none", 1.0)
+NULL_TEXT = replace(DIRECT, guidance=GUIDANCE, null_text=NullText())
+QUICKLY = replace(NULL_TEXT, null_text=NullText(iterations=1))
 KEY = EditKey(SIDE, SIDE, STEPS, GUIDANCE, None)
 PREDICTIONS = ["epsilon", "v_prediction"]  # the latter with zero terminal SNR and trailing spacing
 
@@ -103,7 +104,7 @@ def test_direct_reconstructs_the_round_trip_through_the_autoencoder_exactly(edit
 def test_null_text_brings_guided_sampling_nearer_to_the_way_up(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
     """How near it comes depends on the weights; `test_shipped_editing.py` measures that on trained ones."""
     followed = editor.invert(NULL_TEXT)
-    monkeypatch.setattr(inversion_module, "ITERATIONS", 0)
+    monkeypatch.setattr(inversion_module, "TOLERANCE", 1e6)  # content with the null embedding as it is
     (drifted,) = new_inverter(editor.weights).invert(NULL_TEXT, [InversionItem(source(), CAPTION)])
     assert isinstance(drifted, Inversion)
     goal = editor.invert().latents
@@ -121,7 +122,7 @@ def test_null_text_trains_embeddings_and_no_weight(editor: Editor) -> None:
 
 
 def test_null_text_stops_early_row_by_row(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
-    untiring = 3 * STEPS + STEPS * 3 * inversion_module.ITERATIONS
+    untiring = 3 * STEPS + STEPS * 3 * NullText().iterations
     assert editor.invert(NULL_TEXT).evaluations <= untiring
     monkeypatch.setattr(inversion_module, "TOLERANCE", 1e6)
     fresh = new_inverter(editor.weights)
@@ -175,9 +176,8 @@ def test_local_blend_keeps_the_source_outside(editor: Editor) -> None:
     assert kept < np.mean(np.abs(free.astype(int) - inversion.reconstruction))
 
 
-def test_edits_of_all_sources_and_fractions_share_a_batch(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inversion_module, "ITERATIONS", 1)
-    first, second = editor.invert(), editor.invert(NULL_TEXT, MIRRORED, "A bus in a city at night.")
+def test_edits_of_all_sources_and_fractions_share_a_batch(editor: Editor) -> None:
+    first, second = editor.invert(), editor.invert(QUICKLY, MIRRORED, "A bus in a city at night.")
     items = [
         target(first, NIGHT, 0.3),
         target(second, "A car in a city at night.", 0.9),
@@ -201,11 +201,8 @@ def test_fixed_shapes_give_the_same_bits_in_any_company(editor: Editor) -> None:
     assert np.array_equal(alone.image, crowd.image)
 
 
-@pytest.mark.parametrize("key", [DIRECT, NULL_TEXT], ids=["direct", "null_text"])
-def test_inversions_of_a_batch_do_not_feel_one_another_and_are_kept(
-    editor: Editor, key: InversionKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inversion_module, "ITERATIONS", 2)
+@pytest.mark.parametrize("key", [DIRECT, QUICKLY], ids=["direct", "null_text"])
+def test_inversions_of_a_batch_do_not_feel_one_another_and_are_kept(editor: Editor, key: InversionKey) -> None:
     items = [InversionItem(source(), CAPTION), InversionItem(source(MIRRORED), "A bus.")]
     alone = new_inverter(editor.weights).invert(key, [items[0]] * 2)
     inverter = new_inverter(editor.weights)
@@ -255,11 +252,10 @@ def test_what_cannot_be_edited_is_refused_in_words_and_alone(editor: Editor) -> 
         assert words in result.detail
 
 
-def test_it_knows_the_layout_of_stable_diffusion_xl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inversion_module, "ITERATIONS", 2)
+def test_it_knows_the_layout_of_stable_diffusion_xl(tmp_path: Path) -> None:
     write_diffusion(tmp_path, xl=True)
     editor = open_editor(tmp_path)
-    inversion = editor.invert(NULL_TEXT)
+    inversion = editor.invert(QUICKLY)
     same, night = editor.edit(target(inversion, CAPTION), target(inversion, NIGHT))
     assert np.abs(same.astype(int) - inversion.reconstruction).max() <= 1
     assert not np.array_equal(same, night)
