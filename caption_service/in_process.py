@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 
 from caption_service.sampling import RowNoise
+from shared.control_words import refuse_control_words
 from shared.images import Pixels, decode
 from shared.problems import InvalidInput, OutOfMemory
 from shared.schemas.caption import CaptionRequest
@@ -45,7 +46,8 @@ class Loaded:
     """A model and how to speak with it.
 
     `encode` turns images and a prompt into `generate`'s inputs, of equal length for all images unless
-    `length_follows_size`. `repeats_prompt` says that `generate` returns the prompt's tokens before the new ones.
+    `length_follows_size`. No prompt may hold one of the `control_words`. `repeats_prompt` says that `generate` returns
+    the prompt's tokens before the new ones.
     """
 
     model: PreTrainedModel
@@ -55,6 +57,7 @@ class Loaded:
     device: str
     repeats_prompt: bool
     length_follows_size: bool
+    control_words: tuple[str, ...]
 
 
 class InProcessCaptioner:
@@ -75,6 +78,7 @@ class InProcessCaptioner:
             raise InvalidInput("beam search does not sample: set temperature to 0, or beams to 1")
         if request.min_tokens > request.max_tokens:
             raise InvalidInput("min_tokens is above max_tokens; lower it")
+        refuse_control_words(self._loaded.control_words, [request.prompt])
         images = await asyncio.to_thread(lambda: [decode(image.png) for image in request.images])
         wanted = [Wanted(pixels, request.temperature, request.seed) for pixels in images]
         key = BatchKey(request.prompt, request.min_tokens, request.max_tokens, request.beams)

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, Blip2ForConditionalGeneration, Blip2Processor
 
 from caption_service.in_process import InProcessCaptioner, Loaded, choose_device
+from shared.control_words import control_words
 from shared.images import Pixels
 from shared.profiles import Caption
 from shared.service import MakeBatcher, ServiceSettings
@@ -45,6 +46,7 @@ def load_blip2(profile: Caption, settings: ServiceSettings, make_batcher: MakeBa
         device=device,
         repeats_prompt=bool(model.config.use_decoder_only_language_model),
         length_follows_size=False,
+        control_words=control_words(processor.tokenizer),
     )
     return InProcessCaptioner(loaded, make_batcher, profile.max_batch, settings.deterministic)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from caption_service.in_process import InProcessCaptioner, Loaded, choose_device
+from shared.control_words import control_words
 from shared.images import Pixels
 from shared.profiles import Caption
 from shared.service import MakeBatcher, ServiceSettings
@@ -53,5 +54,6 @@ def load_image_text_to_text(
         device=device,
         repeats_prompt=True,
         length_follows_size=True,
+        control_words=control_words(processor.tokenizer),
     )
     return InProcessCaptioner(loaded, make_batcher, profile.max_batch, settings.deterministic)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from llm_service.decoding import Decoder, Row, Written
 from shared.chat_server import Completion
+from shared.control_words import control_words, refuse_control_words
 from shared.problems import InvalidInput, OutOfMemory
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest, Message
@@ -47,8 +48,7 @@ class TransformersLanguageModel:
         self._decoder = Decoder(model, vocabulary, padding)
         self._longest: int = config.max_position_embeddings
         self._fixed = fixed
-        added = tokenizer.added_tokens_decoder.values()
-        self._control_words = sorted({token.content for token in added if token.special and token.content.strip()})
+        self._control_words = control_words(tokenizer)
         self.device = str(model.device)
         self.weights = [weights]
         self._warm_up()
@@ -56,7 +56,7 @@ class TransformersLanguageModel:
 
     async def write(self, request: GenerateRequest, deadline: float) -> Completion:
         """One reply under the request's schema, as long as the model has room. Raises InvalidInput when it has none."""
-        self._refuse_control_words(request.messages)
+        refuse_control_words(self._control_words, (message.content for message in request.messages))
         prefix, rest = await asyncio.to_thread(self.tokenize, request.messages)
         prompt = len(prefix) + len(rest)
         room = self._longest - LENGTH_STEP - prompt
@@ -101,12 +101,6 @@ class TransformersLanguageModel:
         common = next((place for place, (one, other) in pairs if one != other), min(len(tokens), len(probe)))
         shared = common if SHORTEST_PREFIX <= common < len(tokens) else 0
         return tuple(tokens[:shared]), tuple(tokens[shared:])
-
-    def _refuse_control_words(self, messages: Sequence[Message]) -> None:
-        """A chat template puts content beside its own control words, and the tokenizer could not tell them apart."""
-        for word in self._control_words:
-            if any(word in message.content for message in messages):
-                raise InvalidInput(f"a message holds {word!r}, a control word of the language model; leave it out")
 
     def _render(self, messages: Sequence[Message]) -> list[int]:
         conversation = [message.model_dump() for message in messages]

@@ -10,7 +10,7 @@ import stat
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.contract.gateway_under_test import picture
@@ -190,7 +190,7 @@ TARS = [
     Pack("long name that claims 900 MB", lambda: header("a", 9 * 10**8, tarfile.GNUTYPE_LONGNAME), 400, "header of"),
     Pack("extended header of 10 MB", lambda: _extended(b"9" * 10 * MEGABYTE), 400, "header of"),
     Pack("numbers that never end", lambda: _extended(b"9" * 60_000), 400, "a hundred digits"),
-    Pack("extended header that is no header", lambda: _extended(b"\xff" * 512), 400, "cannot be read"),
+    Pack("extended header that is no header", lambda: _extended(b"\xff" * 512), 422, "none of the 1 images"),
     Pack("2,000 extended headers in a row", lambda: _chain(2_000), 400, "cannot be read"),
     Pack("negative size", _negative, 400, "header of -512 bytes"),
     Pack("negative size by extended header", lambda: tarred(("a", b"x"), pax={"size": "-5"}), 400, "archive"),
@@ -199,7 +199,6 @@ TARS = [
     Pack("rubbish between files", lambda: tarred(("a.png", b"x"))[:1024] + b"?" * 512 + bytes(1024), 400, "damaged"),
     Pack("tar in tar", lambda: tarred(("a.png", tarred(("b", b"x")))), 400, "another archive"),
     Pack("zip in tar", lambda: tarred(("a.png", zipped(("b", b"x")))), 400, "another archive"),
-    Pack("100,003 files", lambda: _many_in_tar(100_003), 413, "more than 100,002 files"),
     Pack("gzip bomb", lambda: gzip.compress(header("a", 80 * MEGABYTE) + bytes(80 * MEGABYTE), 1), 413, "unpacks to"),
     Pack("gzip of nothing", lambda: gzip.compress(b""), 400, "cannot be read"),
     Pack("gzip of a page", lambda: gzip.compress(b"<html>" * 200), 400, "archive"),
@@ -211,7 +210,4 @@ TARS = [
     Pack("tar.xz", lambda: lzma.compress(tarred(("a.png", picture()))), 422, "none of the 1 images"),
 ]
 
-
-def mixed(*files: tuple[str, bytes]) -> Sequence[tuple[str, tuple[str, bytes]]]:
-    """Files of a form's part `images`."""
-    return [("images", file) for file in files]
+MANY_IN_TAR = Pack("100,003 files", lambda: _many_in_tar(100_003), 413, "more than 100,002 files")

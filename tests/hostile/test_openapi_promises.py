@@ -20,7 +20,7 @@ from shared.images import encode
 from tests.contract.gateway_under_test import serve_gateway
 from tests.hostile.small_services import APPS, serve_small, write_weights
 
-EVERY_DAY, LONG = 2, 60  # examples of an operation, beside those that walk along the borders of its schema
+EVERY_DAY, LONG = 2, 30  # examples of an operation, beside those that walk along the borders of its schema
 SMALL = {"steps": 2, "max_tokens": 40, "min_tokens": 4, "beams": 2}  # what a schema allows, but a test has no time for
 BOUNDED = {"type": "string", "maxLength": 4}
 
@@ -55,7 +55,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "a number is infinite, NaN or of thousands of digits", "JSON Schema knows no such bound"),
     Exclusion(ACCEPTED, "beam search does not sample", "two fields exclude each other"),
     Exclusion(ACCEPTED, "min_tokens is above max_tokens", "two fields bound each other"),
-    Exclusion(ACCEPTED, "control word of the language model", "which words those are is the weights' own affair"),
+    Exclusion(ACCEPTED, "control word of the model", "which words those are is the weights' own affair"),
     Exclusion(ACCEPTED, "a text to score must have", "tokens are counted by the model"),
     Exclusion(ACCEPTED, "images; a message holds", "three lists together fill a message"),
     Exclusion(ACCEPTED, "must have the same size", "the sizes of pictures are seen when they are decoded"),

@@ -13,7 +13,7 @@ from tests.contract.gateway_under_test import Gateway, picture
 from tests.hostile.conftest import refused
 from tests.hostile.manifests import MANIFESTS, Manifest
 from tests.hostile.names import KEPT_NAMES, REFUSED_NAMES, Name, form
-from tests.hostile.packs import TARS, ZIPS, Pack, tarred, zipped
+from tests.hostile.packs import MANY_IN_TAR, TARS, ZIPS, Pack, tarred, zipped
 
 pytestmark = pytest.mark.usefixtures("watch")
 GENERATE = json.dumps({"task": "classify the vehicle", "models": []})
@@ -75,7 +75,7 @@ def test_a_hostile_zip_is_refused_in_words(gateway: Gateway, case: Pack) -> None
 
 
 @on_sqlite
-@pytest.mark.parametrize("case", TARS, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*TARS, pytest.param(MANY_IN_TAR, marks=pytest.mark.slow)], ids=lambda case: case.name)
 def test_a_hostile_tar_is_refused_in_words(gateway: Gateway, case: Pack) -> None:
     refused(post(gateway, ("set.tar", case.build())), case.status, case.words)
 
