@@ -20,7 +20,7 @@ def with_round_trips(data: Pictures, name: str, count: int) -> Pictures:
     """The pictures followed by the first `count` of them once more, through the autoencoder (cached)."""
     path = RUNS / "cache" / f"{name}-round-trips-{count}-{_digest(data, count)}.npy"
     if not path.exists():
-        np.save(path, _through_autoencoder(data.images[:count]))
+        np.save(path, through_autoencoder(data.images[:count]))
     images = np.concatenate([data.images, np.load(path)])
     return replace(
         data,
@@ -32,7 +32,8 @@ def with_round_trips(data: Pictures, name: str, count: int) -> Pictures:
 
 
 @torch.no_grad()
-def _through_autoencoder(images: Pixels) -> Pixels:
+def through_autoencoder(images: Pixels) -> Pixels:
+    """Pictures (n × 128 × 128 × 3) encoded and decoded by the shipped autoencoder."""
     vae = AutoencoderKL.from_pretrained(_VAE, torch_dtype=torch.float32).eval()
     batches = []
     for start in range(0, len(images), 20):

@@ -1,35 +1,86 @@
-"""How thresholds are chosen and written; the calibration itself needs weights and minutes."""
+"""How thresholds are chosen, reported and written; the calibration itself needs the generator and minutes."""
 
 from __future__ import annotations
 
+import math
 import tomllib
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from tinyworld.calibrate_checks import REFUSED, drawn, proposals, threshold, toml, with_thresholds
+from gateway.methods.checks import judge
+from gateway.methods.counterfactual import Change, Edit, Factor
+from tinyworld.broken import KINDS, Kind, Trial, calibration_edits
+from tinyworld.calibrate_checks import REFUSED, auroc, held_out, limits, table, thresholds, toml, with_thresholds
+from tinyworld.captions import read
+from tinyworld.trials import FIELDS, proposal, proposals
 from tinyworld.world import EDIT_FACTOR, differing_factors, sample_scene
 
-
-def test_separated_scores_are_parted_in_the_middle() -> None:
-    good, broken = np.linspace(0.6, 1.0, 100), np.linspace(0.0, 0.2, 100)
-    assert threshold(good, broken) == pytest.approx(0.4)
+# Which score a fault lowers.
+HURTS = {"good": "", "class": "label", "gone": "structure", "unedited": "caption", "second": "fit"}
 
 
-def test_overlapping_scores_keep_false_rejects_within_their_share() -> None:
+def trial(kind: Kind, random: np.random.Generator, scene: int, factor: Factor = "weather", fault: float = 5.0) -> Trial:
+    scores = {check: float(random.normal()) for check in ("structure", "caption", "label", "fit")}
+    if kind != "good":
+        scores[HURTS[kind]] -= fault
+    edit = Edit((Change(factor, "a", "b", "a", "b"),), "an a", "a b")
+    return Trial(scene, kind, edit, {**scores, "label_margin": 0.5})
+
+
+def trials(count: int, fault: float = 5.0, factor: Factor = "weather") -> list[Trial]:
     random = np.random.default_rng(1)
-    good, broken = random.normal(1, 1, 400), random.normal(0, 1, 400)
-    limit = threshold(good, broken)
-    assert (good < limit).mean() <= REFUSED
-    assert (broken < limit).mean() > 0.1
+    return [trial(kind, random, scene, factor, fault) for scene in range(count) for kind in KINDS]
+
+
+def test_faults_that_show_are_let_through_rarely_while_good_ones_pass() -> None:
+    found = trials(200)
+    chosen = {check: {"default": lowest} for check, lowest in limits(found).items()}
+    passed = {kind: [judge(t.scores, t.edit, chosen).accepted for t in found if t.kind == kind] for kind in KINDS}
+    assert np.mean(passed["good"]) >= 1 - REFUSED
+    assert all(np.mean(passed[kind]) <= 0.03 for kind in KINDS[1:])
+
+
+def test_faults_that_do_not_show_cost_no_good_ones() -> None:
+    found = [one for one in trials(100, fault=0.0) if one.kind != "second"]
+    chosen = {check: {"default": lowest} for check, lowest in limits(found).items()}
+    good = [judge(one.scores, one.edit, chosen).accepted for one in found if one.kind == "good"]
+    assert np.mean(good) >= 1 - REFUSED
+
+
+def test_a_factor_with_few_good_ones_goes_by_all_factors() -> None:
+    chosen = thresholds([*trials(60), *trials(5, factor="object")])
+    assert all(set(values) == {"default", "weather"} for values in chosen.values())
+
+
+def test_without_good_ones_the_error_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match="take more scenes"):
+        limits([one for one in trials(3) if one.kind != "good"])
+
+
+def test_figures_rest_on_the_other_half_of_the_scenes() -> None:
+    judged = held_out(trials(120))
+    assert len(judged) == 120 * len(KINDS)
+    lines = table(judged)
+    assert lines[0].startswith("all: AUROC 0.9")
+    assert any(line.startswith("weather: ") for line in lines)
+    assert sum(line.strip().startswith("second: ") for line in lines) == 2
+    for _, accepted, worst in judged:
+        assert accepted == (worst >= 0)
+
+
+def test_area_under_the_curve_counts_pairs() -> None:
+    assert auroc([2, 3], [1, 2]) == pytest.approx(0.875)
+    assert math.isnan(auroc([], [1.0]))
 
 
 def test_thresholds_are_written_once_and_read_as_they_were() -> None:
     profile = '[profile]\nname = "tiny"\n\n[thresholds.old]\ndefault = 1\n\n[defaults]\nmethods = ["dillema"]\n'
-    limits = {"structure": {"default": 0.4, "weather": 0.3}, "label": {"default": 0.5}}
-    once = with_thresholds(profile, toml(limits))
-    assert tomllib.loads(once)["thresholds"] == limits
-    assert with_thresholds(once, toml(limits)) == once
+    chosen = {"structure": {"default": 0.4, "weather": 0.3}, "label": {"default": 0.5}}
+    once = with_thresholds(profile, toml(chosen))
+    assert tomllib.loads(once)["thresholds"] == chosen
+    assert with_thresholds(once, toml(chosen)) == once
     assert tomllib.loads(once)["defaults"] == {"methods": ["dillema"]}
 
 
@@ -38,14 +89,34 @@ def test_proposals_change_what_they_say_and_nothing_else() -> None:
     fields = set()
     for index in range(12):
         scene = sample_scene("calibration", index)
-        for proposal in proposals(scene, random):
-            change = proposal.edit.changes[0]
-            assert differing_factors(scene, proposal.wanted) == {proposal.field}
-            assert change.factor == EDIT_FACTOR[proposal.field]
-            assert change.from_phrase in proposal.edit.caption
-            assert change.to_phrase in proposal.edit.new_caption
-            fields.add(proposal.field)
+        for found in proposals(scene, random):
+            change = found.edit.changes[0]
+            assert differing_factors(scene, found.wanted) == {found.field}
+            assert change.factor == EDIT_FACTOR[found.field]
+            assert change.from_phrase in found.edit.caption
+            assert change.to_phrase in found.edit.new_caption
+            fields.add(found.field)
     assert len(fields) > 4
-    images = drawn(scene, proposal, random)
-    assert set(images) == {"good", "class", "gone", "unedited"}
-    assert all(image.shape == images["good"].shape for image in images.values())
+
+
+def test_a_caption_that_states_the_field_is_found() -> None:
+    random = np.random.default_rng(3)
+    scenes = [sample_scene("calibration", index) for index in range(20)]
+    assert all(proposal(scene, "weather", random) for scene in scenes)
+    alone = next(scene for scene in scenes if scene.companion == "none")
+    assert proposal(alone, "companion", random) is None
+
+
+def test_edits_take_every_factor_as_often_and_each_scene_once() -> None:
+    edits = list(calibration_edits(20))
+    assert set(Counter(one.factor for one in edits).values()) == {4}
+    assert {one.field for one in edits} == set(FIELDS)
+    assert len({one.scene.geometry_seed for one in edits}) == 20
+
+
+def test_new_captions_state_the_new_value_and_everything_else_as_before() -> None:
+    for index in range(60):
+        random = np.random.default_rng(index)
+        for found in proposals(sample_scene("calibration", index), random):
+            before, after = read(found.edit.caption), read(found.edit.new_caption)
+            assert after == {**before, found.field: getattr(found.wanted, found.field)}, found.edit
