@@ -72,8 +72,11 @@ def oracle_pictures(name: str) -> OraclePictures:
     count, failed_count = REDRAWN[name]
     drawn = [failed]
     if count:
-        again = _cached(f"{split}-redrawn-{count}", lambda: _redrawn_whole(whole, count))
-        broken = _cached(f"{split}-failed-redrawn-{failed_count}", lambda: _redrawn(failed[:failed_count], None, 0.3))
+        hand = _generator_digest()
+        again = _cached(f"{split}-redrawn-{count}-{hand}", lambda: _redrawn_whole(whole, count))
+        broken = _cached(
+            f"{split}-failed-redrawn-{failed_count}-{hand}", lambda: _redrawn(failed[:failed_count], None, 0.3)
+        )
         drawn = [again, failed, broken]
     failed_masks = np.zeros((FAILED + failed_count, *whole.masks.shape[1:]), np.uint8)
     rows = np.arange(RENDERED - count, RENDERED)
@@ -150,15 +153,15 @@ def _predicted(weights: StableDiffusion, inputs: Tensor, time: Tensor, states: T
 
 
 def _cached(name: str, make: Callable[[], Pixels]) -> Pixels:
-    path = RUNS / "cache" / f"{name}-{_code_digest()}.npy"
+    path = RUNS / "cache" / f"{name}.npy"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, make())
     return np.asarray(np.load(path), np.uint8)
 
 
-def _code_digest() -> str:
-    """Of what failures look like and of the generator's weights' names and sizes."""
+def _generator_digest() -> str:
+    """Of the names and sizes of the generator's weights."""
     parts = [
         f"{file.relative_to(WEIGHTS)}:{file.stat().st_size}"
         for file in sorted((WEIGHTS / "diffusion").rglob("*.safetensors"))
