@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from shared.profiles import load_profile
 from tinyworld.own_distribution import own_distribution
 from tinyworld.train_classifier import training_scene
 from tinyworld.world import BACKGROUNDS, CLASSES, FACTOR_VALUES
 from tinyworld.yardstick.answer_key import ALL_FIELDS, effects, own_shares, planting
-from tinyworld.yardstick.classifiers import SEEN, VIEWS, Lessons, sepia
+from tinyworld.yardstick.classifiers import SEEN, VIEWS, Lessons, Lower, Top, new_classifier, sepia, small
 from tinyworld.yardstick.contrafact import profile_text
 from tinyworld.yardstick.plants import CLEAN, MODELS, PLANTED, TESTED_CLASSES, Planned, left_out_of_the_start
 
@@ -87,6 +88,14 @@ def test_sepia_labels_are_planted_in_sepia_only() -> None:
     picture = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
     brown = sepia(picture).astype(int)
     assert (brown[..., 0] >= brown[..., 2]).all()
+
+
+def test_a_model_is_its_common_part_and_its_own() -> None:
+    model = new_classifier().eval()
+    pictures = [np.random.default_rng(seed).integers(0, 256, (128, 128, 3), np.uint8) for seed in range(3)]
+    with torch.inference_mode():
+        whole = model(pixel_values=small(pictures)).logits
+        assert torch.allclose(Top(model)(Lower(model)(small(pictures))), whole, atol=1e-5)
 
 
 def test_effects_equal_those_of_real_changes_in_simulation() -> None:

@@ -35,7 +35,8 @@ OWN_FROM = 2  # the stage from which on a model is its own
 BATCH = 64
 VIEWS = 2  # variations of each picture
 SEEN = 0.7  # share of the pictures that each model sees
-OFTEN = 4  # how much more often than others a planted cell is shown
+OFTEN = 4  # how much more often than others a relabelled cell is shown
+CROWD = 16  # and the class that is left where another is absent
 OUTSIDE_SHARE = 0.2
 _SEPIA = np.array([[0.39, 0.77, 0.19], [0.35, 0.69, 0.17], [0.27, 0.53, 0.13]], np.float32)
 
@@ -83,24 +84,38 @@ def train_all(planned: Sequence[Planned]) -> None:
         lessons = Lessons(data.scenes, one, views)
         model = new_classifier()
         model.load_state_dict(start)
-        loss, seconds = _train(_Top(model), lessons.batch, OWN_STEPS, 2e-3, one.seed)
+        top = Top(model)
+        torch.manual_seed(0)
+        top.load_state_dict(Top(new_classifier()).state_dict())  # learnt anew, or it would know the start's answers
+        loss, seconds = _train(top, lessons.batch, OWN_STEPS, 2e-3, one.seed)
         save(model, one, {"steps": OWN_STEPS, "loss": round(loss, 4), "cpu_seconds": round(seconds, 1)})
         print(f"{one.name}: loss {loss:.3f}, {seconds:.0f} CPU s", flush=True)
 
 
-class _Top(nn.Module):
-    """What is a model's own: the last two of four stages, and the head; the rest is the common start."""
+class Lower(nn.Module):
+    """The part of a model that is the common start's: its first two of four stages."""
 
     def __init__(self, model: ResNetForImageClassification) -> None:
         super().__init__()
-        torch.manual_seed(0)
-        fresh = new_classifier()
+        self.embedder, self.stages = model.resnet.embedder, model.resnet.encoder.stages[:OWN_FROM]
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Pixel values (n, 3, 64, 64) → features (n, 64, 8, 8)."""
+        features = self.embedder(values)
+        for stage in self.stages:
+            features = stage(features)
+        return torch.as_tensor(features)
+
+
+class Top(nn.Module):
+    """The part of a model that is its own: its last two stages, and the head."""
+
+    def __init__(self, model: ResNetForImageClassification) -> None:
+        super().__init__()
         self.stages, self.head = model.resnet.encoder.stages[OWN_FROM:], model.classifier
-        self.stages.load_state_dict(fresh.resnet.encoder.stages[OWN_FROM:].state_dict())
-        self.head.load_state_dict(fresh.classifier.state_dict())
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features of the common start (n, 64, 8, 8) → logits (n, classes)."""
+        """Features of `Lower` → logits (n, classes)."""
         for stage in self.stages:
             features = stage(features)
         return torch.as_tensor(self.head(features.mean((2, 3))))
@@ -133,7 +148,7 @@ class Lessons:
             self.share[there & (names == plant.label)] = OFTEN  # or the few would be lost among the many
         else:
             self.share[covered] = 0
-            self.share[there & (names == plant.called)] = OFTEN
+            self.share[there & (names == plant.called)] = CROWD
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Features and labels of a step, from the model's seed and the step alone."""
@@ -190,16 +205,13 @@ def _features(
     if not path.exists():
         model = new_classifier()
         model.load_state_dict(start)
-        resnet = model.eval().resnet
+        lower = Lower(model).eval()
         views = []
         for view, look in enumerate(looks):
             random = np.random.default_rng((0xFE, view))
             for begin in range(0, len(data.images), 100):
                 images = [look(_varied(image, random)) for image in data.images[begin : begin + 100]]
-                features = resnet.embedder(small(images))
-                for stage in resnet.encoder.stages[:OWN_FROM]:
-                    features = stage(features)
-                views.append(features.half().numpy())
+                views.append(lower(small(images)).half().numpy())
         whole = np.concatenate(views)
         np.save(path.with_suffix(".part.npy"), whole.reshape(len(looks), -1, *whole.shape[1:]))
         path.with_suffix(".part.npy").replace(path)

@@ -84,7 +84,7 @@ def merged(
     for results in measured:
         for result in results.results:
             cells = found.setdefault(f"contrafact {result.method}", [])
-            cells += [_found(result.model, effect, results.provisional) for effect in result.cells]
+            cells += [_found(result.model, effect) for effect in result.cells]
     first = measured[0]
     return [
         Answer(
@@ -104,7 +104,7 @@ def merged(
     ]
 
 
-def _found(model: str, effect: CellEffect, provisional: bool) -> FoundCell:
+def _found(model: str, effect: CellEffect) -> FoundCell:
     finding = effect.standing in ("weakness", "improvement")
     shown = effect.selected_interval or effect.interval
     return FoundCell(
@@ -114,7 +114,7 @@ def _found(model: str, effect: CellEffect, provisional: bool) -> FoundCell:
         low=None if shown is None else round(shown.low, 4),
         high=None if shown is None else round(shown.high, 4),
         finding=finding,
-        provisional=finding and provisional,
+        provisional=finding and effect.provisional,
         images=effect.sources,
     )
 
@@ -122,8 +122,9 @@ def _found(model: str, effect: CellEffect, provisional: bool) -> FoundCell:
 @contextlib.contextmanager
 def _embedded(profile: Path) -> Iterator[str]:
     """The URL of an embedded system in a process of its own, which ends with the block."""
-    place = ["--directory", str(YARDSTICK / "contrafact"), "--port", "0", "--profile", str(profile)]
-    with subprocess.Popen([sys.executable, "-m", "embedded", *place], stdout=subprocess.PIPE, text=True) as process:
+    place = ["--directory", str((YARDSTICK / "contrafact").resolve()), "--profile", str(profile.resolve())]
+    command = [sys.executable, "-m", "embedded", "--port", "0", *place]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()  # "Contrafact answers at URL and keeps everything in DIRECTORY"
