@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from textwrap import wrap
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -12,6 +13,7 @@ from shared.schemas.jobs import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import CellEffect, ModelResults
 
 SIDE, GAP, LINE, MARGIN = 256, 16, 22, 16
+LETTERS = 105  # of a line below the pictures
 INK, QUIET, RED = (28, 28, 30), (110, 110, 115), (176, 42, 32)
 
 
@@ -42,7 +44,9 @@ def _draw(client: Client, view: CounterfactualView, found: ModelResults, effect:
         ("counterfactual", view.image, said.counterfactual),
     ]
     width = 2 * MARGIN + len(columns) * SIDE + (len(columns) - 1) * GAP
-    canvas = Image.new("RGB", (width, 2 * MARGIN + SIDE + 5 * LINE), "white")
+    sentences = (_change(view), f"{found.model}: {effect.sentence}")
+    below = [line for text in sentences for line in wrap(_plain(text), LETTERS)]
+    canvas = Image.new("RGB", (width, 2 * MARGIN + SIDE + (3 + len(below)) * LINE), "white")
     draw = ImageDraw.Draw(canvas)
     for number, (title, digest, prediction) in enumerate(columns):
         left = MARGIN + number * (SIDE + GAP)
@@ -51,9 +55,9 @@ def _draw(client: Client, view: CounterfactualView, found: ModelResults, effect:
         draw.text((left, MARGIN + SIDE + 6), title, fill=QUIET, font=ImageFont.load_default(13))
         text, colour = _said(prediction, said, view.source.ground_truth)
         draw.text((left, MARGIN + SIDE + 6 + LINE), text, fill=colour, font=ImageFont.load_default(17))
-    below = MARGIN + SIDE + 6 + 5 * LINE // 2
-    for line, text in enumerate((_change(view), f"{found.model}: {effect.sentence}")):
-        draw.text((MARGIN, below + line * LINE), _plain(text), fill=INK, font=ImageFont.load_default(15))
+    top = MARGIN + SIDE + 6 + 5 * LINE // 2
+    for line, text in enumerate(below):
+        draw.text((MARGIN, top + line * LINE), text, fill=INK, font=ImageFont.load_default(15))
     return canvas
 
 
@@ -69,7 +73,7 @@ def _said(prediction: PredictionView | None, said: ModelOpinion, truth: str | No
 
 def _change(view: CounterfactualView) -> str:
     changes = ", ".join(f"“{change.from_phrase}” → “{change.to_phrase}”" for change in view.changes)
-    return f"{changes}   in   {view.caption}"[:110]
+    return f"{changes}   in   {view.caption}"
 
 
 def _plain(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -14,7 +14,7 @@ from rich.text import Text
 from gateway.analysis.wording import points
 from gateway.report.words import interval
 from shared.schemas.jobs import CounterfactualView, JobDetail, JobPlan, JobsPage, MethodsReply, ModelsListing
-from shared.schemas.results import CellEffect, JobResults, ModelResults, Sensitivity
+from shared.schemas.results import CellEffect, DetectableDrop, JobResults, ModelResults, Sensitivity
 
 CLASSES_SHOWN = 20
 
@@ -58,20 +58,29 @@ def plan(planned: JobPlan) -> RenderableType:
 
 
 def sensitivity(found: Sensitivity) -> RenderableType:
-    """Which drops the images of each class can show."""
-    said = [shown.sentence for shown in found.classes[:CLASSES_SHOWN]]
-    if len(found.classes) > CLASSES_SHOWN:
-        said.append(f"and {len(found.classes) - CLASSES_SHOWN} classes more")
+    """Which drops the images of each class can show; classes that can show the same are named in one line."""
+    alike: dict[tuple[int, float | None], list[DetectableDrop]] = {}
+    for shown in found.classes:
+        alike.setdefault((shown.sources, shown.drop), []).append(shown)
+    said = [first.sentence + _the_same(others) for first, *others in list(alike.values())[:CLASSES_SHOWN]]
+    if len(alike) > CLASSES_SHOWN:
+        said.append("and other classes, which the report names")
     if not found.classes:
         said.append("without ground truth, classes are those predicted; drops that a class can show:")
         said += [
             f"{round(100 * n.drop)} points with {n.sources:,} images" for n in found.needed if n.sources is not None
         ]
-    return Text(
-        "\n".join(
-            ("shows     " if line == 0 else " " * 10) + text for line, text in enumerate([*said, found.assumption])
-        )
-    )
+    lines = Table.grid(padding=(0, 2))
+    for number, text in enumerate([*said, found.assumption]):
+        lines.add_row("" if number else "shows   ", text)
+    return lines
+
+
+def _the_same(others: Sequence[DetectableDrop]) -> str:
+    names = [f"`{shown.label}`" for shown in others]
+    if not names:
+        return ""
+    return f" (the same for {', '.join(names[:-1])}{' and ' if len(names) > 1 else ''}{names[-1]})"
 
 
 def job(detail: JobDetail) -> RenderableType:
