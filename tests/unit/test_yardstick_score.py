@@ -95,10 +95,11 @@ def test_kinds_of_truth_and_doses() -> None:
 def test_the_right_answer_has_the_full_score() -> None:
     found = score(KEY, perfect())
     assert [(dose.dose, dose.found, dose.missed, dose.untested) for dose in found.doses] == [
-        (15, 2, 0, 0),
+        (15, 1, 0, 0),
         (30, 1, 0, 0),
         (60, 1, 0, 0),
     ]
+    assert (found.improvements.count, found.improvements.n) == (1, 1)
     assert (found.found, found.invented, found.precision.value) == (4, 0, 1.0)
     assert found.false_discovery_rate == 0
     assert (found.first_findings.count, found.first_findings.n) == (1, 1)
@@ -110,7 +111,7 @@ def test_the_right_answer_has_the_full_score() -> None:
 
 def test_silence_finds_nothing_and_invents_nothing() -> None:
     found = score(KEY, Answer(method="mute", models=NAMES, factors=["weather"], cells=[]))
-    assert [(dose.found, dose.missed, dose.untested) for dose in found.doses] == [(0, 0, 2), (0, 0, 1), (0, 0, 1)]
+    assert [(dose.found, dose.missed, dose.untested) for dose in found.doses] == [(0, 0, 1), (0, 0, 1), (0, 0, 1)]
     assert (found.precision.value, found.all_cells.n, found.coverage.n) == (None, 0, 0)
     assert (found.first_findings.count, found.first_findings.n) == (0, 1)
     assert "nothing tested" in printed(found)
@@ -216,7 +217,7 @@ def test_what_holds_for_any_answer(guesses: list[tuple[float, bool, bool]], rand
     found = score(KEY, answer)
     claims = sum(one.finding for one in cells)
     assert found.found + found.invented + found.undecided == claims
-    assert [dose.found + dose.missed + dose.untested for dose in found.doses] == [2, 1, 1]
+    assert [dose.found + dose.missed + dose.untested for dose in found.doses] == [1, 1, 1]
     assert 0 <= found.false_discovery_rate <= 1
     assert found.false_discoveries_over_null_cells.count <= found.invented
     shuffled = sorted(cells, key=lambda _: random.random())  # type: ignore[attr-defined]
@@ -228,6 +229,6 @@ def test_what_holds_for_any_answer(guesses: list[tuple[float, bool, bool]], rand
 
 def test_score_and_key_are_printed_for_people() -> None:
     text = printed(score(KEY, perfect()))
-    assert "cells of about 60 points   found 1, missed 0, not tested 0; recall 100.0% (1 of 1;" in text
+    assert "about 60 points          found 1, missed 0, not tested 0; recall 100.0% (1 of 1;" in text
     assert "bias +0.0 points, RMSE 0.0, rank correlation 1.00 (n = 4)" in text
     assert "bus to night called truck: -62.0 [-65.0, -59.0]" in printed_key(KEY)

@@ -123,7 +123,7 @@ class Answer(Contract):
 
 
 class AtDose(Contract):
-    """Cells of about one dose: how many were found, tested without being found, and not tested at all."""
+    """Weaknesses of about one dose: how many were found, tested without being found, and not tested at all."""
 
     dose: int
     found: int
@@ -152,6 +152,7 @@ class Score(Contract):
     method: str
     models: int
     doses: list[AtDose]
+    improvements: Annotated[Rate, Field(description="found among the cells whose change truly helps")]
     found: int
     invented: int
     undecided: int

@@ -13,10 +13,11 @@ def printed(score: Score) -> str:
     lines = [
         f"{score.method}: {score.models} models",
         *(
-            f"  cells of about {dose.dose} points   found {dose.found}, missed {dose.missed}, not tested "
+            f"  about {dose.dose} points          found {dose.found}, missed {dose.missed}, not tested "
             f"{dose.untested}; recall {rate(dose.recall)}"
             for dose in score.doses
         ),
+        f"  improvements           found {rate(score.improvements)}",
         f"  findings               {score.found} true, {score.invented} invented, {score.undecided} in cells too near "
         f"5 points to call; precision {rate(score.precision)}",
         f"  false discovery rate   {score.false_discovery_rate:.1%}, mean over models",

@@ -84,7 +84,8 @@ def score(key: AnswerKey, answer: Answer) -> Score:
     return Score(
         method=answer.method,
         models=len(models),
-        doses=[_at_dose(dose, [one for one in real if dose_of(one.true) == dose]) for dose in DOSES],
+        doses=[_at_dose(dose, [one for one in by_truth["weakness"] if dose_of(one.true) == dose]) for dose in DOSES],
+        improvements=_rate(one.found for one in by_truth["improvement"]),
         found=found,
         invented=invented,
         undecided=sum(one.claimed for one in by_truth["unsettled"]),
