@@ -14,8 +14,9 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
-from llm_service.decoding import Decoder, Row
+from llm_service.decoding import Decoder, Row, Written
 from llm_service.engines.transformers import JSON_STYLE
+from shared.problems import InvalidInput
 from tinyworld.captions import Withheld
 from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.phrases import SLOTS, slot_of
@@ -89,7 +90,9 @@ def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, asked:
         rows.append(Row(tokens, grammar, _TEMPERATURES[kind], _LONGEST, number))
     batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
     written = [one for batch in batches for one in decoder.write(prefix, 0, batch)]
-    return [tokenizer.decode(one.tokens, skip_special_tokens=True) for one in written]
+    if any(isinstance(one, InvalidInput) for one in written):
+        raise RuntimeError(f"the schema of {kind} is refused")
+    return [tokenizer.decode(one.tokens, skip_special_tokens=True) for one in written if isinstance(one, Written)]
 
 
 def is_right(one: Example, reply: str) -> bool:
