@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.analysis.wording import points
-from gateway.report.words import interval
+from gateway.report.words import interval, p_value
 from shared.schemas.jobs import CounterfactualView, JobDetail, JobPlan, JobsPage, MethodsReply, ModelsListing
 from shared.schemas.results import CellEffect, DetectableDrop, JobResults, ModelResults, Sensitivity
 
@@ -185,7 +185,7 @@ def _findings_table(effects: Iterable[CellEffect]) -> Table:
             points(effect.delta_accuracy),
             interval(effect.selected_interval),
             str(effect.sources),
-            "" if effect.q_value is None else f"{effect.q_value:.3f}",
+            p_value(effect.q_value),
         )
     return table
 

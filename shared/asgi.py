@@ -18,6 +18,8 @@ logger = logging.getLogger("contrafact.http")
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 SECONDS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
+LINGERING_BYTES = 8 * 1024**2  # read and dropped after a refusal
+LINGERING_SECONDS = 2.0
 
 
 class BoundedRequests:
@@ -34,6 +36,7 @@ class BoundedRequests:
         try:
             body = await self._read(scope, receive)
         except TooLarge as problem:
+            await _read_away(receive)
             response = problem.response(scope["path"])
             response.headers["Connection"] = "close"  # or the server would go on reading what we refused
             await response(scope, receive, send)
@@ -91,6 +94,18 @@ class BoundedRequests:
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
+
+
+async def _read_away(receive: Receive) -> None:
+    """Drop what a refused client has on its way, within limits: closing over unread bytes would cost it the answer."""
+    left = LINGERING_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGERING_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 class AccessLog:

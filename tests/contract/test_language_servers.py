@@ -32,8 +32,8 @@ from tests.contract.small_models import save_llama
 from tests.contract.small_profile import write_profile
 from tests.contract.test_llm_service import KEYWORDS, asked, generate
 
-# llama.cpp's grammar lets a model with random weights write broken UTF-8, so this schema asks for letters.
-WORD = {"type": "string", "pattern": "^[a-z ]{1,12}$", "maxLength": 12}
+# llama.cpp's grammar lets a model with random weights write broken UTF-8, so this schema names the words.
+WORD = {"enum": ["night", "snow", "in the rain", "a red bus"]}
 LETTERS: dict[str, Any] = {
     "type": "object",
     "properties": {
