@@ -1,0 +1,54 @@
+"""The commands of README.md's "Use it" run as they stand, but for the port and the folder of the executable."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from embedded.run import run_embedded
+from gateway.model_services import SERVICES
+from tests.contract.gateway_under_test import picture
+from tests.integration.small_services import SmallServices, serve
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\$ (.+)$", README.split("## Use it")[1].split("##")[0], re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_readmes_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "here"
+    for number, label in enumerate(["bus", "bus", "car"]):
+        path = folder / "testset" / label / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number))
+    (folder / "a.png").write_bytes(picture(7))
+    (folder / "b.png").write_bytes(picture(8))
+    submit, report, curl = COMMANDS
+    with (
+        serve(SmallServices()) as services,
+        run_embedded(tmp_path / "data", service_urls=dict.fromkeys(SERVICES, services)) as system,
+    ):
+        monkeypatch.setenv("CONTRAFACT_URL", system.base_url)
+        job = _run(submit, folder, system.base_url).splitlines()[0]
+        _run(report.replace("JOB", job), folder, system.base_url)
+        posted = _run(curl, folder, system.base_url)
+        shown = httpx.get(f"{system.base_url}/jobs/{job}", timeout=30).json()
+    assert len(list(folder.glob("*.html"))) == 1
+    assert shown["state"] == "done"
+    assert shown["progress"]["images"]["done"] == 3
+    assert '"id"' in posted
+
+
+def _run(command: str, folder: Path, url: str) -> str:
+    """What a command prints, run in `folder` against the system at `url`."""
+    own = f"{Path(sys.executable).parent}/contrafact"
+    command = command.replace(".venv/bin/contrafact", own).replace("http://127.0.0.1:8000", url)
+    done = subprocess.run(command, cwd=folder, shell=True, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
