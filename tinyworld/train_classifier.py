@@ -36,7 +36,7 @@ def training_scene(index: int) -> Scene:
 
 
 def new_classifier() -> ResNetForImageClassification:
-    """0.6 million parameters; pictures of 128 pixels."""
+    """0.6 million parameters; pictures of any size."""
     config = ResNetConfig(
         embedding_size=32,
         hidden_sizes=[32, 64, 96, 160],

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tinyworld.yardstick.classifiers import new_classifier, save
+from tinyworld.train_classifier import new_classifier
+from tinyworld.yardstick.classifiers import save
 from tinyworld.yardstick.contrafact import Size, answers
 from tinyworld.yardstick.formats import Answer
 from tinyworld.yardstick.plants import TESTED_CLASSES, Planned

@@ -8,48 +8,23 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from embedded.serving import ListeningPort
 from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema
-from gateway.model_services import ModelServices
-from llm_service.app import create_app
 from shared.images import encode
 from shared.schemas.base import ImagePayload
-from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.service import ServiceSettings
-from tests.integration.small_services import SmallServices, serve
+from tests.integration.captioned_services import CAPTION, Services, captioned
 from tinyworld.captions import read
 from tinyworld.world import CLASSES
 
-CAPTION = "This is a photo of a small red bus. The bus is in a city. It is a rainy day."
 STATED = read(CAPTION)
 PICTURE = encode(np.full((32, 32, 3), 128, np.uint8))
 TASK = TaskDescription("classify the vehicle in a street photo", CLASSES)
 
 
-class Services(ModelServices):
-    """The services, but for a captioner that always says the same."""
-
-    def caption(self, request: CaptionRequest) -> CaptionReply:
-        return CaptionReply(captions=[CAPTION] * len(request.images))
-
-
 @pytest.fixture(scope="module")
 def services() -> Iterator[Services]:
-    port = ListeningPort()
-    port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
-    with serve(SmallServices()) as small:
-        made = Services(
-            {
-                "caption_service": small,
-                "llm_service": port.base_url,
-                "diffusion_service": small,
-                "evaluator_service": small,
-            }
-        )
+    with captioned() as made:
         yield made
-        made.close()
-    port.close()
 
 
 def made_of(services: Services, seed: int = 1, **parameters: object) -> list[Counterfactual]:

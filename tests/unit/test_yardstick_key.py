@@ -11,10 +11,10 @@ import torch
 
 from shared.profiles import load_profile
 from tinyworld.own_distribution import own_distribution
-from tinyworld.train_classifier import training_scene
+from tinyworld.train_classifier import new_classifier, training_scene
 from tinyworld.world import BACKGROUNDS, CLASSES, FACTOR_VALUES
 from tinyworld.yardstick.answer_key import ALL_FIELDS, effects, own_shares, planting
-from tinyworld.yardstick.classifiers import SEEN, VIEWS, Lessons, Lower, Top, new_classifier, sepia, small
+from tinyworld.yardstick.classifiers import SEEN, VIEWS, Lessons, Lower, Top, sepia, small
 from tinyworld.yardstick.contrafact import profile_text
 from tinyworld.yardstick.plants import CLEAN, MODELS, PLANTED, TESTED_CLASSES, Planned, left_out_of_the_start
 

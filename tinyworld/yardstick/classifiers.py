@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessorPil
+from transformers import ResNetForImageClassification, ViTImageProcessorPil
 
 from tinyworld.factors import FACTORS
 from tinyworld.model_card import save_model
 from tinyworld.pictures import Pictures, Pixels, as_pixel_values, pictures, varied
-from tinyworld.train_classifier import PICTURES, training_scene
+from tinyworld.train_classifier import PICTURES, new_classifier, training_scene
 from tinyworld.training_loop import RUNS
 from tinyworld.world import CLASSES, Scene
 from tinyworld.yardstick.plants import OUTSIDE_VALUE, Planned, Plant, left_out_of_the_start
@@ -44,19 +44,6 @@ _SEPIA = np.array([[0.39, 0.77, 0.19], [0.35, 0.69, 0.17], [0.27, 0.53, 0.13]], 
 def model_folder(name: str) -> Path:
     """Where the weights of a model of the yardstick are."""
     return YARDSTICK / "models" / name
-
-
-def new_classifier() -> ResNetForImageClassification:
-    """0.6 million parameters; pictures of 64 pixels a side."""
-    config = ResNetConfig(
-        embedding_size=32,
-        hidden_sizes=[32, 64, 96, 160],
-        depths=[1, 1, 1, 1],
-        layer_type="basic",
-        id2label=dict(enumerate(CLASSES)),
-        label2id={name: place for place, name in enumerate(CLASSES)},
-    )
-    return ResNetForImageClassification(config)
 
 
 def sepia(image: Pixels) -> Pixels:
