@@ -52,31 +52,32 @@ def caption(scene: Scene, seed: int, *, withheld: Withheld = "nothing") -> str:
     return describe(scene, seed, withheld=withheld).text
 
 
-def describe(scene: Scene, seed: int, *, withheld: Withheld = "nothing") -> Description:
-    """Say a scene in words: the class always, each other factor with probability 1 - `OMITTED`.
+def describe(scene: Scene, seed: int, *, withheld: Withheld = "nothing", omitted: float = OMITTED) -> Description:
+    """Say a scene in words: the class always, each other factor with probability 1 - `omitted`.
 
     `seed` (any non-negative integer) picks omissions, sentences and synonyms. Half of the choices of what `withheld`
     names are such as no training shows. A companion "none" and the silhouette are never said. The text has at most
     45 words.
     """
-    return _Writer(scene, np.random.default_rng((0xCA, seed)), withheld).write()
+    return _Writer(scene, np.random.default_rng((0xCA, seed)), withheld, omitted).write()
 
 
 class _Writer:
     """Writes one caption: one stream of random choices, and the mentions made so far."""
 
-    def __init__(self, scene: Scene, random: np.random.Generator, withheld: Withheld) -> None:
+    def __init__(self, scene: Scene, random: np.random.Generator, withheld: Withheld, omitted: float) -> None:
         self.scene = scene
         self.random = random
+        self.omitted = omitted
         self.new_sentences = withheld != "nothing"
         self.new_phrases = withheld == "phrases too"
         self.mentions: list[Mention] = []
 
     def write(self) -> Description:
-        said = {field for field in _OPTIONAL if self.random.random() >= OMITTED}
-        friend = self.scene.companion != "none" and self.random.random() >= OMITTED
+        said = {field for field in _OPTIONAL if self.random.random() >= self.omitted}
+        friend = self.scene.companion != "none" and self.random.random() >= self.omitted
         if friend:
-            said |= {field for field in ("companion_colour", "relation") if self.random.random() >= OMITTED}
+            said |= {field for field in ("companion_colour", "relation") if self.random.random() >= self.omitted}
         elif not said & {"weather", "time"}:
             said.add("weather")  # two sentences at least
         tail = [(SKIES, said & {"weather", "time"})] if said & {"weather", "time"} else []

@@ -41,6 +41,7 @@ PAD, BOS, EOS, IMAGE = range(4)
 _SPECIAL = ["<pad>", "<s>", "</s>", "<image>"]
 _PHRASE_WEIGHT = 3.0
 _LONGEST = 64  # tokens
+_UNSAID = 0.05  # what captions leave out, no greedy caption ever says
 
 
 def learn_processor(texts: list[str]) -> Blip2Processor:
@@ -262,7 +263,7 @@ def _batch(data: Pictures, step: int, recipe: Recipe) -> tuple[Tensor, list[Desc
         flip = bool(random.random() < 0.5)
         scene = mirrored(data.scenes[row]) if flip else data.scenes[row]
         images.append(varied(data.images[row], random, flip=flip))
-        descriptions.append(describe(scene, derive_seed("captioner", recipe.seed, step, place)))
+        descriptions.append(describe(scene, derive_seed("captioner", recipe.seed, step, place), omitted=_UNSAID))
         wanted.append(targets(scene_factors(scene)))
     return as_pixel_values(np.stack(images)), descriptions, torch.tensor(wanted)
 
