@@ -35,13 +35,15 @@ from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, Render
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
+    EmbedTextsReply,
+    EmbedTextsRequest,
     ModelsReply,
     PredictReply,
     PredictRequest,
     StructureReply,
     StructureRequest,
 )
-from shared.schemas.language import GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
+from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
 from shared.schemas.service import ServiceInfo
 from shared.service import DEADLINE_HEADER
 
@@ -74,10 +76,12 @@ class Endpoint(Generic[Asked, Answered]):
 CAPTION = Endpoint("caption_service", "/v1/captions", CaptionRequest, CaptionReply)
 GENERATE = Endpoint("llm_service", "/v1/generate", GenerateRequest, GenerateReply)
 SCORE = Endpoint("llm_service", "/v1/score", ScoreRequest, ScoreReply)
+FILL = Endpoint("llm_service", "/v1/fill", FillRequest, FillReply)
 RENDER = Endpoint("diffusion_service", "/v1/renderings", RenderRequest, RenderReply)
 EDIT = Endpoint("diffusion_service", "/v1/edits", EditRequest, EditReply)
 PREDICT = Endpoint("evaluator_service", "/v1/predictions", PredictRequest, PredictReply)
 EMBED = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply)
+EMBED_TEXTS = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply)
 STRUCTURE = Endpoint("evaluator_service", "/v1/structure", StructureRequest, StructureReply)
 
 
@@ -100,6 +104,10 @@ class TypedServices(ABC):
         """Log-likelihoods of texts."""
         return self.call(SCORE, request)
 
+    def fill(self, request: FillRequest) -> FillReply:
+        """Words that fit gaps in texts."""
+        return self.call(FILL, request)
+
     def render(self, request: RenderRequest) -> RenderReply:
         """Images rendered under a source's control."""
         return self.call(RENDER, request)
@@ -115,6 +123,10 @@ class TypedServices(ABC):
     def embed(self, request: EmbedRequest) -> EmbedReply:
         """Embeddings in the scorer's joint space."""
         return self.call(EMBED, request)
+
+    def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply:
+        """Embeddings of texts by a model of language alone."""
+        return self.call(EMBED_TEXTS, request)
 
     def structure(self, request: StructureRequest) -> StructureReply:
         """How much structure images keep."""

@@ -9,8 +9,15 @@ from typing import Any, Literal, Protocol
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
-from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
-from shared.schemas.language import GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
+from shared.schemas.evaluation import (
+    EmbedReply,
+    EmbedRequest,
+    EmbedTextsReply,
+    EmbedTextsRequest,
+    StructureReply,
+    StructureRequest,
+)
+from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
 
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
 FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
@@ -23,9 +30,11 @@ class Services(Protocol):
     def caption(self, request: CaptionRequest) -> CaptionReply: ...
     def generate(self, request: GenerateRequest) -> GenerateReply: ...
     def score(self, request: ScoreRequest) -> ScoreReply: ...
+    def fill(self, request: FillRequest) -> FillReply: ...
     def render(self, request: RenderRequest) -> RenderReply: ...
     def edit(self, request: EditRequest) -> EditReply: ...
     def embed(self, request: EmbedRequest) -> EmbedReply: ...
+    def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply: ...
     def structure(self, request: StructureRequest) -> StructureReply: ...
 
 

@@ -1,4 +1,4 @@
-"""evaluator_service: predictions of models under test, embeddings of the scorer, structure agreement."""
+"""evaluator_service: predictions of models under test, embeddings of images and texts, structure agreement."""
 
 from __future__ import annotations
 
@@ -56,6 +56,21 @@ class EmbedReply(Contract):
     images: list[list[float]]
     texts: list[list[float]]
     logit_scale: float
+
+
+class EmbedTextsRequest(Contract):
+    """`POST /v1/text-embeddings`: words, phrases and sentences by a model of language alone.
+
+    A joint space of images and texts cannot tell single words apart; the text checks need one that can.
+    """
+
+    texts: Annotated[list[Annotated[str, Field(max_length=2_000)]], Field(min_length=1, max_length=256)]
+
+
+class EmbedTextsReply(Contract):
+    """L2-normalised embeddings; cosines are dot products."""
+
+    texts: list[list[float]]
 
 
 class StructureRequest(Contract):

@@ -1,4 +1,4 @@
-"""llm_service: messages and a JSON schema in, a value that satisfies the schema out; and log-likelihoods."""
+"""llm_service: messages and a JSON schema in, a value that satisfies it out; log-likelihoods; words for a gap."""
 
 from __future__ import annotations
 
@@ -49,3 +49,30 @@ class ScoreReply(Contract):
 
     log_likelihoods: list[float]
     tokens: list[int]
+
+
+class Gap(Contract):
+    """A text with one word missing: what stands before and after it, white space included."""
+
+    before: Text
+    after: Text
+
+
+class FillRequest(Contract):
+    """`POST /v1/fill`: the words that a masked language model expects in gaps, at most `most` for each."""
+
+    gaps: Annotated[list[Gap], Field(min_length=1, max_length=64)]
+    most: Annotated[int, Field(ge=1, le=100)] = 10
+
+
+class Filling(Contract):
+    """A word, and its probability among all pieces of the model's vocabulary."""
+
+    word: str
+    probability: float
+
+
+class FillReply(Contract):
+    """Per gap the whole words that fit it, the most probable first; no punctuation, and no pieces of words."""
+
+    fillings: list[list[Filling]]
