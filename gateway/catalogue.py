@@ -33,6 +33,8 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
     """
     chosen = {method.name: method.parameters for method in spec.methods or []}
     methods = chosen or {name: {} for name in profile.defaults.methods}
+    for name in methods:
+        _check_needs(name, profile)
     models = _models(profile.defaults.models if spec.models is None else spec.models, known_models)
     if spec.calibration is not None and spec.calibration not in profile.calibration:
         there_are = ", ".join(profile.calibration) or "none"
@@ -76,6 +78,8 @@ def _defaults(name: str, profile: Profile) -> dict[str, JsonValue]:
     defaults: dict[str, JsonValue] = {}
     if name in METHODS and "thresholds" in METHODS[name].parameters.model_fields:
         defaults["thresholds"] = {check: dict(limits) for check, limits in profile.thresholds.items()}
+    if name in METHODS and "text_thresholds" in METHODS[name].parameters.model_fields:
+        defaults["text_thresholds"] = {check: dict(limits) for check, limits in profile.text_thresholds.items()}
     return defaults | profile.methods.get(name, {})
 
 
@@ -100,6 +104,8 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
         "segmenter": profile.diffusion.segmenter,
         "scorer": profile.evaluator.scorer,
         **{f"control {kind}": weights for kind, weights in profile.diffusion.controlnets.items()},
+        "text embedder": profile.evaluator.text_embedder,
+        "masked words": profile.language.masked_words,
     }
     return ProfileView(
         name=profile.profile.name,
@@ -113,6 +119,18 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
 
 
 def _parameters(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def _check_needs(name: str, profile: Profile) -> None:
+    """Raise InvalidInput where the profile has no weights of a kind that the method needs."""
+    there = {"text_embedder": profile.evaluator.text_embedder, "masked_words": profile.language.masked_words}
+    tables = {"text_embedder": "evaluator", "masked_words": "language"}
+    for need in METHODS[name].needs if name in METHODS else ():
+        if there[need] is None:
+            raise InvalidInput(
+                f"method {name!r} needs [{tables[need]}.{need}], which profile {profile.profile.name!r} does not have; "
+                "name such weights in the profile, or choose another method"
+            )
+
+
     if name not in METHODS:
         raise InvalidInput(f"there is no method {name!r}; there are {', '.join(METHODS)}")
     try:

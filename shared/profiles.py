@@ -49,7 +49,10 @@ class Caption(Section):
 
 
 class Language(Section):
-    """`[language]`: `transformers` loads `weights` in process, `openai` and `tgi` ask a `server`."""
+    """`[language]`: `transformers` loads `weights` in process, `openai` and `tgi` ask a `server`.
+
+    `masked_words` is a masked language model (a BERT), always in process; without it the service fills no gaps.
+    """
 
     engine: Literal["transformers", "openai", "tgi"]
     weights: Weights | None = None
@@ -66,6 +69,7 @@ class Diffusion(Section):
     """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions.
 
     `keep_labels` are the segmenter's labels that must stay. `scheduler` overrides the weights' own class.
+    masked_words: Weights | None = None
     """
 
     base: Weights
@@ -84,7 +88,10 @@ class ModelUnderTest(Weights):
 
 
 class Evaluator(Section):
-    """`[evaluator]`: the scorer of the checks (a CLIP that is not the generator's), and the models under test."""
+    """`[evaluator]`: the scorer of the checks (a CLIP that is not the generator's), and the models under test.
+
+    `text_embedder` is a sentence-embedding model in transformers' layout with mean pooling, for the text checks.
+    """
 
     scorer: Weights
     models_under_test: dict[str, ModelUnderTest] = Field(default_factory=dict)
@@ -100,10 +107,12 @@ class Defaults(Section):
 
 class Profile(Section):
     """A whole profile. `methods` holds default parameters, which each method checks against its own schema.
+    text_embedder: Weights | None = None
 
     `thresholds` are per check and factor, with the key `default` for factors not listed; they belong to the scorer's
-    weights, so they live beside them. `calibration` has the errors of the checks at these thresholds, by data set on
-    which they were measured and by factor, with the key `default` for factors not listed.
+    weights, so they live beside them. `text_thresholds` are the same of the text checks and belong to the text
+    embedder's. `calibration` has the errors of the checks at these thresholds, by data set on which they were measured
+    and by factor, with the key `default` for factors not listed.
     """
 
     profile: About
@@ -121,12 +130,14 @@ class Profile(Section):
         unknown = set(self.defaults.models) - set(self.evaluator.models_under_test)
         if unknown:
             raise ValueError(f"defaults.models names models under test that the profile lacks: {sorted(unknown)}")
-        bare = sorted(check for check, values in self.thresholds.items() if "default" not in values)
+        tables = {**self.thresholds, **self.text_thresholds}
+        bare = sorted(check for check, values in tables.items() if "default" not in values)
         if bare:
             raise ValueError(f"thresholds need a `default` for factors not listed: {bare}")
         return self
 
     def threshold(self, check: str, factor: str) -> float:
+    text_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
         """The threshold of a check for a factor. Raises KeyError for a check that the profile does not know."""
         values = self.thresholds[check]
         return values.get(factor, values["default"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gateway.methods import dillema, reconstruction, shifts
 from gateway.methods.counterfactual import Method
@@ -12,7 +13,10 @@ from shared.schemas.base import Contract
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """A method as users see it. `revision` changes with its prompts and code, and with it the ids of its results."""
+    """A method as users see it. `revision` changes with its prompts and code, and with it the ids of its results.
+
+    `needs`: optional weights without which it cannot run, by their names in the profile.
+    """
 
     function: Method
     parameters: type[Contract]
@@ -20,6 +24,7 @@ class MethodSpec:
     paper: str
     summary: str
     revision: str
+    needs: tuple[Literal["text_embedder", "masked_words"], ...] = ()
 
 
 METHODS: dict[str, MethodSpec] = {
