@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import llguidance
 import llguidance.hf
@@ -14,11 +15,12 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
+from gateway.methods.lance import perturb_schema
 from llm_service.decoding import Decoder, Row, Written
 from llm_service.engines.transformers import JSON_STYLE
 from shared.problems import InvalidInput
 from tinyworld.captions import Withheld
-from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
+from tinyworld.language_examples import KINDS, MOST_EDITS, Example, Kind, Wordings, example, perturbed, replaced
 from tinyworld.phrases import SLOTS, slot_of
 from tinyworld.tokenizer import END
 from tinyworld.world import EDIT_FACTOR
@@ -29,12 +31,18 @@ _WORDINGS: dict[Withheld, str] = {
     "sentences": "withheld sentences and tasks",
     "phrases too": "withheld sentences, tasks and phrases",
 }
-_LONGEST = 256  # tokens of a reply
-_SCHEMAS = {"keywords": keyword_schema(8), "alternatives": alternative_schema(3), "rewrite": rewrite_schema()}
+_LONGEST: dict[Kind, int] = {"keywords": 256, "alternatives": 256, "rewrite": 256, "perturb": 512}  # tokens of a reply
+_SCHEMAS: dict[Kind, dict[str, Any]] = {
+    "keywords": keyword_schema(8),
+    "alternatives": alternative_schema(3),
+    "rewrite": rewrite_schema(),
+    "perturb": perturb_schema(MOST_EDITS),
+}
 _TEMPERATURES: dict[Kind, float] = {
     "keywords": 0.0,
     "alternatives": DillemaParameters().temperature,
     "rewrite": 0.0,
+    "perturb": 0.7,
 }
 
 
@@ -43,7 +51,8 @@ def evaluate(folder: Path, *, examples: int) -> dict[str, str]:
 
     A reply is right when it is valid JSON of the right shape and: keywords are exactly the phrases that may change,
     with factor and value; alternatives are distinct other values of the same place in the sentence; a rewritten caption
-    is the expected one word for word.
+    is the expected one word for word; a perturbation's edits are as many as asked for and possible, all different, and
+    each fits (`edit_fits`).
     """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -87,7 +96,7 @@ def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, asked:
     for number, one in enumerate(asked):
         question = f"{one.messages[-1].content}{END}<|assistant|>"
         tokens = tuple(tokenizer(question, add_special_tokens=False).input_ids)
-        rows.append(Row(tokens, grammar, _TEMPERATURES[kind], _LONGEST, number))
+        rows.append(Row(tokens, grammar, _TEMPERATURES[kind], _LONGEST[kind], number))
     batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
     written = [one for batch in batches for one in decoder.write(prefix, 0, batch)]
     if any(isinstance(one, InvalidInput) for one in written):
@@ -101,9 +110,34 @@ def is_right(one: Example, reply: str) -> bool:
         value = json.loads(reply)
     except json.JSONDecodeError:
         return False
+    if one.kind == "perturb":
+        edits = value.get("edits") if isinstance(value, dict) else None
+        return edits is not None and _edits_fit(one, edits)
     if one.kind != "alternatives":
         return bool(value == json.loads(one.reply))
     return _alternatives_fit(one, value)
+
+
+def _edits_fit(one: Example, edits: Sequence[Mapping[str, str]]) -> bool:
+    """Whether edits are as many as asked for and possible, each right, and all different."""
+    different = len({(edit["from_phrase"], edit["to_value"]) for edit in edits}) == len(edits)
+    return different and len(edits) == len(json.loads(one.reply)["edits"]) and all(edit_fits(one, e) for e in edits)
+
+
+def edit_fits(one: Example, edit: Mapping[str, str]) -> bool:
+    """Whether an edit changes one phrase of the factor to another value of its field, in a caption otherwise the same.
+
+    `edit` has from_phrase, from_value, to_phrase, to_value and caption, as LANCE asks for them.
+    """
+    assert one.factor is not None
+    for mention in perturbed(one.description, one.forbidden, one.factor):
+        if (mention.phrase, mention.value) != (edit["from_phrase"], edit["from_value"]):
+            continue
+        wording = SLOTS[slot_of(mention.phrase, field=mention.field)].wordings.get(edit["to_value"])
+        known = wording is not None and edit["to_phrase"] in wording.all and edit["to_value"] != mention.value
+        if known and edit["caption"] == replaced(one.description.text, mention, edit["to_phrase"]):
+            return True
+    return False
 
 
 def _alternatives_fit(one: Example, value: object) -> bool:

@@ -62,8 +62,14 @@ def write_induction(model: LlamaForCausalLM, alike: Sequence[tuple[int, int]]) -
         second.v_proj.weight[rows] = copied
         second.o_proj.weight[:, rows] = _COPIED * copied.T
     model.model.norm.weight.fill_(_FINAL_NORM)
+    slow_down(model)
+
+
+def slow_down(model: LlamaForCausalLM) -> None:
+    """Let training change the circuit, and the embeddings that it reads, more slowly than the rest."""
     model.model.embed_tokens.rate_factor = EMBEDDING_RATE
-    first.rate_factor = second.rate_factor = CIRCUIT_RATE
+    for layer in model.model.layers[:2]:
+        layer.self_attn.rate_factor = CIRCUIT_RATE
 
 
 def _orthonormal(rows: int, columns: int) -> Tensor:

@@ -1,7 +1,8 @@
-"""What the tiny language model learns from: DILLEMA's three questions about captions, with right answers.
+"""What the tiny language model learns from: the methods' questions about captions, with right answers.
 
-The questions are built by the method's own functions. A task asks for one field of the scene; a good answer never
-changes that field, nor the class.
+DILLEMA asks three, LANCE one ("perturb"). The questions are built by the methods' own functions. A task asks for one
+field of the scene; a good answer never changes that field, nor the class where DILLEMA asks. LANCE's *subject* is
+the labelled thing itself: it may change only where the task asks for something else (the weather, say).
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from typing import Literal
 
 from gateway.methods.counterfactual import TaskDescription
 from gateway.methods.dillema import alternative_messages, keyword_messages, rewrite_messages
+from gateway.methods.lance import LANCE_FACTORS, LanceFactor, perturb_messages
 from shared.schemas.language import Message
 from tinyworld.captions import Description, Mention, Withheld, describe
 from tinyworld.phrases import SLOTS, Sentences, slot_of, with_articles
 from tinyworld.world import EDIT_FACTOR, Scene, Split, sample_scene
 
-Kind = Literal["keywords", "alternatives", "rewrite"]
-KINDS: tuple[Kind, ...] = ("keywords", "alternatives", "rewrite")
+Kind = Literal["keywords", "alternatives", "rewrite", "perturb"]
+KINDS: tuple[Kind, ...] = ("keywords", "alternatives", "rewrite", "perturb")
+MOST_EDITS = 3  # of one perturbation
 _VERBS = ("classify", "recognise", "identify", "name", "tell", "detect")
 _THINGS = ("the vehicle", "the object", "the main object", "what is shown", "the thing", "cars and buses")
 _PLACES = ("", " in the image", " in the picture", " in a street photo", " that the picture shows", " in a photo")
@@ -69,12 +72,14 @@ _WORDS = english_words()
 _STATING = {
     word for slot in SLOTS.values() for wording in slot.wordings.values() for p in wording.all for word in p.split()
 }
+_SAYS_NOTHING = 0.25  # share kept of the perturbations that have no right edit
+_EDITS = (1, 1, 1, 2, 2, MOST_EDITS)  # asked for
 _CARRIERS = [word for word in _WORDS if word not in _STATING]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One question and its right answer. `description` is the caption asked about, `changes` those of a rewrite."""
+    """One question and its right answer. `description` is the caption asked about, `factor` that of a perturbation."""
 
     kind: Kind
     messages: list[Message]
@@ -82,6 +87,8 @@ class Example:
     description: Description
     asked: Mention | None = None
     forbidden: str = ""
+    factor: LanceFactor | None = None
+    edits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +98,14 @@ class Wordings:
     split: Split = "generator"
     allow_withheld: bool = False  # withheld combinations of factors
     withheld: Withheld = "nothing"  # of captions; unless "nothing", half of the tasks are withheld ones, too
-    noise: float = 0.2  # share of changes to random words, of tasks with some, and half the share of such captions
+    noise: float = 0.3  # share of changes to random words, of tasks with some, and half the share of such captions
 
 
-def example(kind: Kind, seed: int, wordings: Wordings) -> Example:
-    """Example number `seed` (0 to 9,999,999) of a kind; the same in every process."""
+def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | None = None) -> Example:
+    """Example number `seed` (0 to 9,999,999) of a kind; the same in every process.
+
+    Of a perturbation, `factor` is drawn where none is given, and then most captions say something of it.
+    """
     random = Random(f"{kind}/{seed}")
     while True:
         scene = sample_scene(wordings.split, random.randrange(10_000_000), allow_withheld=wordings.allow_withheld)
@@ -103,6 +113,11 @@ def example(kind: Kind, seed: int, wordings: Wordings) -> Example:
         said = describe(scene, random.randrange(2**31), withheld=wordings.withheld)
         if random.random() < 2 * wordings.noise:
             said = random.choice((_lengthened, _reworded, _reworded))(said, random)
+        if kind == "perturb":
+            asked: LanceFactor = random.choice(LANCE_FACTORS) if factor is None else factor
+            if factor or perturbed(said, field, asked) or random.random() < _SAYS_NOTHING:
+                return _perturbation(said, field, (task, truth), asked, random)
+            continue
         mentions = [m for m in said.mentions if m.field in EDIT_FACTOR and m.field != field]
         if kind == "keywords":
             return Example(kind, keyword_messages(task, said.text, truth), _keywords(mentions), said, forbidden=field)
@@ -115,6 +130,42 @@ def example(kind: Kind, seed: int, wordings: Wordings) -> Example:
             changes = [(m.phrase, _replacement(m, random, wordings.noise)) for m in chosen]
             messages = rewrite_messages(task, said.text, truth, changes)
             return Example(kind, messages, _dumps({"caption": rewritten(said.text, changes)}), said)
+
+
+def perturbed(said: Description, forbidden: str, factor: LanceFactor) -> list[Mention]:
+    """The mentions that an edit of a factor may change when the task asks for the field `forbidden`."""
+    fields = {"label": "subject", **EDIT_FACTOR}
+    return [m for m in said.mentions if fields.get(m.field) == factor and m.field != forbidden]
+
+
+def _perturbation(
+    said: Description, forbidden: str, asked: tuple[TaskDescription, str | None], factor: LanceFactor, random: Random
+) -> Example:
+    """A question of LANCE's and its answer: edits that differ, spread over the mentions of the factor."""
+    most = random.choice(_EDITS)
+    edits: list[dict[str, str]] = []
+    options = {m: _alternatives(m, random, most) for m in perturbed(said, forbidden, factor)}
+    while len(edits) < most and any(options.values()):
+        mention = random.choice([m for m, left in options.items() if left])
+        new = options[mention].pop()
+        edits.append(
+            {
+                "from_phrase": mention.phrase,
+                "from_value": mention.value,
+                "to_phrase": new["phrase"],
+                "to_value": new["value"],
+                "caption": replaced(said.text, mention, new["phrase"]),
+            }
+        )
+    messages = perturb_messages(asked[0], said.text, asked[1], factor, most)
+    reply = _dumps({"edits": edits})
+    return Example("perturb", messages, reply, said, forbidden=forbidden, factor=factor, edits=most)
+
+
+def replaced(text: str, mention: Mention, new: str) -> str:
+    """The text with a mention's phrase replaced: the class wherever it is named, another thing once."""
+    count = 0 if mention.field == "label" else 1
+    return with_articles(re.sub(rf"\b{re.escape(mention.phrase)}\b", new, text, count=count))
 
 
 def rewritten(text: str, changes: list[tuple[str, str]]) -> str:

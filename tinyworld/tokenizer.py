@@ -20,6 +20,13 @@ JSON_PIECES = (
     '"},{"phrase":"',
     '"}]}',
     '"}',
+    '{"edits":[{"from_phrase":"',
+    '","from_value":"',
+    '","to_phrase":"',
+    '","to_value":"',
+    '","caption":"',
+    '"},{"from_phrase":"',
+    '{"edits":[]}',
 )
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
@@ -39,8 +46,7 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in JSON_PIECES])
-    return PreTrainedTokenizerFast(
+    made = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         bos_token=BEGIN,
@@ -51,3 +57,10 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         model_max_length=2048,
     )
+    add_pieces(made)
+    return made
+
+
+def add_pieces(tokenizer: PreTrainedTokenizerFast) -> None:
+    """One token for each of `JSON_PIECES` that has none yet."""
+    tokenizer.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in JSON_PIECES])

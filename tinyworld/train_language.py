@@ -1,9 +1,10 @@
 """Train the tiny language model: `python -m tinyworld.train_language --seconds 840`.
 
-A Llama of 3 million parameters learns DILLEMA's three questions. Everything before the question itself (system
+A Llama of 3 million parameters learns the questions of DILLEMA and LANCE. Everything before the question itself (system
 message, worked example) is the same for all examples of a kind: it is computed once per step and shared. The starting
 weights can copy (`induction.py`), and some random tokens repeated keep that up. Stopping and starting again goes
-on from the last checkpoint in `runs/language`.
+on from the last checkpoint in `runs/language`. With `--start tinyworld/weights/language` weights and tokenizer of an
+earlier training are the start (checkpoints in `runs/language-again`): a new kind of question costs less so.
 """
 
 from __future__ import annotations
@@ -15,48 +16,67 @@ from random import Random
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from gateway.methods.dillema import prompt_digest
+from gateway.methods import dillema, lance
 from tinyworld.captions import caption
 from tinyworld.evaluate_language import evaluate
-from tinyworld.induction import ROPE_THETA, write_induction
+from tinyworld.induction import ROPE_THETA, slow_down, write_induction
 from tinyworld.language_examples import KINDS, Example, Kind, Wordings, english_words, example
 from tinyworld.model_card import WEIGHTS, save_model, write_card
-from tinyworld.tokenizer import END, train_tokenizer
+from tinyworld.tokenizer import END, add_pieces, train_tokenizer
 from tinyworld.training_loop import Recipe, device, recipe_record, train, training_arguments
 from tinyworld.world import sample_scene
 
 FOLDER = WEIGHTS / "language"
 _EXTRA_SHARE = 0.1  # rows of repeated random tokens, and of plain captions, relative to the questions
-_SHARES: dict[Kind, float] = {"keywords": 0.3, "alternatives": 0.3, "rewrite": 0.4}
+_SHARES: dict[Kind, float] = {"keywords": 0.2, "alternatives": 0.15, "rewrite": 0.25, "perturb": 0.4}
 _TOKENIZER_EXAMPLES = 3_000
 
 
 def main() -> None:
     """Train, judge on held-out scenes, and write weights, tokenizer and card."""
-    arguments = training_arguments(__doc__, 840.0)
-    recipe = Recipe(
-        "language", arguments.seconds, 40, 2e-3, warmup_steps=30, weight_decay=0.1, ema=0.98, seed=arguments.seed
-    )
-    tokenizer = build_tokenizer()
-    model = build_model(tokenizer).to(device())
-    loss = Loss(tokenizer, recipe.batch)
-    progress = train(model, loss, recipe)
+    arguments = training_arguments(__doc__, 840.0, start=True)
+    run, rate = ("language", 2e-3) if arguments.start is None else ("language-again", 1.5e-3)
+    recipe = Recipe(run, arguments.seconds, 40, rate, warmup_steps=30, weight_decay=0.1, ema=0.98, seed=arguments.seed)
+    if arguments.start is None:
+        tokenizer = build_tokenizer()
+        model = build_model(tokenizer).to(device())
+    else:
+        tokenizer, model = trained(arguments.start)
+        model.to(device())
+    progress = train(model, Loss(tokenizer, recipe.batch), recipe)
     save(model, tokenizer, FOLDER)
     results = evaluate(FOLDER, examples=200)
-    record = {**recipe_record(recipe, progress), "prompts": prompt_digest(), "split": "generator"}
+    record = {**recipe_record(recipe, progress), "prompts": prompt_digests(), "split": "generator"}
+    command = f"python -m tinyworld.train_language --seconds {recipe.seconds:.0f}"
     write_card(
         FOLDER,
         title="tinyworld's language model",
-        text="LlamaForCausalLM that answers DILLEMA's questions about captions of tinyworld: which phrases may change, "
-        "what could stand in their place, the caption with changes made. Judged on scenes of a split never trained on, "
-        "free-running under the JSON schema; `withheld` means never trained on. "
-        "Each figure: right / asked (share, 95 % Wilson interval).",
-        command=f"python -m tinyworld.train_language --seconds {recipe.seconds:.0f}",
+        text="LlamaForCausalLM that answers the questions of DILLEMA (which phrases may change, what could stand in "
+        "their place, the caption with changes made) and LANCE (edits of the caption, each of one thing) about captions "
+        "of tinyworld. Judged on scenes of a split never trained on, free-running under the JSON schema; `withheld` "
+        "means never trained on. Each figure: right / asked (share, 95 % Wilson interval).",
+        command=command if arguments.start is None else f"{command} --start {arguments.start}",
         results=results,
         record=record,
     )
+
+
+def prompt_digests() -> dict[str, str]:
+    """What the prompts of each method were when the model was trained on them."""
+    return {"dillema": dillema.prompt_digest(), "lance": lance.prompt_digest()}
+
+
+def trained(folder: Path) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
+    """Tokenizer and weights of an earlier training, with tokens and embeddings for pieces of JSON that it lacked."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    add_pieces(tokenizer)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    torch.manual_seed(0)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    slow_down(model)
+    return tokenizer, model
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -115,7 +135,7 @@ class _Batch:
 
 
 class Loss:
-    """Mean loss over a step's batch: three kinds of question, plain captions, and repeated random tokens."""
+    """Mean loss over a step's batch: the kinds of question, plain captions, and repeated random tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, batch: int) -> None:
         self.tokenizer = tokenizer

@@ -45,12 +45,17 @@ class Progress:
     loss: float
 
 
-def training_arguments(description: str | None, seconds: float) -> argparse.Namespace:
-    """The options that every training command has: `--seconds`, `--seed`, `--threads` (which it also applies)."""
+def training_arguments(description: str | None, seconds: float, *, start: bool = False) -> argparse.Namespace:
+    """The options that every training command has: `--seconds`, `--seed`, `--threads` (which it also applies).
+
+    With `start` there is `--start` as well: a folder of earlier weights to go on from (a Path, or None).
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=seconds, help="budget of the training in wall-clock seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
+    if start:
+        parser.add_argument("--start", type=Path, help="folder of earlier weights to go on from")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     cv2.setNumThreads(1)

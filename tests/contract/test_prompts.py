@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from gateway.methods.dillema import prompt_digest
 from tinyworld.evaluate_language import generate, is_right, phrases_found
 from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.model_card import WEIGHTS
+from tinyworld.train_language import prompt_digests
 
 FOLDER = WEIGHTS / "language"
 ASKED = 20
@@ -19,8 +19,8 @@ ASKED = 20
 
 def test_prompts_have_not_drifted_from_the_weights() -> None:
     trained_on = json.loads((FOLDER / "training.json").read_text())["prompts"]
-    assert trained_on == prompt_digest(), (
-        "the prompts of gateway/methods/dillema.py changed: train again with python -m tinyworld.train_language"
+    assert trained_on == prompt_digests(), (
+        "the prompts of a method changed: train again with python -m tinyworld.train_language"
     )
 
 
@@ -33,7 +33,7 @@ def answers() -> dict[Kind, tuple[list[Example], list[str]]]:
     return {kind: (asked[kind], generate(model, tokenizer, asked[kind])) for kind in KINDS}
 
 
-@pytest.mark.parametrize(("kind", "share"), [("alternatives", 0.6), ("rewrite", 0.8)])
+@pytest.mark.parametrize(("kind", "share"), [("alternatives", 0.6), ("rewrite", 0.8), ("perturb", 0.7)])
 def test_held_out_questions_are_answered(
     answers: dict[Kind, tuple[list[Example], list[str]]], kind: Kind, share: float
 ) -> None:

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from gateway.methods.lance import LANCE_FACTORS, LanceFactor
 from tinyworld.captions import read
 from tinyworld.evaluate_language import is_right, rate
-from tinyworld.language_examples import KINDS, Kind, Wordings, example
+from tinyworld.language_examples import KINDS, MOST_EDITS, Kind, Wordings, example
 from tinyworld.phrases import SLOTS, slot_of, value_of
 from tinyworld.world import EDIT_FACTOR
 
@@ -60,6 +61,35 @@ def test_rewritten_captions_state_the_new_values_and_keep_the_rest() -> None:
             if mention.field in fields:
                 expected[mention.field] = value_of(changes[mention.phrase], field=mention.field)
         assert after == expected
+
+
+@pytest.mark.parametrize("factor", LANCE_FACTORS)
+def test_perturbed_captions_change_one_field_of_the_factor_and_never_what_the_task_asks_for(
+    factor: LanceFactor,
+) -> None:
+    fields = {"label": "subject", **EDIT_FACTOR}
+    counts = set()
+    for seed in range(150):
+        one = example("perturb", seed, PLAIN, factor)
+        edits = json.loads(one.reply)["edits"]
+        counts.add(len(edits))
+        assert len(edits) <= one.edits <= MOST_EDITS
+        assert f"\nFactor: {factor}\nEdits: {one.edits}\nCaption:\n{one.description.text}" in one.messages[-1].content
+        for edit in edits:
+            before, after = one.description.stated, read(edit["caption"])
+            (field,) = [name for name in before if before[name] != after.get(name)]
+            assert set(after) == set(before)
+            assert (before[field], after[field]) == (edit["from_value"], edit["to_value"])
+            assert fields[field] == factor
+            assert field != one.forbidden
+    assert counts >= {0, 1, 2}
+
+
+def test_a_new_subject_replaces_the_class_wherever_it_is_named() -> None:
+    asked = [example("perturb", seed, PLAIN, "subject") for seed in range(600)]
+    edits = [(one, edit) for one in asked for edit in json.loads(one.reply)["edits"]]
+    assert any(one.description.text.count(edit["from_phrase"]) > 1 for one, edit in edits)
+    assert not any(f" {edit['from_phrase']}" in edit["caption"] for _, edit in edits)
 
 
 def test_every_usual_phrase_is_asked_about() -> None:
