@@ -1,4 +1,4 @@
-"""evaluator_service over HTTP: predictions, embeddings, structure agreement, and what every model service answers.
+"""evaluator_service over HTTP: predictions, embeddings, structure, and what every model service answers.
 
 Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory evaluator_service.app:create_app --port 8004`
 """
@@ -6,6 +6,7 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory evaluator_service.app:create_a
 from __future__ import annotations
 
 import threading
+from importlib.metadata import version
 
 import torch
 from fastapi import FastAPI
@@ -16,9 +17,15 @@ from shared.profiles import load_profile
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
+    EmbedTextsReply,
+    EmbedTextsRequest,
+    ExamineReply,
+    ExamineRequest,
     ModelsReply,
     PredictReply,
     PredictRequest,
+    SegmentReply,
+    SegmentRequest,
     StructureReply,
     StructureRequest,
 )
@@ -37,17 +44,30 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
         if settings.threads:
             torch.set_num_threads(settings.threads)
         torch.backends.cudnn.deterministic = settings.deterministic
-        return EvaluatorModel(profile, choose_device(settings.device), make_batcher)
+        return EvaluatorModel(profile, choose_device(settings.device), make_batcher, settings.model_origin)
 
-    service = ModelService("evaluator_service", CODE_REVISION, settings, load, compute_lock)
+    revision = f"{CODE_REVISION}, onnxruntime {version('onnxruntime')}"
+    service = ModelService("evaluator_service", revision, settings, load, compute_lock)
 
     @service.post("/v1/predictions", PredictRequest, PredictReply)
     async def predictions(request: PredictRequest, deadline: float) -> PredictReply:
         return await service.model.predict(request, deadline)
 
+    @service.post("/v1/segmentations", SegmentRequest, SegmentReply)
+    async def segmentations(request: SegmentRequest, deadline: float) -> SegmentReply:
+        return await service.model.segment(request, deadline)
+
+    @service.post("/v1/examinations", ExamineRequest, ExamineReply)
+    async def examinations(request: ExamineRequest, deadline: float) -> ExamineReply:
+        return await service.model.examine(request)
+
     @service.post("/v1/embeddings", EmbedRequest, EmbedReply)
     async def embeddings(request: EmbedRequest, deadline: float) -> EmbedReply:
         return await service.model.embed(request, deadline)
+
+    @service.post("/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply)
+    async def text_embeddings(request: EmbedTextsRequest, deadline: float) -> EmbedTextsReply:
+        return await service.model.embed_texts(request, deadline)
 
     @service.post("/v1/structure", StructureRequest, StructureReply)
     async def structure(request: StructureRequest, deadline: float) -> StructureReply:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from evaluator_service.models_under_test.classification import ImageClassifier
-from evaluator_service.similarity import Scorer
+from evaluator_service.models_under_test.tested import ModelsUnderTest
+from evaluator_service.similarity import Scorer, TextEmbedder
 from evaluator_service.structure import agreement
-from shared.images import Pixels, decode
-from shared.problems import InvalidInput, NotFound, OutOfMemory
+from shared.images import Pixels, decode, encode
+from shared.problems import InvalidInput, OutOfMemory
 from shared.profiles import Evaluator
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
-    ModelUnderTestInfo,
+    EmbedTextsReply,
+    EmbedTextsRequest,
+    ExamineReply,
+    ExamineRequest,
     PredictReply,
     PredictRequest,
+    SegmentReply,
+    SegmentRequest,
     StructureReply,
     StructureRequest,
 )
@@ -33,48 +38,54 @@ KNOWN_TEXTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What items must agree on to be computed together: the network, by its kind (and alias, if it is under test)."""
+    """What items must agree on to be computed together: the network, by its kind, or itself if it is under test."""
 
-    kind: Literal["classifier", "image embedding", "text embedding"]
-    alias: str = ""
+    kind: Literal["classifier", "segmenter", "image embedding", "text embedding", "sentence embedding"]
+    network: Any = None
+    length: int = 0  # of padded sentences, in tokens
 
 
 class EvaluatorModel:
     """The models under test and the scorer, behind one batcher whose thread owns them all."""
 
-    def __init__(self, profile: Evaluator, device: str, make_batcher: MakeBatcher) -> None:
-        """Load the profile's weights onto `device` (torch's name)."""
+    def __init__(self, profile: Evaluator, device: str, make_batcher: MakeBatcher, model_origin: str = "") -> None:
+        """Load the profile's weights onto `device` (torch's name); `model_origin`: where uploaded models come from."""
         self.device = device
         self._scorer = Scorer(profile.scorer, device=device)
-        self._classifiers = {
-            alias: ImageClassifier(model, device=device) for alias, model in profile.models_under_test.items()
-        }
-        infos = {alias: model.info(f"under test: {alias}") for alias, model in profile.models_under_test.items()}
-        self.weights: list[WeightsInfo] = [profile.scorer.info("scorer"), *infos.values()]
-        self.models_under_test = [
-            ModelUnderTestInfo(
-                name=alias,
-                task=model.task,
-                classes=self._classifiers[alias].classes,
-                weights=infos[alias].id,
-                revision=infos[alias].revision,
-                licence=model.licence,
-                description=model.description,
-            )
-            for alias, model in profile.models_under_test.items()
-        ]
+        self._tested = ModelsUnderTest(profile, device, model_origin)
+        self.models_under_test = self._tested.listed
+        embedder = profile.text_embedder
+        self._text_embedder = None if embedder is None else TextEmbedder(embedder, device=device)
+        self.weights: list[WeightsInfo] = [profile.scorer.info("scorer"), *self._tested.weights]
+        if embedder is not None:
+            self.weights.append(embedder.info("text embedder"))
         self._scorer.embed_texts(["warm-up"])
         self._known_texts: dict[str, list[float]] = {}
+        self._known_sentences: dict[str, list[float]] = {}
         self._batcher = make_batcher(self._compute, profile.max_batch)
 
     async def predict(self, request: PredictRequest, deadline: float) -> PredictReply:
         """Class probabilities by one model under test; raises NotFound for an alias that does not exist."""
-        if request.model not in self._classifiers:
-            known = ", ".join(sorted(self._classifiers)) or "none"
-            raise NotFound(f"no model under test is named {request.model!r}; this profile has: {known}")
+        endpoint = self._tested.endpoint(request)
+        if endpoint is not None:
+            rows = await endpoint.probabilities([image.png for image in request.images], deadline)
+            return PredictReply(classes=endpoint.classes, probabilities=rows)
+        network = await self._tested.classifier(request)
         images = await _decode(request.images)
-        rows = await self._batcher.submit_all(images, key=BatchKey("classifier", request.model), deadline=deadline)
-        return PredictReply(classes=self._classifiers[request.model].classes, probabilities=rows)
+        rows = await self._batcher.submit_all(images, key=BatchKey("classifier", network), deadline=deadline)
+        return PredictReply(classes=network.classes, probabilities=rows)
+
+    async def segment(self, request: SegmentRequest, deadline: float) -> SegmentReply:
+        """A class for every pixel, by one segmenter under test; raises as `predict` does."""
+        network = await self._tested.segmenter(request)
+        images = await _decode(request.images)
+        maps = await self._batcher.submit_all(images, key=BatchKey("segmenter", network), deadline=deadline)
+        pngs = await asyncio.to_thread(lambda: [encode(one) for one in maps])
+        return SegmentReply(classes=network.classes, maps=[ImagePayload(png=png) for png in pngs])
+
+    async def examine(self, request: ExamineRequest) -> ExamineReply:
+        """What an uploaded model is; raises InvalidInput for one that cannot be used."""
+        return await self._tested.examine(request)
 
     async def embed(self, request: EmbedRequest, deadline: float) -> EmbedReply:
         """Embeddings of images and texts in the scorer's space."""
@@ -85,30 +96,49 @@ class EvaluatorModel:
         )
         return EmbedReply(images=of_images, texts=of_texts, logit_scale=self._scorer.logit_scale)
 
+    async def embed_texts(self, request: EmbedTextsRequest, deadline: float) -> EmbedTextsReply:
+        """Embeddings of texts by the text embedder; raises InvalidInput where the profile has none."""
+        embedder = self._text_embedder
+        if embedder is None:
+            raise InvalidInput("this profile has no text embedder; name one as [evaluator.text_embedder]")
+
+        async def compute(texts: Sequence[str]) -> list[list[float]]:
+            rows = await asyncio.to_thread(lambda: [embedder.tokens(text) for text in texts])
+            lengths = [embedder.padded(len(row)) for row in rows]
+            found: dict[int, list[float]] = {}
+            for length in dict.fromkeys(lengths):
+                places = [place for place, other in enumerate(lengths) if other == length]
+                asked = [rows[place] for place in places]
+                key = BatchKey("sentence embedding", length=length)
+                found |= zip(places, await self._batcher.submit_all(asked, key=key, deadline=deadline), strict=True)
+            return [found[place] for place in range(len(rows))]
+
+        return EmbedTextsReply(texts=await _recalled(request.texts, self._known_sentences, compute))
+
     async def structure(self, request: StructureRequest) -> StructureReply:
         """Structure agreement of each image with the source; raises InvalidInput where sizes differ."""
         return await asyncio.to_thread(_agreements, request)
 
     async def _embed_texts(self, texts: Sequence[str], deadline: float) -> list[list[float]]:
-        """Texts recur (every image is held against the same class names), so their embeddings are kept."""
-        rows = {text: self._known_texts[text] for text in texts if text in self._known_texts}
-        missing = [text for text in dict.fromkeys(texts) if text not in rows]
-        computed = await self._batcher.submit_all(missing, key=BatchKey("text embedding"), deadline=deadline)
-        if len(self._known_texts) + len(missing) > KNOWN_TEXTS:
-            self._known_texts.clear()
-        new = dict(zip(missing, computed, strict=True))
-        self._known_texts |= new
-        rows |= new
-        return [rows[text] for text in texts]
+        async def compute(missing: Sequence[str]) -> list[list[float]]:
+            return await self._batcher.submit_all(missing, key=BatchKey("text embedding"), deadline=deadline)
 
-    def _compute(self, key: BatchKey, items: Sequence[Pixels | str]) -> list[list[float]]:
+        return await _recalled(texts, self._known_texts, compute)
+
+    def _compute(self, key: BatchKey, items: Sequence[Pixels | str | tuple[int, ...]]) -> list[Any]:
         texts = [item for item in items if isinstance(item, str)]
-        images = [item for item in items if not isinstance(item, str)]
+        sentences = [item for item in items if isinstance(item, tuple)]
+        images = [item for item in items if not isinstance(item, str | tuple)]
         try:
+            if key.kind == "segmenter":
+                return list(key.network.label_maps(images))
             if key.kind == "classifier":
-                rows = self._classifiers[key.alias].probabilities(images)
+                rows = key.network.probabilities(images)
             elif key.kind == "image embedding":
                 rows = self._scorer.embed_images(images)
+            elif key.kind == "sentence embedding":
+                assert self._text_embedder is not None
+                rows = self._text_embedder.embed(sentences, key.length)
             else:
                 rows = self._scorer.embed_texts(texts)
         except torch.OutOfMemoryError as error:
@@ -122,6 +152,22 @@ def choose_device(name: str) -> str:
     if name != "auto":
         return name
     return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+async def _recalled(
+    texts: Sequence[str],
+    known: dict[str, list[float]],
+    compute: Callable[[Sequence[str]], Awaitable[list[list[float]]]],
+) -> list[list[float]]:
+    """Texts recur (every image is held against the same class names), so their embeddings are kept in `known`."""
+    rows = {text: known[text] for text in texts if text in known}
+    missing = [text for text in dict.fromkeys(texts) if text not in rows]
+    new = dict(zip(missing, await compute(missing), strict=True))
+    if len(known) + len(new) > KNOWN_TEXTS:
+        known.clear()
+    known |= new
+    rows |= new
+    return [rows[text] for text in texts]
 
 
 async def _decode(payloads: Sequence[ImagePayload]) -> list[Pixels]:

@@ -1,8 +1,14 @@
-"""The scorer: a CLIP's or SigLIP's joint space of images and texts; neither the generator's weights nor an oracle's."""
+"""What tells how alike things are: the scorer, and the text embedder.
+
+The scorer is a CLIP's or SigLIP's joint space of images and texts; neither the generator's weights nor an oracle's. The
+text embedder is a model of language alone, which tells single words apart.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+from transformers.utils.hub import cached_file
 
 from shared.images import Pixels
 from shared.weights import Weights
@@ -51,6 +58,58 @@ class Scorer:
         )
         features = self._model.get_text_features(input_ids=tokens.input_ids.to(self._model.device))
         return _normalised(features.pooler_output)
+
+
+class TextEmbedder:
+    """A sentence-embedding model: a transformer's last states, averaged over the tokens of a text (arXiv 1908.10084).
+
+    The layout is transformers' own, to which sentence-transformers adds a description of the pooling.
+    """
+
+    def __init__(self, weights: Weights, *, device: str) -> None:
+        """Load weights in Hub layout (safetensors, no remote code). Raises ValueError for another pooling than mean."""
+        at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
+        if not _pools_by_mean(weights):
+            raise ValueError(f"{weights.id} does not pool by the mean; choose a text embedder that does")
+        model = AutoModel.from_pretrained(
+            weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
+        )
+        self._model = model.to(device).eval()
+        self._tokenizer = AutoTokenizer.from_pretrained(weights.location, **at)
+        self._limit = min(int(self._tokenizer.model_max_length), int(model.config.max_position_embeddings))
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text, as far as the model reads it."""
+        return tuple(self._tokenizer(text, truncation=True, max_length=self._limit)["input_ids"])
+
+    def padded(self, tokens: int) -> int:
+        """The length that so many tokens are padded to: the next power of two, so that few lengths occur."""
+        return min(max(8, 1 << (tokens - 1).bit_length()), self._limit)
+
+    @torch.inference_mode()
+    def embed(self, rows: Sequence[tuple[int, ...]], length: int) -> NDArray[np.float64]:
+        """L2-normalised embeddings, texts × width, of tokens that are padded to `length`."""
+        padding = self._tokenizer.pad_token_id or 0
+        ids = torch.tensor([[*row, *[padding] * (length - len(row))] for row in rows], device=self._model.device)
+        seen = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows], device=self._model.device)
+        states = self._model(input_ids=ids, attention_mask=seen).last_hidden_state.float()
+        return _normalised((states * seen[..., None]).sum(1) / seen.sum(1, keepdim=True))
+
+
+def _pools_by_mean(weights: Weights) -> bool:
+    """What sentence-transformers' description of the pooling says; without one it is the mean."""
+    path = cached_file(
+        weights.location,
+        "1_Pooling/config.json",
+        subfolder=weights.subfolder,
+        revision=weights.hub_revision,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if path is None:
+        return True
+    told = json.loads(Path(path).read_text(encoding="utf-8"))
+    return bool(told.get("pooling_mode") == "mean" or told.get("pooling_mode_mean_tokens"))
 
 
 def _normalised(embeddings: Tensor) -> NDArray[np.float64]:

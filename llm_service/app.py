@@ -1,4 +1,4 @@
-"""llm_service over HTTP: `POST /v1/generate`, `POST /v1/score`, and what every model service answers.
+"""llm_service over HTTP: `POST /v1/generate`, `/v1/score`, `/v1/fill`, and what every model service answers.
 
 Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory llm_service.app:create_app --port 8002`
 """
@@ -6,18 +6,46 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory llm_service.app:create_app --p
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 import torch
 from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
 
 from llm_service.engines import ENGINES, LanguageModel
+from llm_service.engines.transformers import choose_device
 from llm_service.generation import generate
+from llm_service.masked_words import MaskedWords
+from shared.problems import InvalidInput
 from shared.profiles import load_profile
-from shared.schemas.language import GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
+from shared.schemas.language import (
+    FillReply,
+    FillRequest,
+    GenerateReply,
+    GenerateRequest,
+    ScoreReply,
+    ScoreRequest,
+)
+from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 
 CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """What the service holds: the language model, and the masked words where the profile names such weights."""
+
+    writer: LanguageModel
+    masked_words: MaskedWords | None
+
+    @property
+    def device(self) -> str:
+        return self.writer.device
+
+    @property
+    def weights(self) -> list[WeightsInfo]:
+        return [*self.writer.weights, *([self.masked_words.info] if self.masked_words else [])]
 
 
 def create_app(settings: ServiceSettings | None = None, compute_lock: threading.Lock | None = None) -> FastAPI:
@@ -25,21 +53,30 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
     settings = settings or ServiceSettings()
     profile = load_profile(settings.profile).language
 
-    def load(make_batcher: MakeBatcher) -> LanguageModel:
+    def load(make_batcher: MakeBatcher) -> _Models:
         disable_progress_bar()
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        return ENGINES[profile.engine](profile, settings, make_batcher)
+        writer, masked = ENGINES[profile.engine](profile, settings, make_batcher), profile.masked_words
+        if masked is None:
+            return _Models(writer, None)
+        return _Models(writer, MaskedWords(masked, choose_device(settings.device), make_batcher, profile.max_batch))
 
     service = ModelService("llm_service", CODE_REVISION, settings, load, compute_lock)
 
     @service.post("/v1/generate", GenerateRequest, GenerateReply)
     async def generations(request: GenerateRequest, deadline: float) -> GenerateReply:
-        return await generate(service.model, request, deadline)
+        return await generate(service.model.writer, request, deadline)
 
     @service.post("/v1/score", ScoreRequest, ScoreReply)
     async def scores(request: ScoreRequest, deadline: float) -> ScoreReply:
-        found = await service.model.score(request.texts, deadline)
+        found = await service.model.writer.score(request.texts, deadline)
         return ScoreReply(log_likelihoods=[value for value, _ in found], tokens=[count for _, count in found])
+
+    @service.post("/v1/fill", FillRequest, FillReply)
+    async def fillings(request: FillRequest, deadline: float) -> FillReply:
+        if service.model.masked_words is None:
+            raise InvalidInput("this profile has no masked language model; name one as [language.masked_words]")
+        return await service.model.masked_words.fill(request, deadline)
 
     return service.app

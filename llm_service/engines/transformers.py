@@ -153,12 +153,12 @@ def load_transformers(
     model = AutoModelForCausalLM.from_pretrained(
         weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
     )
-    model.eval().to(_choose_device(settings.device))
+    model.eval().to(choose_device(settings.device))
     info = weights.info("language", getattr(model.config, "_commit_hash", None))
     return TransformersLanguageModel(model, tokenizer, info, make_batcher, profile.max_batch, settings.deterministic)
 
 
-def _choose_device(name: str) -> str:
+def choose_device(name: str) -> str:
     """`auto` is the first GPU where there is one; other names are torch's own (`cpu`, `cuda:1`, ...)."""
     if name != "auto":
         return name
