@@ -11,10 +11,12 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from shared.problems import validation_sentence
 from shared.schemas.results import CheckErrors
+from shared.schemas.service import WeightsInfo
 from shared.weights import REPOSITORY, Section, Server, Weights
 
 SHIPPED = Path(__file__).parent / "profiles"
 MaxBatch = Annotated[int, Field(ge=1, le=256)]
+ClassName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 def _check_source(engine: str, weights: Weights | None, server: Server | None, *, remote: bool) -> None:
@@ -81,10 +83,40 @@ class Diffusion(Section):
 
 
 class ModelUnderTest(Weights):
-    """`[evaluator.models_under_test.ALIAS]`: a model of the operator's choice, by alias."""
+    """`[evaluator.models_under_test.ALIAS]`: a model of the operator's choice, by alias.
 
-    task: Literal["classification"] = "classification"
+    A folder may also hold a `model.onnx`, and a `contrafact.json` that describes it (docs/models-under-test.md).
+    """
+
+    task: Literal["classification", "segmentation"] = "classification"
     description: str = ""
+
+
+class ModelEndpoint(Section):
+    """`[evaluator.endpoints.ALIAS]`: a classifier behind somebody's HTTP server (docs/models-under-test.md).
+
+    `classes` are its classes in the order of its answers. `revision` says which weights it runs; change it when they
+    change, since recorded predictions are keyed by it. `api_key_variable` names the environment variable with the key.
+    """
+
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    classes: Annotated[list[ClassName], Field(min_length=2, max_length=10_000)]
+    revision: Annotated[str, Field(min_length=1)]
+    licence: str
+    description: str = ""
+    api_key_variable: str = ""
+    max_batch: MaxBatch = 16
+    concurrency: Annotated[int, Field(ge=1, le=256)] = 4
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("classes names one more than once; name each once, in the order of the answers")
+        return self
+
+    def info(self, role: str) -> WeightsInfo:
+        """What `/v1/info` says."""
+        return WeightsInfo(role=role, id=self.url, revision=self.revision, dtype="server", licence=self.licence)
 
 
 class Evaluator(Section):
@@ -95,7 +127,13 @@ class Evaluator(Section):
 
     scorer: Weights
     models_under_test: dict[str, ModelUnderTest] = Field(default_factory=dict)
+    endpoints: dict[str, ModelEndpoint] = Field(default_factory=dict)
     max_batch: MaxBatch = 16
+
+    @property
+    def aliases(self) -> list[str]:
+        """The names of all models under test of the operator."""
+        return [*self.models_under_test, *self.endpoints]
 
 
 class Defaults(Section):
@@ -127,7 +165,9 @@ class Profile(Section):
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
-        unknown = set(self.defaults.models) - set(self.evaluator.models_under_test)
+        if twice := set(self.evaluator.models_under_test) & set(self.evaluator.endpoints):
+            raise ValueError(f"evaluator names {sorted(twice)} both as models_under_test and as endpoints; rename one")
+        unknown = set(self.defaults.models) - set(self.evaluator.aliases)
         if unknown:
             raise ValueError(f"defaults.models names models under test that the profile lacks: {sorted(unknown)}")
         tables = {**self.thresholds, **self.text_thresholds}

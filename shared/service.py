@@ -49,7 +49,7 @@ MAX_DEADLINE_SECONDS = 3600.0
 
 # Loaders of weights change how modules are made for their whole process while they run ("meta" parameters): two at a
 # time in one process leave models without weights.
-_LOADING = threading.Lock()
+LOADING = threading.Lock()
 
 logger = logging.getLogger("contrafact.service")
 Key = TypeVar("Key", bound=Hashable)
@@ -76,6 +76,8 @@ class ServiceSettings(BaseSettings):
     capacity: int = 256
     threads: int = 0
     drain_seconds: float = 30.0
+    model_origin: str = ""
+    """Of evaluator_service: `http://host:port` of the object store, the only place it fetches uploaded models from."""
 
 
 class LoadedModel(Protocol):
@@ -210,7 +212,7 @@ class ModelService(Generic[Model]):
 
     def _load(self) -> None:
         try:
-            with _LOADING:
+            with LOADING:
                 model = self._load_model(self.batcher)
             self._gpu = gpu_of(model.device)
             self._model = model

@@ -1,4 +1,4 @@
-"""Image classifiers in Hub layout (transformers' own ResNet, ViT, ConvNeXT, ...)."""
+"""Image classifiers in Hub layout (transformers' own ResNet, ViT, ConvNeXT, ..., and timm's where it is installed)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
-from transformers import AutoImageProcessor, AutoModelForImageClassification
+from transformers import AutoModelForImageClassification
 
+from evaluator_service.models_under_test.hub import load_hub_model, own_names
+from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs
+from evaluator_service.models_under_test.preprocessing import processors
 from shared.images import Pixels
 from shared.weights import Weights
 
@@ -17,23 +19,22 @@ from shared.weights import Weights
 class ImageClassifier:
     """A classifier under test: it sees the images as its own preprocessing makes them, and nothing else."""
 
-    def __init__(self, weights: Weights, *, device: str) -> None:
-        """Load weights and preprocessing (Hub layout, safetensors, no remote code)."""
-        at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
-        self._model = (
-            AutoModelForImageClassification.from_pretrained(
-                weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
-            )
-            .to(device)
-            .eval()
-        )
-        self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
-        labels = {int(index): str(label) for index, label in self._model.config.id2label.items()}
-        self.classes = [labels[index] for index in range(len(labels))]
+    task = "classification"
+
+    def __init__(self, weights: Weights, *, device: str, classes: ClassNames | None = None) -> None:
+        """Load weights and preprocessing (Hub layout, safetensors, no remote code).
+
+        `classes`: names over the model's own. Raises InvalidInput, and what `from_pretrained` raises.
+        """
+        self._model = load_hub_model(AutoModelForImageClassification, weights).to(device).eval()
+        self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision)
+        names = own_names(self._model.config)
+        self._outputs = NamedOutputs(len(names), names, classes)
+        self.classes = self._outputs.classes
 
     @torch.inference_mode()
     def probabilities(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
         """Softmax in single precision, images × classes, of RGB images of any sizes (height × width × 3)."""
-        inputs = self._processor(images=[Image.fromarray(image) for image in images], return_tensors="pt")
-        logits = self._model(inputs["pixel_values"].to(self._model.device, self._model.dtype)).logits
-        return np.asarray(logits.float().softmax(dim=-1).double().cpu().numpy())
+        pixel_values = torch.from_numpy(self._prepare(images))
+        logits = self._model(pixel_values.to(self._model.device, self._model.dtype)).logits
+        return self._outputs.merged(np.asarray(logits.float().softmax(dim=-1).double().cpu().numpy()))

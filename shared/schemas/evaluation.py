@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 
 Images = Annotated[list[ImagePayload], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE)]
 
 
-class PredictRequest(Contract):
-    """`POST /v1/predictions`: what one model under test says of some images."""
+class UploadedModel(Contract):
+    """A model under test that a user uploaded: its package's SHA-256, and where it can be had for a while.
+
+    The URL says nothing of what is asked: where a call is recorded, it is left out.
+    """
+
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    url: Annotated[str, Field(min_length=1, max_length=4_000)]
+
+    @model_serializer(mode="wrap")
+    def _to_wire(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        values: dict[str, Any] = plain(self)
+        if info.context and "images" in info.context:
+            del values["url"]
+        return values
+
+
+class _OfModel(Contract):
+    """A question to one model under test: an alias of the profile, or an uploaded one by its digest."""
 
     model: Annotated[str, Field(min_length=1, max_length=200)]
+    upload: UploadedModel | None = None
+
+    @model_serializer(mode="wrap")
+    def _to_wire(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = plain(self)
+        if self.upload is None:  # so that what was recorded before there were uploads is found
+            del values["upload"]
+        return values
+
+    @model_validator(mode="after")
+    def _named_by_digest(self) -> Self:
+        if self.upload is not None and self.model != self.upload.digest:
+            raise ValueError("an uploaded model is named by its digest; let `model` be the digest of `upload`")
+        return self
+
+
+class PredictRequest(_OfModel):
+    """`POST /v1/predictions`: what one model under test says of some images."""
+
     images: Images
 
 
@@ -23,6 +59,32 @@ class PredictReply(Contract):
 
     classes: list[str]
     probabilities: list[list[float]]
+
+
+class SegmentRequest(_OfModel):
+    """`POST /v1/segmentations`: what one segmenter under test says of every pixel of some images."""
+
+    images: Images
+
+
+class SegmentReply(Contract):
+    """Per image a grey PNG of its size whose pixels are indices in `classes`."""
+
+    classes: list[str]
+    maps: list[ImagePayload]
+
+
+class ExamineRequest(Contract):
+    """`POST /v1/examinations`: load an uploaded model and try it out on two pictures."""
+
+    upload: UploadedModel
+
+
+class ExamineReply(Contract):
+    """What an uploaded model is; one that cannot be used is refused instead."""
+
+    task: str
+    classes: list[str]
 
 
 class ModelUnderTestInfo(Contract):

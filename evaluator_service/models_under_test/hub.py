@@ -1,0 +1,52 @@
+"""Loading what transformers loads: safetensors whole and alone, no code of strangers, nothing from elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from shared.problems import InvalidInput
+from shared.weights import Weights
+
+_LISTED = 5
+_UNREAD = ".num_batches_tracked"  # only training reads it
+
+
+def load_hub_model(kind: Any, weights: Weights) -> Any:
+    """The model of an `AutoModelFor...` class, on the CPU.
+
+    Raises InvalidInput where weights are missing or do not fit: transformers would fill them with noise and warn.
+    """
+    try:
+        model, report = kind.from_pretrained(
+            weights.location,
+            dtype=getattr(torch, weights.dtype),
+            use_safetensors=True,
+            trust_remote_code=False,
+            subfolder=weights.subfolder,
+            revision=weights.hub_revision,
+            output_loading_info=True,
+        )
+    except ImportError as error:  # timm's models are transformers' TimmWrapper, which imports timm
+        raise InvalidInput(
+            "this model needs a library that is not installed; for timm's models the operator installs the extra "
+            f"contrafact[timm]: {' '.join(str(error).split())[:300]}"
+        ) from error
+    found = {*map(str, report["missing_keys"]), *(str(item[0]) for item in report["mismatched_keys"])}
+    lacking = sorted(name for name in found if not name.endswith(_UNREAD))
+    if lacking:
+        more = f" and {len(lacking) - _LISTED} more" if len(lacking) > _LISTED else ""
+        raise InvalidInput(
+            f"the weights do not fit config.json: {', '.join(lacking[:_LISTED])}{more} missing or of another shape; "
+            "save both with save_pretrained"
+        )
+    return model
+
+
+def own_names(config: Any) -> list[str]:
+    """The names that a model's configuration gives its outputs, by index. Raises InvalidInput where some lack."""
+    labels = {int(index): str(label) for index, label in config.id2label.items()}
+    if sorted(labels) != list(range(len(labels))):
+        raise InvalidInput("id2label in config.json must name the outputs 0, 1, 2, ... without gaps")
+    return [labels[index] for index in range(len(labels))]

@@ -1,0 +1,98 @@
+"""A model's folder, whoever brought it, as a model under test; and the look at it before it is taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from evaluator_service.models_under_test.classification import ImageClassifier
+from evaluator_service.models_under_test.onnx_classifier import OnnxClassifier
+from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from shared.images import Pixels
+from shared.problems import InvalidInput, OutOfMemory, Problem, validation_sentence
+from shared.profiles import ModelUnderTest
+from shared.schemas.models import ONNX_NAME, read_description
+from shared.weights import Weights
+
+MAX_DETAIL = 500
+_LOOKS = ((75, 97), (64, 64))  # height × width of the pictures that a new model is tried on
+
+
+class Classifier(Protocol):
+    """A model under test that tells classes."""
+
+    classes: list[str]
+
+    def probabilities(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
+        """Images × classes, each row summing to 1, of RGB images of any sizes (height × width × 3)."""
+        ...
+
+
+def load_folder(folder: Path, *, device: str, weights: Weights | None = None) -> Classifier | ImageSegmenter:
+    """The model in a folder, as its `contrafact.json` describes it. `weights`: how to load it, of an operator's.
+
+    Raises InvalidInput where the model cannot be used; nothing in it is trusted, so whatever the libraries raise over
+    it is said of the model.
+    """
+    weights = weights or Weights(path=folder, licence="", gigabytes=1)
+    try:
+        description = read_description(folder)
+        if (folder / ONNX_NAME).is_file():
+            return OnnxClassifier(folder, description, device=device)
+        kind = ImageSegmenter if description.task == "segmentation" else ImageClassifier
+        return kind(weights, device=device, classes=description.classes)
+    except ValidationError as error:
+        raise InvalidInput(f"contrafact.json: {validation_sentence(error.errors())}") from error
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise OutOfMemory("the device has too little memory left for this model") from error
+    except Problem:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"the model cannot be loaded: {_said(error, folder)}") from error
+
+
+def load_alias(model: ModelUnderTest, *, device: str) -> Classifier | ImageSegmenter:
+    """A model that the operator names: a folder, or a Hub id at its commit."""
+    if model.path is not None:
+        folder = Path(model.location, model.subfolder)
+        if (folder / ONNX_NAME).is_file():
+            return load_folder(folder, device=device)
+        described = read_description(folder)
+        kind = ImageSegmenter if "segmentation" in (model.task, described.task) else ImageClassifier
+        return kind(model, device=device, classes=described.classes)
+    return (ImageSegmenter if model.task == "segmentation" else ImageClassifier)(model, device=device)
+
+
+def try_out(model: Classifier | ImageSegmenter) -> None:
+    """Ask a new model about two pictures of odd sizes. Raises InvalidInput where it does not answer sense."""
+    random = np.random.default_rng(0)
+    pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in _LOOKS]
+    try:
+        if isinstance(model, ImageSegmenter):
+            model.label_maps(pictures)
+            return
+        rows = model.probabilities(pictures)
+    except Problem:
+        raise
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise OutOfMemory("the device has too little memory left for this model") from error
+    except Exception as error:
+        raise InvalidInput(f"the model cannot be run on a picture: {_said(error, None)}") from error
+    if not np.allclose(rows.sum(axis=1), 1, atol=1e-2) or rows.min() < -1e-6:
+        raise InvalidInput('the outputs of the model are no probabilities; say "output": "logits"')
+
+
+def _said(error: Exception, folder: Path | None) -> str:
+    """An error's words on one line, without the place where the model lay."""
+    words = " ".join(str(error).split())
+    if folder is not None:
+        words = words.replace(str(folder), "the model")
+    return f"{type(error).__name__}: {words[:MAX_DETAIL]}"

@@ -1,0 +1,85 @@
+"""What an ONNX file is refused for before anything runs it; each refusal names what was found.
+
+It must be whole (no external data, which would be a path on our disk), made of the standard's operators (no library of
+strangers), and bounded (no loops: nobody can say how long they run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from shared.problems import InvalidInput
+
+STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
+UNBOUNDED = frozenset({"Loop", "Scan", "SequenceMap"})
+
+
+def check_onnx(data: bytes) -> None:
+    """Refuse a file that is no self-contained ONNX model of standard, bounded operators. Raises InvalidInput."""
+    try:
+        model = onnx.load_model_from_string(data)
+    except DecodeError as error:
+        raise InvalidInput("model.onnx is no ONNX file, or is damaged; export the model again") from error
+    if not model.graph.node:
+        raise InvalidInput("model.onnx has no operators; export the model again")
+    for tensor in _tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
+            raise InvalidInput(
+                f"the tensor {tensor.name!r} keeps its data in another file; save the model with everything inside "
+                "(onnx.save_model(..., save_as_external_data=False))"
+            )
+    local = {(function.domain, function.name) for function in model.functions}
+    for node in _nodes(model):
+        if node.domain not in STANDARD_DOMAINS and (node.domain, node.op_type) not in local:
+            raise InvalidInput(
+                f"the operator {node.op_type!r} of {node.domain!r} is not part of the ONNX standard; export the model "
+                "with standard operators only"
+            )
+        if node.op_type in UNBOUNDED and node.domain in STANDARD_DOMAINS:
+            raise InvalidInput(f"the operator {node.op_type!r} may run for ever; export the model with loops unrolled")
+
+
+def _nodes(model: ModelProto) -> Iterator[NodeProto]:
+    for graph in _graphs(model):
+        yield from graph.node
+    for function in model.functions:
+        yield from function.node
+        for inner in _inside(function.node):
+            yield from inner.node
+
+
+def _graphs(model: ModelProto) -> Iterator[GraphProto]:
+    yield model.graph
+    yield from _inside(model.graph.node)
+
+
+def _inside(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:
+    """All graphs in the attributes of nodes, to the bottom; protobuf bounds the depth."""
+    for attribute in _attributes(nodes):
+        for graph in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
+            yield graph
+            yield from _inside(graph.node)
+
+
+def _tensors(model: ModelProto) -> Iterator[TensorProto]:
+    for graph in _graphs(model):
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    for attribute in _attributes(_nodes(model)):
+        yield from [attribute.t] if attribute.HasField("t") else []
+        yield from attribute.tensors
+        for sparse in [
+            *attribute.sparse_tensors,
+            *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []),
+        ]:
+            yield from (sparse.values, sparse.indices)
+
+
+def _attributes(nodes: Iterable[NodeProto]) -> Iterator[AttributeProto]:
+    for node in nodes:
+        yield from node.attribute

@@ -1,0 +1,111 @@
+"""Image classifiers as one ONNX file, run by onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+
+from evaluator_service.models_under_test.onnx_check import check_onnx
+from evaluator_service.models_under_test.outputs import NamedOutputs, softmax
+from evaluator_service.models_under_test.preprocessing import Prepare, described, processors
+from shared.images import Pixels
+from shared.problems import InvalidInput
+from shared.schemas.models import DESCRIPTION_NAME, ONNX_NAME, PROCESSOR_NAME, ModelDescription
+
+_FLOATS: dict[str, type[np.floating]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+_PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
+_ERRORS_ONLY = 3
+_SAMPLE_SIDE = 97  # odd and of no model's own size
+
+
+class OnnxClassifier:
+    """An ONNX classifier under test: one picture batch in, one row of logits or probabilities per picture out."""
+
+    task = "classification"
+
+    def __init__(self, folder: Path, description: ModelDescription, *, device: str) -> None:
+        """Check and load `model.onnx` of a folder. Raises InvalidInput, and what onnxruntime raises."""
+        data = (folder / ONNX_NAME).read_bytes()
+        check_onnx(data)
+        self._session = _session(data, device)
+        self._prepare, layout = _preparation(folder, description)
+        self._output: Literal["logits", "probabilities"] = description.output
+        self._input, self._type, self._batch = _input(self._session, layout)
+        self._answer = _answer(self._session)
+        grey = np.full((_SAMPLE_SIDE, _SAMPLE_SIDE, 3), 127, np.uint8)
+        rows = self._rows([grey])
+        if self._output == "probabilities" and not np.isclose(rows.sum(), 1, atol=1e-2):
+            raise InvalidInput('the outputs of the model do not sum to 1; say "output": "logits"')
+        self._outputs = NamedOutputs(rows.shape[1], None, description.classes)
+        self.classes = self._outputs.classes
+
+    def probabilities(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
+        """Images × classes, of RGB images of any sizes (height × width × 3)."""
+        rows = self._rows(images)
+        return self._outputs.merged(softmax(rows) if self._output == "logits" else rows.astype(np.float64))
+
+    def _rows(self, images: Sequence[Pixels]) -> NDArray[np.floating]:
+        inputs = self._prepare(images).astype(self._type)
+        size = self._batch or len(inputs)
+        rows = [self._run(inputs[start : start + size], size) for start in range(0, len(inputs), size)]
+        return np.concatenate(rows)
+
+    def _run(self, inputs: NDArray[np.floating], size: int) -> NDArray[np.floating]:
+        """A batch, padded by its last picture where the model has a fixed batch size."""
+        padded = np.concatenate([inputs, np.repeat(inputs[-1:], size - len(inputs), axis=0)])
+        (rows,) = self._session.run([self._answer], {self._input: padded})
+        rows = np.asarray(rows)
+        if rows.ndim != 2 or len(rows) != size or not np.issubdtype(rows.dtype, np.floating):
+            raise InvalidInput(
+                f"the model answers shape {rows.shape} to {size} pictures; it must be pictures × classes"
+            )
+        return rows[: len(inputs)]
+
+
+def _session(data: bytes, device: str) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    wanted = [_PROVIDERS["cuda"], _PROVIDERS["cpu"]] if device.startswith("cuda") else [_PROVIDERS["cpu"]]
+    there = onnxruntime.get_available_providers()
+    return onnxruntime.InferenceSession(data, options, providers=[name for name in wanted if name in there])
+
+
+def _preparation(folder: Path, description: ModelDescription) -> tuple[Prepare, str]:
+    """The preprocessing that came with the model, and the layout that it makes."""
+    if description.preprocessing is not None:
+        return described(description.preprocessing), description.preprocessing.layout
+    if (folder / PROCESSOR_NAME).is_file():
+        return processors(str(folder)), "nchw"
+    raise InvalidInput(
+        "nothing says how pictures become this model's input; give `preprocessing` in the spec or in "
+        f"{DESCRIPTION_NAME}, or put the {PROCESSOR_NAME} of its image processor beside the file"
+    )
+
+
+def _input(session: Any, layout: str) -> tuple[str, type[np.floating], int]:
+    """Name and type of the one input, and its fixed batch size (0: any)."""
+    inputs = session.get_inputs()
+    if len(inputs) != 1 or inputs[0].type not in _FLOATS or len(inputs[0].shape) != 4:
+        found = ", ".join(f"{item.name} {item.type} {item.shape}" for item in inputs)
+        raise InvalidInput(f"the model must have one input, a batch of float pictures of 4 dimensions; it has {found}")
+    batch, channels = inputs[0].shape[0], inputs[0].shape[1 if layout == "nchw" else 3]
+    if isinstance(channels, int) and channels != 3:
+        raise InvalidInput(f"the model's input {inputs[0].shape} has {channels} channels in layout {layout}, not 3")
+    return inputs[0].name, _FLOATS[inputs[0].type], batch if isinstance(batch, int) else 0
+
+
+def _answer(session: Any) -> str:
+    """The output that is read: the only one, or the one that is named for it."""
+    names = [item.name for item in session.get_outputs()]
+    named = names if len(names) == 1 else [name for name in names if name in ("logits", "probabilities")]
+    if len(named) != 1:
+        raise InvalidInput(f"the model has the outputs {', '.join(names)}; keep one, or name it `logits`")
+    return str(named[0])

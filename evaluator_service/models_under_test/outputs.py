@@ -1,0 +1,72 @@
+"""From a model's outputs to named classes: whose names hold, and which outputs are one class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.problems import InvalidInput
+
+ClassNames = Sequence[str] | Mapping[str, int | Sequence[int]]
+
+
+class NamedOutputs:
+    """Names of a model's outputs, the user's over the model's own. `classes` has each name once, in index order."""
+
+    def __init__(self, outputs: int, own: Sequence[str] | None, given: ClassNames | None) -> None:
+        """`own`: the model's names by index, None where it has none. Raises InvalidInput where names do not fit."""
+        names = _named(outputs, own, given)
+        self.classes = list(dict.fromkeys(names))
+        if len(self.classes) < 2:
+            raise InvalidInput("the model tells only one class; a test needs at least two")
+        column = {name: place for place, name in enumerate(self.classes)}
+        self._columns = np.array([column[name] for name in names], np.int64)
+        self._outputs = outputs
+
+    def merged(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Images × classes from images × outputs: outputs of one name are added. Raises InvalidInput for nonsense."""
+        if probabilities.ndim != 2 or probabilities.shape[1] != self._outputs:
+            raise InvalidInput(f"the model answered shape {probabilities.shape} instead of images × {self._outputs}")
+        if not np.isfinite(probabilities).all():
+            raise InvalidInput("the model answered NaN or infinity; check its weights and its preprocessing")
+        if len(self.classes) == self._outputs:
+            return probabilities
+        return np.stack([probabilities[:, self._columns == place].sum(1) for place in range(len(self.classes))], axis=1)
+
+    def index_map(self) -> NDArray[np.int64]:
+        """Output index → class index."""
+        return self._columns
+
+
+def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Row by row, in double precision."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+def _named(outputs: int, own: Sequence[str] | None, given: ClassNames | None) -> list[str]:
+    if own is not None and len(own) != outputs:
+        raise InvalidInput(f"the model has {outputs} outputs and names {len(own)} of them; mend its id2label")
+    if given is None:
+        if own is None:
+            raise InvalidInput(f"the model has {outputs} outputs without names; give `classes`, a list in their order")
+        return list(own)
+    if not isinstance(given, Mapping):
+        if len(given) != outputs:
+            raise InvalidInput(
+                f"the model has {outputs} outputs, `classes` names {len(given)}; name each once, in order"
+            )
+        return list(given)
+    names = list(own) if own is not None else [f"output {index}" for index in range(outputs)]
+    taken: dict[int, str] = {}
+    for name, places in given.items():
+        for index in [places] if isinstance(places, int) else places:
+            if index >= outputs:
+                raise InvalidInput(f"`classes` gives {name!r} index {index}; the model has outputs 0 to {outputs - 1}")
+            if index in taken:
+                raise InvalidInput(f"`classes` gives index {index} to both {taken[index]!r} and {name!r}; choose one")
+            taken[index] = name
+            names[index] = name
+    return names

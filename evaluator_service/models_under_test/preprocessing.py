@@ -1,0 +1,93 @@
+"""What a model sees of an image: its own image processor's doing, or that of its `contrafact.json`. Never a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from transformers import AutoImageProcessor
+
+from shared.images import Pixels
+from shared.problems import InvalidInput
+from shared.schemas.models import Preprocessing
+
+Prepare = Callable[[Sequence[Pixels]], NDArray[np.float32]]
+MAX_SIDE = 4_096
+MAX_RESIZED_PIXELS = 64_000_000
+_RESAMPLE = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+def processors(location: str, subfolder: str = "", revision: str | None = None) -> Prepare:
+    """Images (height × width × 3) → batch × 3 × height × width, by the image processor that lies beside the weights.
+
+    The PIL kind of it: the other wants torchvision, and rounds otherwise. Raises InvalidInput for sizes that differ.
+    """
+    processor = AutoImageProcessor.from_pretrained(location, backend="pil", subfolder=subfolder, revision=revision)
+    edge = _largest_side(processor)
+
+    def prepare(images: Sequence[Pixels]) -> NDArray[np.float32]:
+        for image in images:
+            _refuse_huge(image.shape[1], image.shape[0], edge)
+        arrays = [_seen(processor, image) for image in images]
+        if len({array.shape for array in arrays}) > 1:
+            raise InvalidInput("the image processor keeps sizes that differ; give it a size, so that images can batch")
+        return np.concatenate(arrays)
+
+    return prepare
+
+
+def described(how: Preprocessing) -> Prepare:
+    """The same by a description; the layout is `how.layout`."""
+    mean, std = np.array(how.mean, np.float32), np.array(how.std, np.float32)
+
+    def prepare(images: Sequence[Pixels]) -> NDArray[np.float32]:
+        batch = np.stack([np.asarray(_fitted(Image.fromarray(image), how)) for image in images]).astype(np.float32)
+        if how.channels == "bgr":
+            batch = batch[..., ::-1]
+        batch = (batch * np.float32(how.scale) - mean) / std
+        return np.ascontiguousarray(batch.transpose(0, 3, 1, 2) if how.layout == "nchw" else batch)
+
+    return prepare
+
+
+def _seen(processor: Any, image: Pixels) -> NDArray[np.float32]:
+    """One image by itself; "pt" is the one kind of tensor that every processor gives."""
+    return np.asarray(processor(images=Image.fromarray(image), return_tensors="pt")["pixel_values"].float().numpy())
+
+
+def _largest_side(processor: Any) -> int:
+    """The largest side that the processor names (0: none). Raises InvalidInput beyond what any classifier needs."""
+    named = [getattr(processor, name, None) for name in ("size", "crop_size")]
+    sides = [side for size in named if size for side in dict(size).values() if isinstance(side, int | float)]
+    largest = int(max(sides, default=0))
+    if largest > MAX_SIDE:
+        raise InvalidInput(
+            f"the image processor makes images of {largest:,} pixels a side; up to {MAX_SIDE:,} are taken"
+        )
+    return largest
+
+
+def _refuse_huge(width: int, height: int, edge: int) -> None:
+    """An image of 1 × 50, its short side stretched to `edge`, would not fit the memory."""
+    if edge * edge * max(width, height) / min(width, height) > MAX_RESIZED_PIXELS:
+        raise InvalidInput(f"the image is too long and thin for a model that resizes its short side to {edge}; crop it")
+
+
+def _fitted(image: Image.Image, how: Preprocessing) -> Image.Image:
+    resample = _RESAMPLE[how.resample]
+    if how.fit == "stretch":
+        return image.resize((how.width, how.height), resample)
+    edge = how.shortest_edge or max(how.height, how.width)
+    _refuse_huge(image.width, image.height, edge)
+    factor = edge / min(image.size)
+    resized = image.resize((max(edge, round(image.width * factor)), max(edge, round(image.height * factor))), resample)
+    left, top = (resized.width - how.width) // 2, (resized.height - how.height) // 2
+    return resized.crop((left, top, left + how.width, top + how.height))

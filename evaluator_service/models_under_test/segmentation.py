@@ -1,0 +1,53 @@
+"""Semantic segmenters in Hub layout (SegFormer, UperNet, ...): a class for every pixel of the image as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import interpolate
+from transformers import AutoModelForSemanticSegmentation
+
+from evaluator_service.models_under_test.hub import load_hub_model, own_names
+from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs
+from evaluator_service.models_under_test.preprocessing import processors
+from shared.images import Pixels
+from shared.problems import InvalidInput
+from shared.weights import Weights
+
+MAX_CLASSES = 255  # an index per pixel travels as one byte
+
+
+class ImageSegmenter:
+    """A segmenter under test, with its own preprocessing."""
+
+    task = "segmentation"
+
+    def __init__(self, weights: Weights, *, device: str, classes: ClassNames | None = None) -> None:
+        """Load weights and preprocessing; see `ImageClassifier`. Outputs of one name are one class."""
+        self._model = load_hub_model(AutoModelForSemanticSegmentation, weights).to(device).eval()
+        self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision)
+        names = own_names(self._model.config)
+        self._outputs = NamedOutputs(len(names), names, classes)
+        self.classes = self._outputs.classes
+        if len(names) > MAX_CLASSES:
+            raise InvalidInput(f"the segmenter has {len(names)} classes; up to {MAX_CLASSES} are taken")
+
+    @torch.inference_mode()
+    def label_maps(self, images: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
+        """Per image (height × width × 3) the index in `classes` of every pixel, height × width.
+
+        Logits are resized bilinearly to the image's size before the argmax, as transformers' own post-processing does.
+        """
+        pixel_values = torch.from_numpy(self._prepare(images))
+        logits = self._model(pixel_values.to(self._model.device, self._model.dtype)).logits.float()
+        if not torch.isfinite(logits).all():
+            raise InvalidInput("the model answered NaN or infinity; check its weights and its preprocessing")
+        columns = self._outputs.index_map()
+        maps = []
+        for image, rows in zip(images, logits, strict=True):
+            resized = interpolate(rows[None], size=image.shape[:2], mode="bilinear", align_corners=False)[0]
+            maps.append(columns[resized.argmax(dim=0).cpu().numpy()].astype(np.uint8))
+        return maps

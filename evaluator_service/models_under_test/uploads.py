@@ -1,0 +1,127 @@
+"""Models that users uploaded: fetched by a short-lived URL when first asked for, held by digest, the oldest let go.
+
+The service keeps nothing that it could not fetch again. It opens URLs of one place only, the object store that the
+operator names (`CONTRAFACT_MODEL_ORIGIN`), follows no redirect, and believes no bytes but those of the digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tarfile
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+import httpx
+
+from evaluator_service.models_under_test.loading import Classifier, load_folder, try_out
+from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from shared.problems import DependencyFailed, Forbidden, InvalidInput, NotFound, TooLarge
+from shared.schemas.evaluation import UploadedModel
+from shared.schemas.models import is_model_file
+from shared.service import LOADING
+
+HELD = 4
+MAX_BYTES = 8 * 1024**3  # the gateway's own limit is far below
+FETCH_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+
+Loaded = Classifier | ImageSegmenter
+
+
+class UploadedModels:
+    """The uploaded models that are loaded now, at most `HELD`."""
+
+    def __init__(self, origin: str, device: str, transport: httpx.BaseTransport | None = None) -> None:
+        """`origin`: scheme, host and port of the object store's URLs; empty refuses all uploads."""
+        self._origin = origin.rstrip("/")
+        self._device = device
+        self._transport = transport
+        self._loading: OrderedDict[str, asyncio.Task[Loaded]] = OrderedDict()
+
+    async def get(self, upload: UploadedModel) -> Loaded:
+        """The model of a digest. Raises InvalidInput for one that cannot be used, NotFound for one that is gone.
+
+        Whoever asks meanwhile waits for the same load, which goes on when one of them leaves.
+        """
+        task = self._loading.get(upload.digest)
+        if task is None:
+            task = asyncio.create_task(asyncio.to_thread(self._fetch_and_load, upload))
+            self._loading[upload.digest] = task
+        self._loading.move_to_end(upload.digest)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            if self._loading.get(upload.digest) is task:
+                del self._loading[upload.digest]
+            raise
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        done = [digest for digest, task in self._loading.items() if task.done()]
+        for digest in done[: max(0, len(done) - HELD)]:
+            del self._loading[digest]
+
+    def _fetch_and_load(self, upload: UploadedModel) -> Loaded:
+        self._refuse_elsewhere(upload.url)
+        with tempfile.TemporaryDirectory(prefix="model-under-test-") as name:
+            folder = Path(name, "model")
+            folder.mkdir()
+            with Path(name, "package.tar").open("w+b") as package:
+                self._fetch(upload, package)
+                _unpack(package, folder)
+            with LOADING:
+                model = load_folder(folder, device=self._device)
+            try_out(model)
+            return model
+
+    def _refuse_elsewhere(self, url: str) -> None:
+        if not self._origin:
+            raise Forbidden("this evaluator takes no uploaded models; the operator sets CONTRAFACT_MODEL_ORIGIN")
+        asked, allowed = urlsplit(url), urlsplit(self._origin)
+        if (asked.scheme, asked.netloc) != (allowed.scheme, allowed.netloc) or asked.scheme not in ("http", "https"):
+            raise Forbidden("the URL is not of the object store that CONTRAFACT_MODEL_ORIGIN names")
+
+    def _fetch(self, upload: UploadedModel, file: IO[bytes]) -> None:
+        hasher, size = hashlib.sha256(), 0
+        try:
+            with (
+                httpx.Client(timeout=FETCH_TIMEOUT, trust_env=False, transport=self._transport) as client,
+                client.stream("GET", upload.url) as reply,
+            ):
+                if reply.status_code == 404:
+                    raise NotFound("the model under test was deleted; add it again")
+                if reply.status_code != 200:
+                    raise DependencyFailed(f"the object store answered {reply.status_code} for a model under test")
+                for chunk in reply.iter_bytes(1024**2):
+                    size += len(chunk)
+                    if size > MAX_BYTES:
+                        raise TooLarge(f"the model is larger than {MAX_BYTES:,} bytes")
+                    hasher.update(chunk)
+                    file.write(chunk)
+        except httpx.TransportError as error:
+            raise DependencyFailed(f"the object store cannot be reached for a model under test: {error}") from error
+        if hasher.hexdigest() != upload.digest:
+            raise DependencyFailed("the model under test arrived damaged: its SHA-256 is not its digest")
+
+
+def _unpack(package: IO[bytes], folder: Path) -> None:
+    """The plain files of a package that the gateway made; whatever else is in it is refused."""
+    package.seek(0)
+    try:
+        with tarfile.open(fileobj=package, mode="r:") as archive:
+            for member in archive:
+                if not member.isreg() or not is_model_file(member.name):
+                    raise InvalidInput(f"the package holds {member.name[:100]!r}, which no model under test has")
+                content = archive.extractfile(member)
+                assert content is not None
+                with (folder / member.name).open("xb") as file:
+                    while chunk := content.read(1024**2):
+                        file.write(chunk)
+    except (tarfile.TarError, FileExistsError) as error:
+        raise InvalidInput("the package of the model under test is no plain tar; add the model again") from error

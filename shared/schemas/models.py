@@ -1,0 +1,122 @@
+"""Models under test that users bring: what `POST /models` reads, and the description that travels with the weights.
+
+A model is a folder, in Hub layout (`config.json`, `preprocessor_config.json`, safetensors) or with one `model.onnx`.
+What the folder itself does not say is in `contrafact.json` beside it (docs/models-under-test.md): the gateway writes it
+for uploads, an operator by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from shared.characters import refuse_deceptive
+from shared.schemas.base import Contract
+from shared.schemas.jobs import MAX_CLASSES, Label
+
+DESCRIPTION_NAME = "contrafact.json"
+ONNX_NAME = "model.onnx"
+CONFIG_NAME = "config.json"
+PROCESSOR_NAME = "preprocessor_config.json"
+SAFETENSORS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+INDEX_NAME = "model.safetensors.index.json"
+JSON_NAMES = frozenset({DESCRIPTION_NAME, CONFIG_NAME, PROCESSOR_NAME, INDEX_NAME})
+
+Task = Literal["classification", "segmentation"]
+Index = Annotated[int, Field(ge=0, lt=MAX_CLASSES)]
+Side = Annotated[int, Field(ge=1, le=4_096, description="pixels")]
+Triple = tuple[float, float, float]
+Text = Annotated[str, AfterValidator(refuse_deceptive)]
+ModelName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        description="what jobs call it: letters, digits, `.`, `_`, `-`; up to 100 of them",
+    ),
+]
+ClassNames = Annotated[
+    list[Label] | dict[Label, Index | Annotated[list[Index], Field(min_length=1, max_length=MAX_CLASSES)]],
+    Field(
+        min_length=1,
+        max_length=MAX_CLASSES,
+        description="your names of the model's outputs: a list in their order, or class → index (or indices, whose "
+        "probabilities are added); outputs that are not named keep the model's own names",
+    ),
+]
+
+
+def is_model_file(name: str) -> bool:
+    """Whether a model under test may have a file of this name."""
+    return name in JSON_NAMES or name == ONNX_NAME or SAFETENSORS.fullmatch(name) is not None
+
+
+class Preprocessing(Contract):
+    """How an image becomes an ONNX model's input: resize, crop, then `(pixel · scale − mean) / std` per channel.
+
+    `stretch` resizes to `height` × `width`; `crop` resizes the shorter side to `shortest_edge` (default: the larger of
+    height and width) and cuts `height` × `width` out of the middle. `mean` and `std` are in the order of `channels`.
+    """
+
+    height: Side
+    width: Side
+    fit: Literal["stretch", "crop"] = "stretch"
+    shortest_edge: Side | None = None
+    resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
+    scale: Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)] = 1 / 255
+    mean: Annotated[Triple, Field(description="each from -1000 to 1000")] = (0.0, 0.0, 0.0)
+    std: Annotated[Triple, Field(description="each above 0")] = (1.0, 1.0, 1.0)
+    channels: Literal["rgb", "bgr"] = "rgb"
+    layout: Literal["nchw", "nhwc"] = "nchw"
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.fit == "stretch" and self.shortest_edge is not None:
+            raise ValueError('shortest_edge belongs to "fit": "crop"; leave it out, or set fit')
+        if self.shortest_edge is not None and self.shortest_edge < max(self.height, self.width):
+            raise ValueError("shortest_edge is smaller than the cut; make it at least as large as height and width")
+        if not all(-1000 <= value <= 1000 for value in self.mean):
+            raise ValueError("mean must be three numbers from -1000 to 1000")
+        if not all(1e-6 <= value <= 1000 for value in self.std):
+            raise ValueError("std must be three numbers from 0.000001 to 1000")
+        return self
+
+
+class ModelDescription(Contract):
+    """`contrafact.json`: what a model's own files do not say. Everything has a default."""
+
+    task: Task = "classification"
+    classes: ClassNames | None = None
+    output: Annotated[
+        Literal["logits", "probabilities"], Field(description="what an ONNX model's output is; Hub models say logits")
+    ] = "logits"
+    preprocessing: Annotated[
+        Preprocessing | None, Field(description="of an ONNX model that has no preprocessor_config.json beside it")
+    ] = None
+
+
+class ModelSpec(ModelDescription):
+    """The `spec` part of `POST /models`. Only `name` is required."""
+
+    name: ModelName
+    licence: Annotated[Text, Field(max_length=200)] = ""
+    description: Annotated[Text, Field(max_length=1_000)] = ""
+
+    def over(self, beside: ModelDescription) -> ModelDescription:
+        """The description of the model: what this spec says, over what the file beside the model says."""
+        said = {name: getattr(self, name) for name in self.model_fields_set & set(ModelDescription.model_fields)}
+        return beside.model_copy(update=said)
+
+
+class AddedModels(Contract):
+    """`POST /jobs/{id}/models`: models under test that a finished job shall also be held against."""
+
+    models: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=1, max_length=20)]
+
+
+def read_description(folder: Path) -> ModelDescription:
+    """The description in a model's folder, or the default one. Raises pydantic's ValidationError."""
+    path = folder / DESCRIPTION_NAME
+    return ModelDescription.model_validate_json(path.read_bytes()) if path.is_file() else ModelDescription()
