@@ -21,13 +21,9 @@ from shared.schemas.evaluation import (
     EmbedTextsRequest,
     ExamineReply,
     ExamineRequest,
-    ExamineReply,
-    ExamineRequest,
     ModelsReply,
     PredictReply,
     PredictRequest,
-    SegmentReply,
-    SegmentRequest,
     SegmentReply,
     SegmentRequest,
     StructureReply,
@@ -56,14 +52,6 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
     @service.post("/v1/predictions", PredictRequest, PredictReply)
     async def predictions(request: PredictRequest, deadline: float) -> PredictReply:
         return await service.model.predict(request, deadline)
-
-    @service.post("/v1/segmentations", SegmentRequest, SegmentReply)
-    async def segmentations(request: SegmentRequest, deadline: float) -> SegmentReply:
-        return await service.model.segment(request, deadline)
-
-    @service.post("/v1/examinations", ExamineRequest, ExamineReply)
-    async def examinations(request: ExamineRequest, deadline: float) -> ExamineReply:
-        return await service.model.examine(request)
 
     @service.post("/v1/segmentations", SegmentRequest, SegmentReply)
     async def segmentations(request: SegmentRequest, deadline: float) -> SegmentReply:
