@@ -1,172 +1,82 @@
-"""Rows of a job as typed arrays: what the analysis computes on."""
+"""A job's rows as typed arrays: what the analysis computes on. Some 100 bytes a counterfactual and model under test."""
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
-from sqlalchemy import null, select
+from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from gateway.analysis.effects import Outcomes, Predictions
+from gateway.analysis.effects import Integers, Outcomes, Predictions
+from gateway.analysis.funnel import Fate
 from gateway.analysis.validity import Screened
-from gateway.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows, relation_of, stream_sources
+from gateway.tables import Job
 from shared.schemas.results import Cell, Direction, Relation
 
 
-class SourceRow(NamedTuple):
-    """A source image, as far as the figures need it."""
+@dataclass(slots=True)
+class MethodRows:
+    """What a method made: the fate of each edit, and the network evaluations of all renderings."""
 
-    id: str
-    state: str
-    ground_truth: str | None
-
-
-class CounterfactualRow(NamedTuple):
-    """An edit or null arm, as far as the figures need it; `evaluations` are the editor's network evaluations."""
-
-    id: str
-    source: str
-    method: str
-    ordinal: int
-    arm: str
-    null_ordinal: int | None
-    changes: list[dict[str, Any]]
-    rendered: bool
-    accepted: bool
-    check: str
-    evaluations: int | None
+    fates: list[Fate] = field(default_factory=list)
+    evaluations: int = 0
 
 
-class PredictionRow(NamedTuple):
-    """What one model under test said of one image; `top` only where there is no ground truth to look up."""
+class ModelRows(NamedTuple):
+    """What one model under test said of what one method made.
 
-    source: str
-    counterfactual: str | None
-    model: str
-    predicted: str
-    p_truth: float | None
-    rank: int | None
-    top: list[dict[str, Any]] | None
+    `outcomes` has the accepted counterfactuals with their null arms and originals. `left_out`: no ground truth (in a
+    job that has some), a class that the model does not know, or a prediction missing. `screened` has the rendered
+    edits of each cell, accepted or not.
+    """
+
+    outcomes: Outcomes
+    left_out: int
+    screened: dict[Cell, Screened]
 
 
 @dataclass(frozen=True, slots=True)
 class JobRows:
-    """Everything that the figures of a job are computed from, in a fixed order."""
+    """Everything that the figures of a job are computed from, in a fixed order.
+
+    `labels` are the ground truths of the source images that did not fail; `failed` counts the others.
+    """
 
     job: Job
-    sources: list[SourceRow]
-    counterfactuals: list[CounterfactualRow]
-    predictions: list[PredictionRow]
-
-    @property
-    def relation(self) -> Relation:
-        """Whether predictions are held against ground truth or, where no image has one, against themselves."""
-        return "labelled" if any(s.ground_truth is not None for s in self.sources) else "metamorphic"
+    relation: Relation
+    labels: list[str | None]
+    failed: int
+    methods: dict[str, MethodRows]
+    models: dict[tuple[str, str], ModelRows]  # by model under test and method
 
 
 def load_rows(session: Session, job_id: str) -> JobRows:
-    """All rows of a job in four queries, without captions, images and lineage."""
-    c, p, s = Counterfactual, Prediction, SourceImage
-    found = session.execute(select(s.id, s.state, s.ground_truth).where(s.job_id == job_id).order_by(s.position))
-    sources = [SourceRow(*row) for row in found]
-    top = null() if any(source.ground_truth is not None for source in sources) else p.top
-    counterfactuals = session.execute(
-        select(
-            c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
-            c.image_digest.is_not(None), c.accepted, c.check, c.lineage["evaluations"].as_integer(),
-        )
-        .where(c.job_id == job_id)
-        .order_by(c.position, c.method, c.ordinal)
-    )  # fmt: skip
-    predictions = session.execute(
-        select(
-            p.source_image_id, p.counterfactual_id, p.model, p.predicted, p.ground_truth_probability, p.rank, top
-        ).where(p.job_id == job_id)
-    )
-    return JobRows(
-        job=session.get_one(Job, job_id),
-        sources=sources,
-        counterfactuals=[CounterfactualRow(*row) for row in counterfactuals],
-        predictions=[PredictionRow(*row) for row in predictions],
-    )
-
-
-class _Seen(NamedTuple):
-    """One image as a model under test saw it."""
-
-    p_truth: float
-    rank: int
-    predicted: str
-
-
-def outcomes_of(rows: JobRows, method: str, said: dict[str, PredictionRow]) -> tuple[Outcomes, int]:
-    """The accepted counterfactuals of a method with their null arms and originals, and how many had to be left out.
-
-    Left out: no ground truth (in a job that has some), a class that the model does not know, or a prediction missing.
-    """
-    truth = {source.id: source.ground_truth for source in rows.sources}
-    number = {source.id: place for place, source in enumerate(rows.sources)}
-    ids = {(row.source, row.ordinal): row.id for row in rows.counterfactuals if row.method == method}
-    kept: list[tuple[CounterfactualRow, _Seen, _Seen, _Seen]] = []
-    members: dict[Cell, list[int]] = defaultdict(list)
-    accepted = [r for r in rows.counterfactuals if r.method == method and r.arm == "edit" and r.accepted]
-    for row in accepted:
-        null_id = row.source if row.null_ordinal is None else ids.get((row.source, row.null_ordinal), "")
-        original = said.get(row.source)
-        label = original.predicted if original and rows.relation == "metamorphic" else truth[row.source]
-        if label is None or original is None:
-            continue
-        seen = [_seen(said.get(image), label, rows.relation) for image in (row.source, null_id, row.id)]
-        if seen[0] is None or seen[1] is None or seen[2] is None:
-            continue
-        for cell in cells_of(row, label):
-            members[cell].append(len(kept))
-        kept.append((row, seen[0], seen[1], seen[2]))
-    names = sorted({s.predicted for _, *seens in kept for s in seens})
-    code = {name: place for place, name in enumerate(names)}
-    null_arms = [(number[row.source], -1 if row.null_ordinal is None else row.null_ordinal) for row, *_ in kept]
-    null_code = {arm: place for place, arm in enumerate(sorted(set(null_arms)))}
-    return Outcomes(
-        source=np.array([number[row.source] for row, *_ in kept], np.int64),
-        ordinal=np.array([row.ordinal for row, *_ in kept], np.int64),
-        null_arm=np.array([null_code[arm] for arm in null_arms], np.int64),
-        original=_arrays([original for _, original, _, _ in kept], code),
-        null=_arrays([null for _, _, null, _ in kept], code),
-        counterfactual=_arrays([counterfactual for _, _, _, counterfactual in kept], code),
-        cells={cell: np.array(sorted(set(places)), np.int64) for cell, places in members.items()},
-    ), len(accepted) - len(kept)
-
-
-def screened_of(rows: JobRows, method: str, said: dict[str, PredictionRow]) -> dict[Cell, Screened]:
-    """The rendered edits of each cell of a method, accepted or not; labels as in `outcomes_of`."""
-    truth = {source.id: source.ground_truth for source in rows.sources}
-    number = {source.id: place for place, source in enumerate(rows.sources)}
-    members: dict[Cell, list[tuple[int, bool]]] = defaultdict(list)
-    for row in rows.counterfactuals:
-        if row.method != method or row.arm != "edit" or not row.rendered:
-            continue
-        original = said.get(row.source)
-        label = (original.predicted if original else None) if rows.relation == "metamorphic" else truth[row.source]
-        for cell in cells_of(row, label) if label is not None else ():
-            members[cell].append((number[row.source], row.accepted))
-    return {
-        cell: Screened(np.array([s for s, _ in seen], np.int64), np.array([a for _, a in seen], bool))
-        for cell, seen in members.items()
-    }
-
-
-def _seen(row: PredictionRow | None, label: str, relation: Relation) -> _Seen | None:
-    if row is None:
-        return None
-    if relation == "labelled":
-        return None if row.rank is None or row.p_truth is None else _Seen(row.p_truth, row.rank, row.predicted)
-    for place, entry in enumerate(row.top or [], start=1):
-        if entry["class"] == label:
-            return _Seen(float(entry["probability"]), place, row.predicted)
-    return _Seen(float("nan"), len(row.top or []) + 1, row.predicted)  # outside what was kept: unknown, not 0
+    """All rows of a job, streamed: what stays in memory are the figures."""
+    job = session.get_one(Job, job_id)
+    relation = relation_of(session, job_id)
+    methods = {str(method["name"]): MethodRows() for method in job.methods}
+    columns = {(model, method): _Columns(relation) for model in job.models for method in methods}
+    labels: list[str | None] = []
+    failed = 0
+    for number, rows in enumerate(stream_sources(session, job_id, relation)):
+        if rows.source.state == "failed":
+            failed += 1
+        else:
+            labels.append(_once(rows.source.ground_truth))
+        made = {method: [row for row in rows.counterfactuals if row.method == method] for method in methods}
+        for method, found in methods.items():
+            _note_fates(found, made[method], rows.source.id)
+        for model in job.models:
+            said = rows.said_by(model)
+            for method in methods:
+                columns[model, method].add(number, rows, made[method], said)
+    return JobRows(job, relation, labels, failed, methods, {name: found.rows() for name, found in columns.items()})
 
 
 def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
@@ -183,9 +93,114 @@ def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
     ]
 
 
-def _arrays(seen: list[_Seen], code: dict[str, int]) -> Predictions:
-    return Predictions(
-        np.array([s.p_truth for s in seen], np.float64),
-        np.array([s.rank for s in seen], np.int64),
-        np.array([code[s.predicted] for s in seen], np.int64),
-    )
+def _note_fates(found: MethodRows, made: list[CounterfactualRow], source: str) -> None:
+    for row in made:
+        found.evaluations += row.evaluations or 0
+        if row.arm == "edit":
+            found.fates.append(Fate(source, row.rendered, "" if row.accepted else sys.intern(row.check)))
+
+
+class _Seen(NamedTuple):
+    """One image as a model under test saw it."""
+
+    p_truth: float
+    rank: int
+    predicted: str
+
+
+class _Columns:
+    """What one model said of what one method made, source image by source image, 8 bytes a figure."""
+
+    def __init__(self, relation: Relation) -> None:
+        self._relation = relation
+        self._left_out = 0
+        self._number = array("q")
+        self._ordinal = array("q")
+        self._null_ordinal = array("q")
+        self._p_truth = [array("d") for _ in range(3)]  # of the original, the null arm, the counterfactual
+        self._rank = [array("q") for _ in range(3)]
+        self._predicted = [array("q") for _ in range(3)]
+        self._codes: dict[str, int] = {}
+        self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
+        self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
+
+    def add(self, number: int, rows: SourceRows, made: list[CounterfactualRow], said: dict[str, PredictionRow]) -> None:
+        """Take in one source image, `made` being what the method made of it."""
+        original = said.get(rows.source.id)
+        label = rows.label(original, self._relation)
+        ids = {row.ordinal: row.id for row in made}
+        for row in made:
+            if row.arm != "edit":
+                continue
+            cells = dict.fromkeys(cells_of(row, label)) if label is not None else {}
+            if row.rendered:
+                for cell in cells:
+                    numbers, verdicts = self._screened[cell]
+                    numbers.append(number)
+                    verdicts.append(row.accepted)
+            if not row.accepted:
+                continue
+            null_id = row.source if row.null_ordinal is None else ids.get(row.null_ordinal, "")
+            if not self._keep(number, row, label, [said.get(image) for image in (row.source, null_id, row.id)]):
+                self._left_out += 1
+                continue
+            for cell in cells:
+                self._cells[cell].append(len(self._number) - 1)
+
+    def _keep(self, number: int, row: CounterfactualRow, label: str | None, said: list[PredictionRow | None]) -> bool:
+        seen = [_seen(prediction, label, self._relation) for prediction in said] if label is not None else [None]
+        known = [image for image in seen if image is not None]
+        if len(known) < len(said):
+            return False
+        self._number.append(number)
+        self._ordinal.append(row.ordinal)
+        self._null_ordinal.append(-1 if row.null_ordinal is None else row.null_ordinal)
+        for image, p_truth, rank, predicted in zip(known, self._p_truth, self._rank, self._predicted, strict=True):
+            p_truth.append(image.p_truth)
+            rank.append(image.rank)
+            predicted.append(self._codes.setdefault(image.predicted, len(self._codes)))
+        return True
+
+    def rows(self) -> ModelRows:
+        """What was taken in, as arrays."""
+        place = np.argsort(np.argsort(list(self._codes)))  # classes are numbered by name, whoever said one first
+        number, null_ordinal = np.asarray(self._number), np.asarray(self._null_ordinal)
+        null_arm = number * (null_ordinal.max(initial=0) + 2) + null_ordinal + 1
+        original, null, counterfactual = (
+            Predictions(np.asarray(p_truth), np.asarray(rank), _renumbered(place, predicted))
+            for p_truth, rank, predicted in zip(self._p_truth, self._rank, self._predicted, strict=True)
+        )
+        outcomes = Outcomes(
+            source=number,
+            ordinal=np.asarray(self._ordinal),
+            null_arm=np.unique(null_arm, return_inverse=True)[1],
+            original=original,
+            null=null,
+            counterfactual=counterfactual,
+            cells={cell: np.asarray(places) for cell, places in self._cells.items()},
+        )
+        screened = {
+            cell: Screened(np.asarray(numbers), np.asarray(verdicts).astype(bool))
+            for cell, (numbers, verdicts) in self._screened.items()
+        }
+        return ModelRows(outcomes, self._left_out, screened)
+
+
+def _renumbered(place: NDArray[np.int_], codes: array[int]) -> Integers:
+    return place[np.asarray(codes)] if codes else np.zeros(0, np.int64)
+
+
+def _once(label: str | None) -> str | None:
+    """One object for equal labels, of which a job has few."""
+    return None if label is None else sys.intern(label)
+
+
+def _seen(row: PredictionRow | None, label: str, relation: Relation) -> _Seen | None:
+    if row is None:
+        return None
+    if relation == "labelled":
+        return None if row.rank is None or row.p_truth is None else _Seen(row.p_truth, row.rank, row.predicted)
+    for place, entry in enumerate(row.top or [], start=1):
+        if entry["class"] == label:
+            return _Seen(float(entry["probability"]), place, row.predicted)
+    return _Seen(float("nan"), len(row.top or []) + 1, row.predicted)  # outside what was kept: unknown, not 0

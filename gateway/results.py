@@ -1,9 +1,12 @@
-"""What a job found: rows in, figures and the report out. Loads, then computes without a session open, then stores."""
+"""What a job found: rows in, figures and the report out. Loads, then computes without a session open, then stores.
+
+Rows are streamed twice, for the figures and for the choice of pictures, which depends on them: so a report takes the
+memory of its figures, not of its rows.
+"""
 
 from __future__ import annotations
 
 import platform
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
@@ -11,17 +14,20 @@ import numpy as np
 from sqlalchemy import select
 
 from gateway.analysis.effects import differences
+from gateway.analysis.failure_points import failure_points
 from gateway.analysis.findings import Checked, assess
-from gateway.analysis.funnel import Fate, funnel
+from gateway.analysis.funnel import funnel
 from gateway.analysis.metrics import paper_metrics
 from gateway.database import Sessions, reading
-from gateway.outcomes import JobRows, PredictionRow, load_rows, outcomes_of, screened_of
+from gateway.job_rows import stream_sources
+from gateway.methods import METHODS
+from gateway.outcomes import JobRows, MethodRows, ModelRows, load_rows
 from gateway.plans import sensitivity_of
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
 from gateway.tables import Counterfactual, Report
 from gateway.views import counterfactual_views
-from shared.schemas.results import Calibration, CheckErrors, Cost, HowMade, JobResults, ModelResults
+from shared.schemas.results import Calibration, CheckErrors, Cost, HowMade, JobResults, ModelResults, Relation
 from shared.schemas.service import ServiceInfo
 from shared.seeds import derive_seed
 from shared.storage import ObjectStore, image_key
@@ -34,23 +40,18 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
-    said: dict[str, dict[str, PredictionRow]] = defaultdict(dict)  # model → image → what it said
-    for row in rows.predictions:
-        said[row.model][row.counterfactual or row.source] = row
-    methods = [str(method["name"]) for method in job.methods]
     return JobResults(
-        sources=len(rows.sources),
-        sources_failed=sum(source.state == "failed" for source in rows.sources),
+        sources=len(rows.labels) + rows.failed,
+        sources_failed=rows.failed,
         provisional=calibration is None,
         calibration=calibration,
-        sensitivity=sensitivity_of((s.ground_truth for s in rows.sources if s.state != "failed"), job.methods),
+        sensitivity=sensitivity_of(rows.labels, job.methods),
         results=[
-            _model_results(rows, model, method, said[model], derive_seed(seed, method, model), calibration)
-            for model in job.models
-            for method in methods
+            _model_results(found, rows.relation, model, method, derive_seed(seed, method, model), calibration)
+            for (model, method), found in rows.models.items()
         ],
-        funnels=[funnel(method, _fates(rows, method)) for method in methods],
-        costs=[_cost(rows, method) for method in methods],
+        funnels=[funnel(method, made.fates) for method, made in rows.methods.items()],
+        costs=[_cost(method, made) for method, made in rows.methods.items()],
         made=HowMade(
             job=job.id,
             task=job.task,
@@ -68,46 +69,32 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
 
 
 def _model_results(
-    rows: JobRows,
-    model: str,
-    method: str,
-    said: dict[str, PredictionRow],
-    seed: int,
-    calibration: Calibration | None,
+    rows: ModelRows, relation: Relation, model: str, method: str, seed: int, calibration: Calibration | None
 ) -> ModelResults:
-    outcomes, left_out = outcomes_of(rows, method, said)
+    outcomes = rows.outcomes
     cells = {cell: differences(outcomes, members) for cell, members in outcomes.cells.items()}
-    checked = None if calibration is None else Checked(calibration.errors, screened_of(rows, method, said))
+    checked = Checked(calibration.errors, rows.screened) if calibration and METHODS[method].checked else None
     return ModelResults(
         model=model,
         method=method,
-        relation=rows.relation,
+        relation=relation,
         sources=len(np.unique(outcomes.source)),
         counterfactuals=len(outcomes.source),
-        left_out=left_out,
-        cells=assess(cells, rows.relation, seed, checked),
+        left_out=rows.left_out,
+        cells=assess(cells, relation, seed, checked),
         metrics=paper_metrics(outcomes),
+        failure_points=failure_points(outcomes) if method == "corruptions" else [],
     )
 
 
-def _fates(rows: JobRows, method: str) -> list[Fate]:
-    return [
-        Fate(source=row.source, rendered=row.rendered, refused_by="" if row.accepted else row.check)
-        for row in rows.counterfactuals
-        if row.method == method and row.arm == "edit"
-    ]
-
-
-def _cost(rows: JobRows, method: str) -> Cost:
-    mine = [row for row in rows.counterfactuals if row.method == method]
-    evaluations = sum(row.evaluations or 0 for row in mine)
-    rendered = sum(row.rendered for row in mine if row.arm == "edit")
-    accepted = sum(row.accepted for row in mine if row.arm == "edit")
+def _cost(method: str, made: MethodRows) -> Cost:
+    rendered = sum(fate.rendered for fate in made.fates)
+    accepted = sum(not fate.refused_by for fate in made.fates)
     return Cost(
         method=method,
-        evaluations=evaluations,
-        evaluations_per_rendered=evaluations / rendered if rendered else None,
-        evaluations_per_accepted=evaluations / accepted if accepted else None,
+        evaluations=made.evaluations,
+        evaluations_per_rendered=made.evaluations / rendered if rendered else None,
+        evaluations_per_accepted=made.evaluations / accepted if accepted else None,
     )
 
 
@@ -129,8 +116,8 @@ def build_report(
     data = rows.job.spec.get("calibration")
     known = (calibrations or {}).get(data) if data else None
     results = measure(rows, services, None if known is None else Calibration(data=data, errors=dict(known)))
-    selection = select_pictures(rows, results)
     with reading(sessions) as session:
+        selection = select_pictures(stream_sources(session, job_id, rows.relation), results)
         chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
         views = {view.id: view for view in counterfactual_views(session, chosen)}
     page = report_page(results, selection, views, lambda digest: store.get(image_key(digest)))

@@ -1,18 +1,29 @@
-"""Which counterfactuals to show: per finding those that flipped first, then a gallery, then some of the rejected."""
+"""Which counterfactuals to show: per finding those that flipped first, then a gallery, then some of the rejected.
+
+Rows come as a stream of source images and only what may be shown is kept, so a job of any size needs the same memory.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import nsmallest
+from typing import NamedTuple
 
-from gateway.outcomes import CounterfactualRow, JobRows, PredictionRow, cells_of
-from shared.schemas.results import Cell, JobResults, ModelResults
+from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows
+from gateway.outcomes import cells_of
+from shared.schemas.results import Cell, JobResults
 
 PER_FINDING = 6
 FINDINGS_WITH_PICTURES = 6
 GALLERY = 24
 REJECTED = 9
+
+# So many source images give the gallery its pictures even if findings and hero show all that others have.
+_GALLERY_SOURCES = GALLERY + PER_FINDING * FINDINGS_WITH_PICTURES + 1
+
+_Finding = tuple[str, str, Cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +32,7 @@ class Selection:
 
     hero: str | None
     hero_model: str | None
-    findings: dict[tuple[str, str, Cell], list[str]]
+    findings: dict[_Finding, list[str]]
     gallery: list[str]
     rejected: list[str]
 
@@ -32,62 +43,82 @@ class Selection:
         return list(dict.fromkeys([*([self.hero] if self.hero else []), *in_findings, *self.gallery, *self.rejected]))
 
 
-def select_pictures(rows: JobRows, results: JobResults) -> Selection:
+class _Drama(NamedTuple):
+    """Sort key: flips that the null arm does not share first; then the largest loss of the truth's probability."""
+
+    not_flipped: bool
+    damaged: bool
+    change: float
+    id: str
+
+
+def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Selection:
     """The same pictures for the same rows: the order is by flip, then loss of probability, then id."""
-    said = {(row.model, row.counterfactual or row.source): row for row in rows.predictions}
-    edits = [row for row in rows.counterfactuals if row.arm == "edit"]
-    nulls = {(row.source, row.method, row.ordinal): row.id for row in rows.counterfactuals if row.arm == "null"}
-    accepted = [row for row in edits if row.accepted]
-    truth = {source.id: source.ground_truth for source in rows.sources}
-    findings: dict[tuple[str, str, Cell], list[str]] = {}
     ranked = [(effect, found) for found in results.results for effect in found.findings]
     ranked.sort(key=lambda pair: pair[0].standing != "weakness")
-    for effect, found in ranked[:FINDINGS_WITH_PICTURES]:
-        members = [
-            row for row in accepted if row.method == found.method and effect.cell in _cells(row, found, said, truth)
-        ]
-        members.sort(key=lambda row: _drama(row, found.model, said, nulls))
-        findings[found.model, found.method, effect.cell] = [row.id for row in members[:PER_FINDING]]
-    hero_model = next((model for model, _, _ in findings), rows.job.models[0] if rows.job.models else None)
-    hero = next((ids[0] for ids in findings.values() if ids), None)
-    if hero is None and accepted:
-        hero = min(accepted, key=lambda row: _drama(row, hero_model or "", said, nulls)).id
+    best: dict[_Finding, list[_Drama]] = {
+        (found.model, found.method, effect.cell): [] for effect, found in ranked[:FINDINGS_WITH_PICTURES]
+    }
+    models = list(dict.fromkeys(found.model for found in results.results))
+    hero_model = next((model for model, _, _ in best), models[0] if models else None)
+    heroes: list[_Drama] = []
+    accepted: defaultdict[str, list[str]] = defaultdict(list)
+    rejected: defaultdict[str, list[str]] = defaultdict(list)
+    for rows in sources:
+        edits = [row for row in rows.counterfactuals if row.arm == "edit"]
+        _note_findings(rows, edits, results, best)
+        good = [row for row in edits if row.accepted]
+        if not best:
+            said = rows.said_by(hero_model or "")
+            heroes = nsmallest(1, [*heroes, *(_drama(row, rows, said) for row in good)])
+        if good and len(accepted) < _GALLERY_SOURCES:
+            accepted[rows.source.id] = [row.id for row in good]
+        for row in edits:
+            if not row.accepted and row.rendered and len(rejected[row.check]) < REJECTED:
+                rejected[row.check].append(row.id)
+    findings = {finding: [drama.id for drama in dramas] for finding, dramas in best.items()}
+    hero = next((ids[0] for ids in findings.values() if ids), heroes[0].id if heroes else None)
     shown = {id for ids in findings.values() for id in ids}
-    rest = _in_turn(((row.source, row) for row in accepted if row.id not in shown), GALLERY)
-    rejected = _in_turn(((row.check, row) for row in edits if not row.accepted and row.rendered), REJECTED)
-    return Selection(hero, hero_model, findings, [row.id for row in rest], [row.id for row in rejected])
+    rest = [[id for id in ids if id not in shown] for ids in accepted.values()]
+    gallery, refused = _in_turn(rest, GALLERY), _in_turn(rejected.values(), REJECTED)
+    return Selection(hero, hero_model, findings, gallery, refused)
 
 
-_Said = dict[tuple[str, str], PredictionRow]
+def _note_findings(
+    rows: SourceRows, edits: list[CounterfactualRow], results: JobResults, best: dict[_Finding, list[_Drama]]
+) -> None:
+    relation = results.results[0].relation if results.results else "labelled"
+    for (model, method, cell), dramas in best.items():
+        said = rows.said_by(model)
+        label = rows.label(said.get(rows.source.id), relation)
+        if label is None:
+            continue
+        members = [row for row in edits if row.accepted and row.method == method and cell in cells_of(row, label)]
+        if members:
+            dramas[:] = nsmallest(PER_FINDING, [*dramas, *(_drama(row, rows, said) for row in members)])
 
 
-def _cells(row: CounterfactualRow, found: ModelResults, said: _Said, truth: dict[str, str | None]) -> list[Cell]:
-    label = truth[row.source]
-    if found.relation == "metamorphic":
-        original = said.get((found.model, row.source))
-        label = original.predicted if original else None
-    return [] if label is None else cells_of(row, label)
-
-
-def _drama(
-    row: CounterfactualRow, model: str, said: _Said, nulls: dict[tuple[str, str, int], str]
-) -> tuple[bool, bool, float, str]:
-    """Sort key: flips that the null arm does not share first; then the largest loss of the truth's probability."""
-    original, seen = said.get((model, row.source)), said.get((model, row.id))
-    null_id = nulls.get((row.source, row.method, row.null_ordinal), "") if row.null_ordinal is not None else ""
-    null = said.get((model, null_id))
+def _drama(row: CounterfactualRow, rows: SourceRows, said: dict[str, PredictionRow]) -> _Drama:
+    original, seen = said.get(row.source), said.get(row.id)
     if original is None or seen is None:
-        return (True, True, 0.0, row.id)
+        return _Drama(True, True, 0.0, row.id)
+    null_id = next(
+        (
+            arm.id
+            for arm in rows.counterfactuals
+            if arm.arm == "null" and arm.method == row.method and arm.ordinal == row.null_ordinal
+        ),
+        "",
+    )
+    null = said.get(null_id)
     flipped = seen.predicted != original.predicted
     damaged = null is not None and null.predicted != original.predicted
-    return (not flipped, damaged, (seen.p_truth or 0.0) - (original.p_truth or 0.0), row.id)
+    return _Drama(not flipped, damaged, (seen.p_truth or 0.0) - (original.p_truth or 0.0), row.id)
 
 
-def _in_turn(rows: Iterable[tuple[str, CounterfactualRow]], most: int) -> list[CounterfactualRow]:
+def _in_turn(groups: Iterable[list[str]], most: int) -> list[str]:
     """One of each group in turn, so that no source image or check crowds out the others."""
-    groups: dict[str, list[CounterfactualRow]] = defaultdict(list)
-    for name, row in rows:
-        groups[name].append(row)
-    longest = max(map(len, groups.values()), default=0)
-    turns = (group[turn] for turn in range(longest) for group in groups.values() if turn < len(group))
-    return [row for _, row in zip(range(most), turns, strict=False)]
+    groups = list(groups)
+    longest = max(map(len, groups), default=0)
+    turns = (group[turn] for turn in range(longest) for group in groups if turn < len(group))
+    return [id for _, id in zip(range(most), turns, strict=False)]

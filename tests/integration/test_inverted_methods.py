@@ -16,7 +16,7 @@ from gateway.methods.inverted import InversionParameters
 from gateway.methods.reconstruction import reconstruction
 from gateway.methods.shifts import Shift, ShiftsParameters, shifted, shifts
 from gateway.model_services import SERVICES, ModelServices
-from gateway.outcomes import load_rows, outcomes_of
+from gateway.outcomes import load_rows
 from gateway.tables import Counterfactual as Row
 from shared.images import encode
 from shared.profiles import load_profile
@@ -138,8 +138,7 @@ def test_a_job_of_both_gives_rows_that_are_counted(sessions: Sessions, tmp_path:
         with sessions() as session:
             rows = load_rows(session, "job")
             cells = session.scalars(select(Row.to_value).where(Row.method == "shifts", Row.arm == "edit")).all()
-        said = {row.counterfactual or row.source: row for row in rows.predictions if row.model == "m1"}
-        rebuilt, left_out = outcomes_of(rows, "reconstruction", said)
+        rebuilt, left_out, _ = rows.models["m1", "reconstruction"]
         assert (len(rebuilt.source), left_out, rebuilt.cells) == (3, 0, {})
         assert np.array_equal(rebuilt.null.predicted, rebuilt.original.predicted)
         assert sorted(cells) == ["night"] * 3 + ["snow"] * 3

@@ -1,0 +1,90 @@
+"""The rows of a job as a stream: whole, in order, and never more of them in memory than a fetch holds."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from sqlalchemy import insert, update
+
+from gateway.database import Sessions, reading
+from gateway.job_rows import stream_sources
+from gateway.outcomes import load_rows
+from gateway.tables import Counterfactual, Job, Prediction, SourceImage
+from tests.integration.rows import add_job
+
+EDITS = 5
+LONG = "A red car on a street. It is a sunny day, and many people walk by. " * 4
+TOP = [{"class": f"a class with a long name {n}", "probability": 0.2} for n in range(5)]
+
+
+def add_worked_job(sessions: Sessions, job_id: str, images: int) -> None:
+    """A finished job: five edits of each image and a null arm, one model under test."""
+    add_job(sessions, job_id, images, models=["m"], methods=[{"name": "shifts", "parameters": {}}])
+    made, said = [], []
+    for position in range(images):
+        source = f"{job_id}-{position}"
+        common = {"job_id": job_id, "source_image_id": source}
+        opinion = {**common, "model": "m", "predicted": "car", "probability": 0.9, "rank": 1, "top": TOP}
+        said.append({**opinion, "id": f"{source}-said", "counterfactual_id": None, "ground_truth_probability": 0.9})
+        for ordinal in range(EDITS + 1):
+            edit = ordinal < EDITS
+            change = {"factor": "weather", "from_value": "sun", "to_value": f"w{ordinal}", "from_phrase": LONG}
+            made.append(
+                {
+                    **common,
+                    "id": f"{source}-{ordinal}",
+                    "position": position,
+                    "method": "shifts",
+                    "ordinal": ordinal,
+                    "arm": "edit" if edit else "null",
+                    "null_ordinal": EDITS if edit else None,
+                    "seed": 0,
+                    "changes": [{**change, "to_phrase": LONG}] if edit else [],
+                    "caption": LONG,
+                    "image_digest": "0" * 64,
+                    "accepted": True,
+                    "lineage": {"evaluations": 10, "prompt": LONG},
+                }
+            )
+            said.append({**opinion, "id": f"{source}-{ordinal}-said", "counterfactual_id": f"{source}-{ordinal}"})
+            said[-1]["ground_truth_probability"] = 0.8
+    with sessions.begin() as session:
+        session.execute(update(SourceImage).values(state="done", ground_truth="car"))
+        session.execute(insert(Counterfactual), made)
+        session.execute(insert(Prediction), said)
+        session.execute(update(Job).values(state="done"))
+
+
+def peak(sessions: Sessions, job_id: str) -> int:
+    """Bytes that loading a job took at most, beyond what was there before."""
+    with reading(sessions) as session:
+        load_rows(session, job_id)  # statements are compiled, classes made
+        tracemalloc.start()
+        load_rows(session, job_id)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return most
+
+
+def test_a_source_image_comes_with_all_that_was_made_and_said_of_it(sessions: Sessions) -> None:
+    add_worked_job(sessions, "job", 700)
+    with reading(sessions) as session:
+        streamed = list(stream_sources(session, "job", "labelled"))
+        (rows,) = load_rows(session, "job").models.values()
+    assert [rows.source.position for rows in streamed] == list(range(700))
+    for found in streamed:
+        assert [row.ordinal for row in found.counterfactuals] == list(range(EDITS + 1))
+        assert set(found.said_by("m")) == {found.source.id, *(row.id for row in found.counterfactuals)}
+        assert {row.source for row in found.counterfactuals} == {found.source.id}
+    assert (len(rows.outcomes.source), rows.left_out) == (700 * EDITS, 0)
+    assert len(set(rows.outcomes.null_arm.tolist())) == 700
+    assert len(rows.screened) == len(rows.outcomes.cells) == EDITS + 1
+
+
+def test_a_job_of_any_size_is_loaded_in_the_memory_of_its_figures(sessions: Sessions) -> None:
+    small, large = 400, 1_200
+    add_worked_job(sessions, "small", small)
+    add_worked_job(sessions, "large", large)
+    more = peak(sessions, "large") - peak(sessions, "small")
+    per_counterfactual = more / ((large - small) * EDITS)
+    assert per_counterfactual < 500, f"{per_counterfactual:.0f} bytes"  # its rows and their JSON are ten times that
