@@ -120,7 +120,7 @@ def in_words(count: int, n: int) -> str:
 
 def write_sheets(folders: Sequence[Path], count: int, seed: int, out: Path) -> None:
     """Numbered contact sheets of a random sample of the folders' images, and the file to fill in."""
-    found = [(folder, one) for folder in folders for one in records(folder)]
+    found = [(folder, one) for folder in folders for one in records(folder) if one.image]
     if not found:
         sys.exit("there are no images in these folders; run python -m tinyworld.measure_counterfactuals first")
     order = np.random.default_rng(seed).permutation(len(found))[:count]

@@ -13,10 +13,14 @@ RECORDS = "counterfactuals.jsonl"
 class Record(BaseModel):
     """One image that was made and judged: a line of `counterfactuals.jsonl`. Paths are relative to its folder.
 
+    `image` is empty where a check of the words refused the edit. `field`: what the edit changes ("other" where no field
+    of the scene is named; `shown` then says nothing).
+
     `kept`: both oracles read the source's class, and find it where the source has it. `shown`: both read the edit's
     value (which a null arm was not asked for). `others`: the other fields on which they do not both read what it should
-    be. `predicted`: by model under test, the class that it names on the source and on the image. `weights`: the
-    generator's revision.
+    be; `known`: those which they both read rightly on the source itself (None: they were not asked). `predicted`: by
+    model under test, the class that it names on the source and on the image. `weights`: the generator's revision.
+    `evaluations`: network evaluations; `attention`: how far the source's attention to the class overlaps the object.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,6 +45,15 @@ class Record(BaseModel):
     others: tuple[str, ...]
     predicted: dict[str, tuple[str, str]]
     weights: str
+    method: str = "dillema"
+    known: tuple[str, ...] | None = None
+    evaluations: int | None = None
+    attention: float | None = None
+
+    @property
+    def changed_besides(self) -> tuple[str, ...]:
+        """The other fields that both oracles read rightly on the source and no longer on the image."""
+        return self.others if self.known is None else tuple(name for name in self.others if name in self.known)
 
     @property
     def flipped(self) -> bool:

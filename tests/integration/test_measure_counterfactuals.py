@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gateway.methods.dillema import DillemaParameters
 from shared.profiles import load_profile
 from tinyworld.counterfactual_report import report
-from tinyworld.measure_counterfactuals import FIRST, Measurement, asked, read_again, sheets
+from tinyworld.judged_editors import drawing
+from tinyworld.measure_counterfactuals import FIRST, NULL_EVERY, Measurement, asked, read_again, sheets
 from tinyworld.measure_models import decibels, scenes_of
 from tinyworld.measured import RECORDS, records
 from tinyworld.world import withheld
@@ -22,11 +22,9 @@ from tinyworld.world import withheld
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two edits and the null arm of the first, in two denoising steps."""
     folder = tmp_path_factory.mktemp("measured")
-    profile = load_profile("tiny")
-    thresholds = {check: dict(limits) for check, limits in profile.thresholds.items()}
-    parameters = DillemaParameters(steps=2, guidance=2.5, thresholds=thresholds)
     edits = list(asked(FIRST, 2, ("weather", "colour")))
-    done = Measurement(profile, parameters, folder).batch(0, edits)
+    with drawing("dillema", "tiny", {"steps": 2}, NULL_EVERY) as draw:
+        done = Measurement("dillema", load_profile("tiny"), draw, folder).batch(0, edits)
     (folder / RECORDS).write_text("".join(one.model_dump_json() + "\n" for one in done))
     return folder
 
@@ -51,13 +49,13 @@ def test_every_image_has_a_record_with_all_that_was_said_of_it(measured: Path) -
 
 def test_images_are_read_again_as_they_were_read(measured: Path) -> None:
     done = records(measured)
-    forgotten = [one.model_copy(update={"kept": not one.kept, "others": ("size",)}) for one in done]
+    forgotten = [one.model_copy(update={"kept": not one.kept, "others": ("size",), "known": None}) for one in done]
     assert read_again(measured, forgotten, list(asked(FIRST, 2, ("weather", "colour")))) == done
 
 
 def test_the_report_and_the_sheets_come_from_the_records(measured: Path) -> None:
     done = records(measured)
-    text = report(done, {"region": "keep"})
+    text = report(done, {"method": "dillema"})
     assert "2 counterfactuals" in text
     assert "== null arms (1)" in text
     assert {"sheet-weather.png", "sheet-colour.png"} <= {path.name for path in sheets(measured, done)}
