@@ -54,7 +54,7 @@ def main() -> None:
         FOLDER,
         title="tinyworld's language model",
         text="LlamaForCausalLM that answers the questions of DILLEMA (which phrases may change, what could stand in "
-        "their place, the caption with changes made) and LANCE (edits of the caption, each of one thing) about captions "
+        "their place, the caption with changes made) and LANCE (edits of the caption, each of one thing) on captions "
         "of tinyworld. Judged on scenes of a split never trained on, free-running under the JSON schema; `withheld` "
         "means never trained on. Each figure: right / asked (share, 95 % Wilson interval).",
         command=command if arguments.start is None else f"{command} --start {arguments.start}",

@@ -1,6 +1,6 @@
-"""DILLEMA's automatic checks of rendered images. Pure functions over the replies of the services.
+"""Automatic checks of rendered images. Pure functions over the replies of the services.
 
-Four checks, in this order; the first that fails names the verdict, and every score is kept:
+Checks run in order; the first that fails names the verdict, and every score is kept. Those of images drawn anew:
 
 structure   the source's edges, inside what must stay, are still there (evaluator: structure agreement)
 caption     the image is nearer to the new caption than to the old one (difference of the scorer's cosines)
@@ -8,6 +8,14 @@ label       zero-shot over the label set, the scorer still sees the ground truth
             probable); left out where no ground truth or no label set is known
 fit         the image fits the new caption about as well as the source fits its own (difference of the scorer's
             cosines): it falls when something besides the edit has changed
+
+Those of LANCE (arXiv 2305.19164, section 3.3), for images edited in place; `caption` and `label` are as above:
+
+likeness    image and source image are alike (cosine)
+match       image and new caption are alike (cosine)
+direction   the image moved away from the source as the new caption did from the old: φ, the cosine of both differences.
+            The paper prints 1 - cos (equation 2) but keeps φ > τ; ours is the cosine. Where a difference is zero there
+            is no direction, and the edit is refused as `no change`
 
 A null arm changes nothing, so it has scores but no check can refuse it: it is the measure of what the generator does
 by itself. Thresholds belong to the scorer's weights and to the factor of the edit, and come from the profile; a check
@@ -32,6 +40,8 @@ Scores = dict[str, float]
 Vector = NDArray[np.float64]
 
 CHECKS = ("structure", "caption", "label", "fit")
+EDIT_CHECKS = ("likeness", "match", "caption", "label", "direction")
+_ZERO = 1e-6  # length of a difference of unit vectors that is none
 # Zero-shot prompts, averaged per class as CLIP's authors do (arXiv 2103.00020, section 3.1.4).
 TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
 MAX_PROMPTS = 200  # a larger label set is asked with the first template only
@@ -54,13 +64,16 @@ def check_images(
     reply: Rendered,
     edits: Sequence[Edit | None],
     thresholds: Thresholds,
+    checks: Sequence[str] = CHECKS,
 ) -> list[tuple[Verdict, Scores]]:
     """Verdict and scores of each image of a reply; `edits` are the images' edits in order, None for a null arm.
 
     Scores by name: `structure` (0 to 1), `caption` (cosine margin), `caption_gain` (that margin less the source
-    image's own), `fit` (cosine of image and new caption less that of source and old caption), and where they are known
-    `label` (probability of the ground truth) and `label_margin` (that less the greatest of the other classes). One call
-    to embed and one for structure, since a reply holds at most 15 images.
+    image's own), `fit` (cosine of image and new caption less that of source and old caption), `match` (the first of
+    these), `direction` (cosine; left out where image or caption did not change), `likeness` (cosine of image and
+    source), and where they are known `label` (probability of the ground truth) and `label_margin` (that less the
+    greatest of the other classes). The verdict is by `checks`. One call to embed and one for structure, since a reply
+    holds at most 15 images.
     """
     if len(edits) != len(reply.images):
         raise ValueError(f"{len(reply.images)} images need as many edits: {len(edits)}")
@@ -69,13 +82,15 @@ def check_images(
     results = []
     for image, edit, agreement in zip(scorer.images, edits, agreements.agreements, strict=True):
         scores = {"structure": agreement, **scorer.caption_scores(image, edit), **scorer.label_scores(image)}
-        results.append((Verdict(True) if edit is None else judge(scores, edit, thresholds), scores))
+        results.append((Verdict(True) if edit is None else judge(scores, edit, thresholds, checks), scores))
     return results
 
 
-def judge(scores: Scores, edit: Edit, thresholds: Thresholds) -> Verdict:
+def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
     """The verdict that scores earn; an edit of several factors needs the strictest of their thresholds."""
-    for check in CHECKS:
+    if "direction" in checks and "direction" not in scores:
+        return Verdict(False, "no change", "to the scorer, image or caption are the same as before")
+    for check in checks:
         if check not in scores or check not in thresholds:
             continue
         lowest = max(_threshold(thresholds[check], change.factor) for change in edit.changes)
@@ -101,6 +116,12 @@ def _reason(check: str, scores: Scores, lowest: float) -> str:
         return f"the image is not nearer to the new caption than to the old: margin {score:.3f}, wanted {lowest:.3f}"
     if check == "fit":
         return f"the image fits its caption less than the source fits its own: {score:.3f}, wanted {lowest:.3f}"
+    if check == "likeness":
+        return f"the image is not like the source any more: cosine {score:.3f}, wanted {lowest:.3f}"
+    if check == "match":
+        return f"the image does not match the new caption: cosine {score:.3f}, wanted {lowest:.3f}"
+    if check == "direction":
+        return f"the image did not change as the caption did: φ = {score:.3f}, wanted {lowest:.3f}"
     if scores["label_margin"] <= 0:
         return f"another class is more probable than the ground truth, which has a probability of {score:.0%}"
     return f"the ground truth has a probability of only {score:.0%}; {lowest:.0%} is wanted"
@@ -118,15 +139,24 @@ class _Embedded:
     logit_scale: float
 
     def caption_scores(self, image: Vector, edit: Edit | None) -> Scores:
-        """How much nearer the image is to the new caption than to the old."""
+        """How much nearer the image is to the new caption than to the old, and how it got there."""
+        likeness = {"likeness": float(image @ self.source)}
         if edit is None:
-            return {}
+            return likeness
         old, new = self.captions[edit.caption], self.captions[edit.new_caption]
-        return {
-            "caption": float(image @ (new - old)),
-            "caption_gain": float((image - self.source) @ (new - old)),
-            "fit": float(image @ new - self.source @ old),
-        }
+        moved, meant = image - self.source, new - old
+        lengths = float(np.linalg.norm(moved)), float(np.linalg.norm(meant))
+        direction = {"direction": float(moved @ meant) / (lengths[0] * lengths[1])} if min(lengths) > _ZERO else {}
+        return (
+            likeness
+            | direction
+            | {
+                "match": float(image @ new),
+                "caption": float(image @ (new - old)),
+                "caption_gain": float((image - self.source) @ (new - old)),
+                "fit": float(image @ new - self.source @ old),
+            }
+        )
 
     def label_scores(self, image: Vector) -> Scores:
         """The probability of the ground truth, and its lead over the most probable other class."""

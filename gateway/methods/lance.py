@@ -1,20 +1,67 @@
 """LANCE (Prabhu, Yenamandra, Chattopadhyay, Hoffman: arXiv 2305.19164): stress tests by language-guided edits.
 
-Its step 2 stands here: for each factor one question about the caption, answered by edits that change that one thing.
-The task description and the class stand in every prompt, with one worked example (one-shot).
+Read this file from top to bottom as the paper's steps: caption the image; for each factor ask a language model for
+edits of the caption that change that one thing; check them by their words; invert the image and edit it by
+prompt-to-prompt under a sweep of self-attention fractions; check the images and keep the best of each sweep
+(`sweep.py`). Ours beyond the paper: the task description and the class stand in every prompt, a word diff of the
+captions holds the language model to what it says it changed, and there are null arms (docs/methods.md).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import zip_longest
+from typing import Annotated, Any, Literal
 
-from gateway.methods.counterfactual import TaskDescription
-from shared.schemas.language import Message
+from pydantic import Field, TypeAdapter
+
+from gateway.methods.checks import Scores, skipped_checks
+from gateway.methods.counterfactual import (
+    Change,
+    Counterfactual,
+    Edit,
+    Services,
+    SourceImage,
+    TaskDescription,
+    Verdict,
+)
+from gateway.methods.inverted import caption_of
+from gateway.methods.sweep import SweepParameters, Swept, swept
+from gateway.methods.text_checks import check_texts, names_class
+from shared.schemas.language import GenerateRequest, Message
+from shared.seeds import derive_seed
 
 LanceFactor = Literal["subject", "object", "background", "adjective", "domain", "weather"]
 LANCE_FACTORS: tuple[LanceFactor, ...] = ("subject", "object", "background", "adjective", "domain", "weather")
+
+
+class LanceParameters(SweepParameters):
+    """What a job may choose about LANCE. Defaults are ours; the paper's values are named where they differ."""
+
+    factors: Annotated[
+        tuple[LanceFactor, ...], Field(min_length=1, description="What is asked for, one question each.")
+    ] = LANCE_FACTORS
+    edits_per_factor: Annotated[int, Field(ge=1, le=5, description="Most edits asked for in one question.")] = 2
+    counterfactuals_per_image: Annotated[
+        int, Field(ge=1, le=30, description="Most edits of an image that are rendered, spread over the factors.")
+    ] = 6
+    temperature: Annotated[float, Field(ge=0, le=2, description="Of the language model.")] = 0.7
+    label_aware: Annotated[
+        bool, Field(description="A caption that does not name the class of its image is begun with it.")
+    ] = True
+    caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
+        "a photo of"
+    )
+    text_thresholds: Annotated[
+        dict[str, dict[str, float]],
+        Field(description="Of the text checks, by check and factor (or `default`); the profile fills them in."),
+    ] = Field(default_factory=dict)
+
 
 # --- The prompts. The tiny language model is trained on them: tests/contract/test_prompts.py fails when they drift.
 
@@ -78,3 +125,251 @@ def prompt_digest() -> str:
         for message in perturb_messages(task, "caption", truth, "weather", 2)
     ]
     return hashlib.sha256(json.dumps([rendered, perturb_schema(2)]).encode()).hexdigest()
+
+
+_CODE_REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
+REVISION = hashlib.sha256(f"{_CODE_REVISION}/{prompt_digest()}".encode()).hexdigest()[:12]
+
+
+# --- The method.
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """An edit as the language model claims to have made it."""
+
+    from_phrase: str
+    from_value: str
+    to_phrase: str
+    to_value: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """An edit before rendering, its verdict by words with the scores of the text checks, and how it was asked for."""
+
+    edit: Edit
+    verdict: Verdict
+    scores: Scores
+    exchange: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A source image with all that its steps need: whom to ask, for which task, with which parameters and seed."""
+
+    image: SourceImage
+    task: TaskDescription
+    services: Services
+    parameters: LanceParameters
+    seed: int
+
+
+def lance(
+    image: SourceImage, task: TaskDescription, services: Services, parameters: LanceParameters, seed: int
+) -> Iterator[Counterfactual]:
+    """The counterfactuals of one source image: proposals in order, then a null arm for each fraction that was chosen.
+
+    Proposals that their words refuse have no image. A failure of a service is raised.
+    """
+    source = _Source(image, task, services, parameters, seed)
+    caption = _caption(source)
+    proposals = _wanted(_text_checked(source, _proposals(source, caption)), parameters.counterfactuals_per_image)
+    accepted = [one.edit for one in proposals if one.verdict.accepted]
+    rendered, nulls = swept(image, task, services, parameters, caption, accepted)
+    yield from _counterfactuals(source, caption, proposals, {one.edit: one for one in rendered}, nulls)
+
+
+def _caption(source: _Source) -> str:
+    """Step 1: a caption that names the class where it is known."""
+    p, truth = source.parameters, source.image.ground_truth
+    caption = caption_of(source.image, source.services, p)
+    if truth is None or not p.label_aware or names_class(caption, truth):
+        return caption
+    name = truth.split(",")[0].strip()
+    domain = p.caption_prompt.strip() or "a picture of"
+    article = "an" if name[:1].lower() in set("aeiou") else "a"
+    return f"{domain[0].upper()}{domain[1:]} {article} {name}. {caption}"
+
+
+def _proposals(source: _Source, caption: str) -> list[_Proposal]:
+    """Step 2: the edits of all factors, the first ones of each first, each said once."""
+    answers = [_asked(source, caption, factor) for factor in dict.fromkeys(source.parameters.factors)]
+    proposals = []
+    seen: set[str] = set()
+    for proposal in (one for rank in zip_longest(*answers) for one in rank if one is not None):
+        (change,) = proposal.edit.changes
+        said = {f"{change.from_phrase} -> {change.to_value}".lower(), " ".join(_tokens(proposal.edit.new_caption))}
+        if not proposal.verdict.accepted:
+            proposals.append(proposal)
+        elif said & seen:
+            twice = Verdict(False, "duplicate edit", "another edit says the same")
+            proposals.append(replace(proposal, verdict=twice))
+        else:
+            proposals.append(proposal)
+            seen |= said
+    return proposals
+
+
+def _asked(source: _Source, caption: str, factor: LanceFactor) -> list[_Proposal]:
+    """The question for one factor, and the edits of its answer, held to the word diff."""
+    p = source.parameters
+    messages = perturb_messages(source.task, caption, source.image.ground_truth, factor, p.edits_per_factor)
+    seed = derive_seed(source.image.id, "lance", REVISION, source.seed, factor, caption)
+    request = GenerateRequest(
+        messages=messages,
+        json_schema=perturb_schema(p.edits_per_factor),
+        temperature=p.temperature,
+        max_tokens=_EDIT_TOKENS * p.edits_per_factor,
+        seed=seed,
+    )
+    reply = source.services.generate(request)
+    exchange = {
+        "question": "perturb",
+        "messages": [message.model_dump() for message in messages],
+        "reply": reply.text,
+        "temperature": p.temperature,
+        "seed": seed,
+        "attempts": reply.attempts,
+    }
+    edits = [_edit(claim, factor, caption) for claim in _CLAIMS.validate_python(reply.value)["edits"]]
+    return [_Proposal(edit, check_diff(edit) or Verdict(True), {}, exchange) for edit in edits]
+
+
+_EDIT_TOKENS = 320  # of one edit in a reply
+_CLAIMS = TypeAdapter(dict[Literal["edits"], list[_Claim]])
+
+
+def _edit(claim: _Claim, factor: LanceFactor, caption: str) -> Edit:
+    change = Change(factor, claim.from_phrase, claim.to_phrase, claim.from_value, claim.to_value)
+    return Edit((change,), caption, " ".join(claim.caption.split()))
+
+
+# --- The word diff. What the reference code took from `difflib.ndiff` were hint lines ("woman ++").
+
+_TOKEN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
+_ARTICLES = ("a", "an", "the")  # they follow the word behind them: no difference by themselves
+
+
+def _tokens(text: str) -> list[str]:
+    """Words (hyphens and apostrophes belong to them) and marks of punctuation, in lower case, without articles."""
+    return [token for token in _TOKEN.findall(text.lower()) if token not in _ARTICLES]
+
+
+def word_diff(old: str, new: str) -> list[tuple[str, str]]:
+    """What goes and what comes, in order: runs of words and punctuation, either of which may be empty.
+
+    Articles and capitals are no difference.
+
+    >>> word_diff("A well-kept car, by day.", "An old car, by night.")
+    [('well-kept', 'old'), ('day', 'night')]
+    """
+    these, those = _tokens(old), _tokens(new)
+    changes = SequenceMatcher(None, these, those, autojunk=False).get_opcodes()
+    return [(" ".join(these[a:b]), " ".join(those[c:d])) for kind, a, b, c, d in changes if kind != "equal"]
+
+
+def places(old: str, new: str, from_phrase: str, to_phrase: str) -> int:
+    """In how many places the new text has one phrase for the other, where that is all that differs; otherwise 0."""
+    these, those, gone, come = map(_tokens, (old, new, from_phrase, to_phrase))
+    reached = {0: 0}  # tokens of the new text read -> most places replaced on the way
+    states: list[dict[int, int]] = [reached, *({} for _ in these)]
+    for at, state in enumerate(states[:-1]):
+        for read, count in state.items():
+            if those[read : read + 1] == these[at : at + 1]:
+                after = states[at + 1]
+                after[read + 1] = max(after.get(read + 1, 0), count)
+            if gone and these[at : at + len(gone)] == gone and those[read : read + len(come)] == come:
+                after = states[at + len(gone)]
+                after[read + len(come)] = max(after.get(read + len(come), 0), count + 1)
+    return states[-1].get(len(those), 0)
+
+
+def check_diff(edit: Edit) -> Verdict | None:
+    """Whether the captions differ in what the edit says, in one or several places, and in nothing else."""
+    (change,) = edit.changes
+    found = word_diff(edit.caption, edit.new_caption)
+    if not found:
+        return Verdict(False, "caption unchanged", "the new caption is the old one")
+    if places(edit.caption, edit.new_caption, change.from_phrase, change.to_phrase):
+        return None
+    said = "; ".join(f"“{old}” → “{new}”" for old, new in found)
+    return Verdict(
+        False, "word diff", f"“{change.from_phrase}” → “{change.to_phrase}” is not what the captions differ in: {said}"
+    )
+
+
+# --- Step 3, and what comes of 4 and 5 (`sweep.py`).
+
+
+def _text_checked(source: _Source, proposals: Sequence[_Proposal]) -> list[_Proposal]:
+    """Step 3: what the text checks say of the proposals that were not refused before."""
+    edits = [one.edit for one in proposals if one.verdict.accepted]
+    if not edits:
+        return list(proposals)
+    found = check_texts(source.services, source.image, source.task, edits, source.parameters.text_thresholds)
+    said = dict(zip(edits, found, strict=True))
+    return [
+        replace(one, verdict=said[one.edit][0], scores=said[one.edit][1]) if one.verdict.accepted else one
+        for one in proposals
+    ]
+
+
+def _wanted(proposals: Sequence[_Proposal], most: int) -> list[_Proposal]:
+    """The proposals up to the last one that is rendered."""
+    accepted = 0
+    kept = []
+    for one in proposals:
+        if accepted == most:
+            break
+        kept.append(one)
+        accepted += one.verdict.accepted
+    return kept
+
+
+def _counterfactuals(
+    source: _Source,
+    caption: str,
+    proposals: Sequence[_Proposal],
+    made: Mapping[Edit | None, Swept],
+    nulls: Sequence[Swept],
+) -> Iterator[Counterfactual]:
+    """Proposals, rendered or refused, and null arms, each with how it came about."""
+    lineage = {
+        "method": "lance",
+        "revision": REVISION,
+        "parameters": source.parameters.model_dump(mode="json"),
+        "skipped_checks": list(skipped_checks(source.image, source.task)),
+        "caption": caption,
+    }
+    null_of = {null.chosen.fraction: len(proposals) + place for place, null in enumerate(nulls)}
+    for ordinal, one in enumerate(proposals):
+        swept_edit = made[one.edit] if one.verdict.accepted else None
+        best = swept_edit.chosen if swept_edit else None
+        yield Counterfactual(
+            ordinal=ordinal,
+            arm="edit",
+            seed=source.seed,
+            edit=one.edit,
+            null_ordinal=null_of[best.fraction] if best else None,
+            image=best.image if best else None,
+            verdict=best.verdict if best else one.verdict,
+            scores={**one.scores, **(best.scores if best else {})},
+            lineage={**lineage, "exchanges": [one.exchange], **(swept_edit.lineage() if swept_edit else _NOT_RENDERED)},
+        )
+    for null in nulls:
+        yield Counterfactual(
+            ordinal=null_of[null.chosen.fraction],
+            arm="null",
+            seed=source.seed,
+            edit=None,
+            null_ordinal=None,
+            image=null.chosen.image,
+            verdict=Verdict(True),
+            scores=null.chosen.scores,
+            lineage={**lineage, "exchanges": [], **null.lineage()},
+        )
+
+
+_NOT_RENDERED = {"evaluations": 0}
