@@ -1,4 +1,4 @@
-"""diffusion_service over HTTP: `POST /v1/renderings`, `POST /v1/edits`, and what every model service answers.
+"""diffusion_service over HTTP: renderings, edits, corruptions (`POST /v1/...`), and what every model service answers.
 
 Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory diffusion_service.app:create_app --port 8003`
 """
@@ -13,7 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from diffusion_service.model import DiffusionModel, choose_device
 from shared.profiles import load_profile
-from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
+from shared.schemas.diffusion import CorruptReply, CorruptRequest, EditReply, EditRequest, RenderReply, RenderRequest
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 
 CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
@@ -42,5 +42,9 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
     @service.post("/v1/edits", EditRequest, EditReply)
     async def edits(request: EditRequest, deadline: float) -> EditReply:
         return await service.model.edit(request, deadline)
+
+    @service.post("/v1/corruptions", CorruptRequest, CorruptReply)
+    async def corruptions(request: CorruptRequest, deadline: float) -> CorruptReply:
+        return await service.model.corrupt(request)
 
     return service.app

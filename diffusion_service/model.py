@@ -14,6 +14,7 @@ import torch
 from diffusion_service.alignment import positions
 from diffusion_service.attention import install
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem, Source
+from diffusion_service.editors.corruptions import corrupted
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor, attention_to
 from diffusion_service.geometry import to_source
@@ -24,6 +25,8 @@ from shared.problems import InvalidInput, OutOfMemory
 from shared.profiles import Diffusion
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import (
+    CorruptReply,
+    CorruptRequest,
     EditControl,
     EditEvaluations,
     EditReply,
@@ -93,6 +96,15 @@ class DiffusionModel:
         items = [EditItem(inversion, edit, fraction) for edit in request.edits for fraction in request.self_fractions]
         edited = await self._run(self._prompt_to_prompt.edit, _edit_key(request, source), items, deadline)
         return await asyncio.to_thread(_edit_reply, request, inversion, edited, tokens)
+
+    async def corrupt(self, request: CorruptRequest) -> CorruptReply:
+        """Corrupt on the CPU, beside the networks' thread; raises InvalidInput for a source that is too small."""
+        source = await asyncio.to_thread(decode, request.source.png)
+        images = []
+        for corruption in request.corruptions:  # one at a time, so that whoever leaves stops it
+            pixels = await asyncio.to_thread(corrupted, source, corruption)
+            images.append(ImagePayload(png=await asyncio.to_thread(encode, pixels)))
+        return CorruptReply(images=images)
 
     async def _run(
         self, work: Callable[[Key, Sequence[Item]], Sequence[Result | InvalidInput]], key: Key, items: Sequence[Item],

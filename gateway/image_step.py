@@ -6,7 +6,7 @@ transaction that also marks the image as done, guarded by the lease: all of it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,19 +22,23 @@ from gateway.methods import METHODS
 from gateway.methods.counterfactual import Counterfactual as Made
 from gateway.methods.counterfactual import SourceImage as MethodImage
 from gateway.methods.counterfactual import TaskDescription
+from gateway.models_tested import Tested, tested
 from gateway.recorded import ImageShelf, RecordedServices
 from gateway.tables import Counterfactual, Job, Prediction, SourceImage
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
-from shared.schemas.evaluation import PredictRequest
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
 from shared.seeds import derive_id
 
 TOP = 5
+_MOST_PNG_BYTES = MAX_MESSAGE_BYTES * 5 // 7  # base64 makes 4 of 3, and a little is left for the rest of a message
 _LINEAGE = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
 class ImageWork:
-    """All that the work on one source image needs to know of its rows. `occurrence` counts equal images before it."""
+    """All that the work on one source image needs to know of its rows. `occurrence` counts equal images before it.
+
+    `made`: ids and images of its counterfactuals where they are there; then `models` are those that have not seen them.
+    """
 
     id: str
     job_id: str
@@ -45,8 +49,9 @@ class ImageWork:
     ground_truth: str | None
     task: TaskDescription
     methods: tuple[tuple[str, Mapping[str, Any]], ...]
-    models: tuple[str, ...]
+    models: tuple[Tested, ...]
     seed: int
+    made: tuple[tuple[str, str], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +99,37 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             ground_truth=image.ground_truth,
             task=TaskDescription(job.task, tuple(job.classes)),
             methods=tuple((method["name"], method.get("parameters", {})) for method in job.methods),
-            models=tuple(job.models),
+            models=_unasked(session, job, image) if image.generated else tested(session, job),
             seed=job.seed,
+            made=_made(session, image) if image.generated else None,
         )
 
 
-def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf) -> ImageResult:
-    """Make the counterfactuals and ask the models under test. Raises what methods and services raise."""
+def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: Callable[[str], str]) -> ImageResult:
+    """Make the counterfactuals, unless they are there, and ask the models under test.
+
+    `link` gives a URL of an object. Raises what methods and services raise.
+    """
     source = source_of(work, shelf)
-    rows: list[dict[str, Any]] = []
     images: list[tuple[str | None, ImagePayload]] = [(None, source.image)]
+    if work.made is None:
+        rows = _make(work, source, services, shelf, images)
+    else:
+        rows = []
+        images += [(name, ImagePayload(png=shelf.load(digest))) for name, digest in work.made]
+    opinions = [opinion for model in work.models for opinion in _opinions(model, images, services, link)]
+    return ImageResult(rows, opinions)
+
+
+def _make(
+    work: ImageWork,
+    source: MethodImage,
+    services: RecordedServices,
+    shelf: ImageShelf,
+    images: list[tuple[str | None, ImagePayload]],
+) -> list[dict[str, Any]]:
+    """The rows of the counterfactuals; `images` gets those that were rendered."""
+    rows: list[dict[str, Any]] = []
     for name, chosen in work.methods:
         method = METHODS[name]
         parameters = method.parameters.model_validate(chosen)
@@ -113,8 +139,7 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf) -> Imag
             if made.image is not None:
                 images.append((row["id"], made.image))
     shelf.save({digest for row in rows for digest in (row["image_digest"], row["control_digest"]) if digest})
-    opinions = [opinion for model in work.models for opinion in _opinions(model, images, services)]
-    return ImageResult(rows, opinions)
+    return rows
 
 
 def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) -> bool:
@@ -177,14 +202,47 @@ def row_of(work: ImageWork, method: str, made: Made, shelf: ImageShelf) -> dict[
     }
 
 
+def _made(session: Session, image: SourceImage) -> tuple[tuple[str, str], ...]:
+    rendered = (
+        select(Counterfactual.id, Counterfactual.image_digest)
+        .where(Counterfactual.source_image_id == image.id, Counterfactual.image_digest.is_not(None))
+        .order_by(Counterfactual.method, Counterfactual.ordinal)
+    )
+    return tuple((name, digest) for name, digest in session.execute(rendered) if digest is not None)
+
+
+def _unasked(session: Session, job: Job, image: SourceImage) -> tuple[Tested, ...]:
+    asked = set(session.scalars(select(Prediction.model).where(Prediction.source_image_id == image.id).distinct()))
+    return tuple(model for model in tested(session, job) if model.name not in asked)
+
+
 def _opinions(
-    model: str, images: Sequence[tuple[str | None, ImagePayload]], services: RecordedServices
+    model: Tested,
+    images: Sequence[tuple[str | None, ImagePayload]],
+    services: RecordedServices,
+    link: Callable[[str], str],
 ) -> Iterator[Opinion]:
-    for start in range(0, len(images), MAX_IMAGES_PER_MESSAGE):
-        part = images[start : start + MAX_IMAGES_PER_MESSAGE]
-        reply = services.predict(PredictRequest(model=model, images=[image for _, image in part]))
+    for part in _messages(images):
+        reply = services.predict(model.request([image for _, image in part], link))
         for (counterfactual_id, _), probabilities in zip(part, reply.probabilities, strict=True):
-            yield Opinion(counterfactual_id, model, dict(zip(reply.classes, probabilities, strict=True)))
+            yield Opinion(counterfactual_id, model.name, dict(zip(reply.classes, probabilities, strict=True)))
+
+
+def _messages(
+    images: Sequence[tuple[str | None, ImagePayload]],
+) -> Iterator[list[tuple[str | None, ImagePayload]]]:
+    """The images in parts that a message may hold, by number and by bytes (noise hardly compresses)."""
+    part: list[tuple[str | None, ImagePayload]] = []
+    size = 0
+    for image in images:
+        more = len(image[1].png)
+        if part and (len(part) == MAX_IMAGES_PER_MESSAGE or size + more > _MOST_PNG_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(image)
+        size += more
+    if part:
+        yield part
 
 
 def _prediction_rows(work: ImageWork, opinions: Sequence[Opinion]) -> Iterator[dict[str, Any]]:

@@ -31,15 +31,26 @@ from shared.problems import (
 )
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
+from shared.schemas.diffusion import (
+    CorruptReply,
+    CorruptRequest,
+    EditReply,
+    EditRequest,
+    RenderReply,
+    RenderRequest,
+)
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
     EmbedTextsReply,
     EmbedTextsRequest,
+    ExamineReply,
+    ExamineRequest,
     ModelsReply,
     PredictReply,
     PredictRequest,
+    SegmentReply,
+    SegmentRequest,
     StructureReply,
     StructureRequest,
 )
@@ -53,6 +64,7 @@ SERVICES: tuple[ServiceName, ...] = ("caption_service", "llm_service", "diffusio
 REVISION_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 10.0
 GRACE_SECONDS = 10.0
+EXAMINATION_SECONDS = 300.0  # to fetch a model of gigabytes, load it and run it
 
 
 class BrokenOff(DependencyFailed):
@@ -79,7 +91,10 @@ SCORE = Endpoint("llm_service", "/v1/score", ScoreRequest, ScoreReply)
 FILL = Endpoint("llm_service", "/v1/fill", FillRequest, FillReply)
 RENDER = Endpoint("diffusion_service", "/v1/renderings", RenderRequest, RenderReply)
 EDIT = Endpoint("diffusion_service", "/v1/edits", EditRequest, EditReply)
+CORRUPT = Endpoint("diffusion_service", "/v1/corruptions", CorruptRequest, CorruptReply)
 PREDICT = Endpoint("evaluator_service", "/v1/predictions", PredictRequest, PredictReply)
+SEGMENT = Endpoint("evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply)
+EXAMINE = Endpoint("evaluator_service", "/v1/examinations", ExamineRequest, ExamineReply)
 EMBED = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply)
 EMBED_TEXTS = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply)
 STRUCTURE = Endpoint("evaluator_service", "/v1/structure", StructureRequest, StructureReply)
@@ -116,9 +131,17 @@ class TypedServices(ABC):
         """A source image inverted and edited by prompt-to-prompt."""
         return self.call(EDIT, request)
 
+    def corrupt(self, request: CorruptRequest) -> CorruptReply:
+        """A source image with classical corruptions."""
+        return self.call(CORRUPT, request)
+
     def predict(self, request: PredictRequest) -> PredictReply:
         """What a model under test says of images."""
         return self.call(PREDICT, request)
+
+    def segment(self, request: SegmentRequest) -> SegmentReply:
+        """A class for every pixel of images, by a segmenter under test."""
+        return self.call(SEGMENT, request)
 
     def embed(self, request: EmbedRequest) -> EmbedReply:
         """Embeddings in the scorer's joint space."""
@@ -176,6 +199,12 @@ class ModelServices(TypedServices):
         """The models under test that the evaluator knows."""
         return _read(ModelsReply, self._patiently("evaluator_service", "GET", "/v1/models"), "evaluator_service")
 
+    def examine(self, request: ExamineRequest) -> ExamineReply:
+        """What an uploaded model under test is. Raises InvalidInput for one that cannot be used."""
+        body = request.model_dump_json().encode()
+        reply = self._patiently(EXAMINE.service, "POST", EXAMINE.path, body, EXAMINATION_SECONDS)
+        return _read(EXAMINE.answered, reply, EXAMINE.service)
+
     def revision(self, service: ServiceName) -> str:
         """The revision of a service's weights, at most a minute old, and never older than its last restart we saw."""
         known = self._revisions.get(service)
@@ -185,12 +214,14 @@ class ModelServices(TypedServices):
         self._revisions[service] = revision, time.monotonic()
         return revision
 
-    def _patiently(self, service: ServiceName, verb: str, path: str, body: bytes | None = None) -> bytes:
+    def _patiently(
+        self, service: ServiceName, verb: str, path: str, body: bytes | None = None, deadline: float = 0.0
+    ) -> bytes:
         give_up = time.monotonic() + self._wait
         pause = 0.25
         while True:
             try:
-                return self._once(service, verb, path, body)
+                return self._once(service, verb, path, body, deadline or self._deadline)
             except (Overloaded, NotReady) as problem:
                 if isinstance(problem, NotReady):
                     self._revisions.pop(service, None)  # it may come back with other weights
@@ -199,18 +230,21 @@ class ModelServices(TypedServices):
                 if hopeless or time.monotonic() + pause > give_up or self.stopping.wait(pause):
                     raise
 
-    def _once(self, service: ServiceName, verb: str, path: str, body: bytes | None) -> bytes:
-        headers = {DEADLINE_HEADER: f"{self._deadline:g}", "Content-Type": "application/json"}
+    def _once(self, service: ServiceName, verb: str, path: str, body: bytes | None, deadline: float) -> bytes:
+        headers = {DEADLINE_HEADER: f"{deadline:g}", "Content-Type": "application/json"}
+        patience = httpx.Timeout(deadline + GRACE_SECONDS, connect=5.0)
         if name := request_id():
             headers[REQUEST_ID_HEADER] = name
         started, outcome = time.monotonic(), "unreachable"
         try:
-            reply = self._client.request(verb, self._urls[service] + path, content=body, headers=headers)
+            reply = self._client.request(
+                verb, self._urls[service] + path, content=body, headers=headers, timeout=patience
+            )
             outcome = str(reply.status_code)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotReady(f"{service} at {masked(self._urls[service])} cannot be reached: {error}") from error
         except httpx.TimeoutException as error:
-            raise BrokenOff(f"{service} gave no answer to {path} in {self._deadline:g} s") from error
+            raise BrokenOff(f"{service} gave no answer to {path} in {deadline:g} s") from error
         except httpx.TransportError as error:
             self._revisions.pop(service, None)
             raise BrokenOff(f"{service} broke off during {path}: {error!r}") from error

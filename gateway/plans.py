@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.analysis.plan import sensitivity
+from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.results import Sensitivity
 
 
@@ -18,6 +19,8 @@ def sensitivity_of(labels: Iterable[str | None], methods: Sequence[Mapping[str, 
 
 def _edits(parameters: Mapping[str, Any]) -> int:
     """How many changes of one image a method proposes; DILLEMA's default where its parameters do not say."""
+    if "corruptions" in parameters:  # each has one cell (*to* it) where others have two
+        return -(-len(parameters["corruptions"]) * len(SEVERITIES) // 2)
     if "shifts" in parameters:
         return len(parameters["shifts"])
     return int(parameters.get("counterfactuals_per_image", 4)) * int(parameters.get("edits_per_counterfactual", 1))

@@ -286,7 +286,7 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def _library_versions() -> list[str]:
     """Versions of the libraries that compute replies, as far as they are installed; another version may round anew."""
     found = []
-    for name in ("torch", "transformers", "diffusers", "llguidance"):
+    for name in ("torch", "transformers", "diffusers", "kornia", "llguidance"):
         with suppress(PackageNotFoundError):
             found.append(f"{name} {version(name)}")
     return found

@@ -11,9 +11,10 @@ from gateway import counterfactuals, jobs
 from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, problems, stored
 from gateway.counterfactuals import Filters
 from gateway.database import reading
+from gateway.failure_points import failure_points_page
 from gateway.tables import Report
 from shared.problems import NotFound
-from shared.schemas.jobs import CounterfactualDetail, ResultsPage
+from shared.schemas.jobs import CounterfactualDetail, FailurePointsPage, ResultsPage
 
 router = APIRouter(tags=["results"])
 
@@ -37,6 +38,15 @@ def show_counterfactual(job: JobId, counterfactual: str, gateway: Gateway, owner
     """One counterfactual with its lineage: the prompts, replies and parameters that made it."""
     with reading(gateway.sessions) as session:
         return counterfactuals.detail(session, owner, job, counterfactual)
+
+
+@router.get("/jobs/{job}/failure-points", responses=problems(s404="no such job"))
+def show_failure_points(
+    job: JobId, gateway: Gateway, owner: Owner, cursor: Cursor = None, limit: Limit = 50
+) -> FailurePointsPage:
+    """The severity at which each image first fails under each corruption; a page of images, without if none ran."""
+    with reading(gateway.sessions) as session:
+        return failure_points_page(session, owner, job, cursor, limit)
 
 
 @router.get(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.methods import dillema, lance, reconstruction, shifts
+from gateway.methods import corruptions, dillema, reconstruction, shifts
 from gateway.methods.counterfactual import Method
 from gateway.methods.inverted import InversionParameters
 from shared.schemas.base import Contract
@@ -15,7 +15,8 @@ from shared.schemas.base import Contract
 class MethodSpec:
     """A method as users see it. `revision` changes with its prompts and code, and with it the ids of its results.
 
-    `needs`: optional weights without which it cannot run, by their names in the profile.
+    `needs`: optional weights without which it cannot run, by their names in the profile. `checked`: whether its images
+    are judged by checks, whose errors then count.
     """
 
     function: Method
@@ -25,6 +26,7 @@ class MethodSpec:
     summary: str
     revision: str
     needs: tuple[Literal["text_embedder", "masked_words"], ...] = ()
+    checked: bool = True
 
 
 METHODS: dict[str, MethodSpec] = {
@@ -37,16 +39,6 @@ METHODS: dict[str, MethodSpec] = {
         "control of the source's structure.",
         revision=dillema.REVISION,
     ),
-    "lance": MethodSpec(
-        function=lance.lance,
-        parameters=lance.LanceParameters,
-        title="LANCE",
-        paper="https://arxiv.org/abs/2305.19164",
-        summary="Edits of the caption by a language model, one factor at a time, made in the image itself by inversion "
-        "and prompt-to-prompt; the best of a sweep is kept.",
-        revision=lance.REVISION,
-        needs=("text_embedder",),
-    ),
     "reconstruction": MethodSpec(
         function=reconstruction.reconstruction,
         parameters=InversionParameters,
@@ -54,6 +46,7 @@ METHODS: dict[str, MethodSpec] = {
         paper="https://arxiv.org/abs/2305.19164",
         summary="LANCE's control: the image inverted and regenerated with nothing changed.",
         revision=reconstruction.REVISION,
+        checked=False,
     ),
     "shifts": MethodSpec(
         function=shifts.shifts,
@@ -63,5 +56,15 @@ METHODS: dict[str, MethodSpec] = {
         summary="Changes that you write (“at night”, “in the snow”), made in every image by inversion and "
         "prompt-to-prompt.",
         revision=shifts.REVISION,
+    ),
+    "corruptions": MethodSpec(
+        function=corruptions.corruptions,
+        parameters=corruptions.CorruptionsParameters,
+        title="Corruptions",
+        paper="https://arxiv.org/abs/1903.12261",
+        summary="Noise, blur, fog, compression and the like at five severities, and the severity at which each image "
+        "first fails.",
+        revision=corruptions.REVISION,
+        checked=False,
     ),
 }

@@ -8,7 +8,14 @@ from typing import Any, Literal, Protocol
 
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
+from shared.schemas.diffusion import (
+    CorruptReply,
+    CorruptRequest,
+    EditReply,
+    EditRequest,
+    RenderReply,
+    RenderRequest,
+)
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
@@ -33,6 +40,7 @@ class Services(Protocol):
     def fill(self, request: FillRequest) -> FillReply: ...
     def render(self, request: RenderRequest) -> RenderReply: ...
     def edit(self, request: EditRequest) -> EditReply: ...
+    def corrupt(self, request: CorruptRequest) -> CorruptReply: ...
     def embed(self, request: EmbedRequest) -> EmbedReply: ...
     def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply: ...
     def structure(self, request: StructureRequest) -> StructureReply: ...

@@ -323,6 +323,34 @@ class ResultsPage(Contract):
     next: str | None
 
 
+class FailurePointView(Contract):
+    """At which severity (1 to 5; null: at none) a model's answer to an image first is not `unchanged` any more.
+
+    `unchanged` is what it says of the image to which nothing is done; where that is wrong, it had failed before.
+    """
+
+    model: str
+    corruption: str
+    unchanged: str
+    severity: int | None
+
+
+class ImageFailurePoints(Contract):
+    """The failure points of one source image, by model and corruption."""
+
+    position: int
+    name: str
+    ground_truth: str | None
+    points: list[FailurePointView]
+
+
+class FailurePointsPage(Contract):
+    """`GET /jobs/{id}/failure-points`, by position: images that method `corruptions` is done with."""
+
+    images: list[ImageFailurePoints]
+    next: str | None
+
+
 class EventView(Contract):
     """The data of one server-sent event; its id is `sequence`, its event type `kind`."""
 

@@ -155,10 +155,25 @@ class PaperMetrics(Contract):
     all_or_none: AllOrNone | None
 
 
+class FailurePoints(Contract):
+    """At which severity images first fail under one corruption, of those that are right on the unchanged image.
+
+    `first`: how many first at severities 1 to 5; `never`: how many at none. `median`: the severity by which half of
+    the images have failed, None where fewer do.
+    """
+
+    corruption: str
+    sources: int
+    first: list[int]
+    never: int
+    median: int | None
+
+
 class ModelResults(Contract):
     """One model under test under one method. `cells` holds every cell, also those with too few images.
 
     `counterfactuals` are the accepted ones that the figures rest on; `left_out` those without a usable ground truth.
+    `failure_points` has a line for each corruption, and none under other methods.
     """
 
     model: str
@@ -169,6 +184,7 @@ class ModelResults(Contract):
     left_out: int
     cells: list[CellEffect]
     metrics: PaperMetrics
+    failure_points: list[FailurePoints] = Field(default_factory=list)
 
     @property
     def findings(self) -> list[CellEffect]:

@@ -22,7 +22,15 @@ from shared.images import decode, encode
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import EditEvaluations, EditReply, EditRequest, RenderReply, RenderRequest
+from shared.schemas.diffusion import (
+    CorruptReply,
+    CorruptRequest,
+    EditEvaluations,
+    EditReply,
+    EditRequest,
+    RenderReply,
+    RenderRequest,
+)
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
@@ -67,6 +75,7 @@ class SmallServices:
             "/v1/generate": self._generate,
             "/v1/renderings": self._renderings,
             "/v1/edits": self._edits,
+            "/v1/corruptions": self._corruptions,
             "/v1/predictions": self._predictions,
             "/v1/embeddings": self._embeddings,
             "/v1/structure": self._structure,
@@ -161,6 +170,12 @@ class SmallServices:
             caption=request.caption,
             prompts=[edit.prompt for edit in request.edits],
         )
+
+    def _corruptions(self, request: CorruptRequest) -> CorruptReply:
+        self._called("corrupt")
+        source = decode(request.source.png).astype(int)
+        made = [(source + 9 * one.severity * len(one.kind)) % 256 for one in request.corruptions]
+        return CorruptReply(images=[ImagePayload(png=encode(image.astype(np.uint8))) for image in made])
 
     def _predictions(self, request: PredictRequest) -> PredictReply:
         self._called("predict")

@@ -1,0 +1,166 @@
+"""Corruptions: which rows they give, what is asked, and a job of them on the shipped models, as users see it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from diffusion_service.app import create_app as create_diffusion_service
+from embedded.run import run_embedded
+from embedded.serving import ListeningPort
+from evaluator_service.app import create_app as create_evaluator_service
+from gateway.catalogue import methods_listing
+from gateway.image_step import _messages
+from gateway.methods.checks import CHECKS
+from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
+from gateway.methods.counterfactual import SourceImage, TaskDescription
+from gateway.model_services import SERVICES, ModelServices
+from gateway.plans import sensitivity_of
+from shared.images import encode
+from shared.profiles import load_profile
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
+from shared.schemas.diffusion import SEVERITIES, CorruptReply, CorruptRequest
+from shared.schemas.evaluation import PredictRequest
+from shared.service import ServiceSettings
+from tests.integration.small_services import CLASSES, SmallServices, serve
+from tinyworld.demo_images import write_demo_images
+
+TASK = TaskDescription("name the vehicle", tuple(CLASSES))
+TWO = CorruptionsParameters(corruptions=("fog", "jpeg"))
+
+
+def source(name: str = "source-1") -> SourceImage:
+    return SourceImage(name, ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
+
+
+class Services(ModelServices):
+    """The plain clients, with a note of each request for corruptions."""
+
+    def corrupt(self, request: CorruptRequest) -> CorruptReply:
+        self.asked = [*getattr(self, "asked", []), request]
+        return super().corrupt(request)
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    with serve(SmallServices()) as url:
+        made = Services(dict.fromkeys(SERVICES, url))
+        yield made
+        made.close()
+
+
+def test_every_corruption_has_a_row_for_each_severity_and_one_null_arm(services: Services) -> None:
+    found = list(corruptions(source(), TASK, services, TWO, 1))
+    *edits, null = found
+    assert [one.ordinal for one in found] == list(range(11))
+    assert [one.edit.changes[0].to_value for one in edits if one.edit] == [
+        f"{way} {severity}" for way in ("fog", "jpeg") for severity in SEVERITIES
+    ]
+    assert {(one.arm, one.null_ordinal, one.verdict.accepted) for one in edits} == {("edit", 10, True)}
+    assert (null.arm, null.edit, null.null_ordinal) == ("null", None, None)
+    assert null.image == source().image, "the null arm is the unchanged image"
+    assert all(one.lineage["skipped_checks"] == list(CHECKS) for one in found)
+    assert all(one.lineage["evaluations"] == 0 for one in found)
+
+
+def test_a_seed_belongs_to_the_image_and_the_way_and_severities_share_it(services: Services) -> None:
+    for name, seed in (("source-1", 1), ("source-2", 1), ("source-1", 2), ("source-1", 1)):
+        list(corruptions(source(name), TASK, services, TWO, seed))
+    seeds = [{one.seed for one in asked.corruptions} for asked in services.asked if len(asked.corruptions) == 5]
+    assert all(len(shared) == 1 for shared in seeds)
+    assert len({seed for shared in seeds for seed in shared}) == 6
+    assert seeds[:2] == seeds[-2:]
+
+
+def test_parameters_are_refused_in_words_where_they_make_no_sense() -> None:
+    assert CorruptionsParameters().corruptions == ALL
+    for wrong in ([], ["fog", "fog"], ["hail"]):
+        with pytest.raises(ValidationError, match="corruptions"):
+            CorruptionsParameters.model_validate({"corruptions": wrong})
+
+
+def test_they_are_listed_with_the_profiles_defaults_and_counted_in_plans() -> None:
+    (listed,) = [method for method in methods_listing(load_profile("tiny")).methods if method.name == "corruptions"]
+    properties = listed.parameters["properties"]
+    assert isinstance(properties, dict)
+    assert properties["corruptions"]["default"] == ["gaussian_noise", "motion_blur", "fog", "jpeg"]  # type: ignore[call-overload,index]
+    parameters = {"corruptions": ["gaussian_noise", "motion_blur", "fog", "jpeg"]}
+    found = sensitivity_of(["car"] * 40, [{"name": "corruptions", "parameters": parameters}])
+    assert found.family == 4 * 5
+
+
+def test_images_that_hardly_compress_are_sent_in_parts_that_a_message_holds() -> None:
+    """Noise of a million pixels is 3 MB: sixteen of them were refused as too large a message."""
+    noise = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
+    large, small = (ImagePayload(png=encode(picture)) for picture in (noise, noise[:4, :4]))
+    images = [(str(number), large if number < 20 else small) for number in range(60)]
+    parts = list(_messages(images))
+    assert [image for part in parts for image in part] == images
+    assert max(map(len, parts)) == MAX_IMAGES_PER_MESSAGE
+    for part in parts:
+        request = PredictRequest(model="m1", images=[image for _, image in part])
+        assert len(request.model_dump_json()) <= MAX_MESSAGE_BYTES
+    assert list(_messages([])) == []
+
+
+def test_a_job_on_the_shipped_models_ends_with_failure_points(tmp_path: Path) -> None:
+    manifest = write_demo_images(tmp_path / "pictures", ["bus", "car"], 3)
+    files: list[Any] = [
+        ("images", (path.name, path.read_bytes(), "image/png")) for path in sorted(manifest.parent.glob("*.png"))
+    ]
+    spec = b'{"task": "classify the vehicle", "methods": ["corruptions"], "models": ["street-classifier"]}'
+    files += [("manifest", ("manifest.csv", manifest.read_bytes())), ("spec", ("", spec, "application/json"))]
+    settings = ServiceSettings(profile="tiny", device="cpu", threads=1)
+    with ExitStack() as stack:
+        small = stack.enter_context(serve(SmallServices()))
+        urls = dict.fromkeys(SERVICES, small)
+        diffusion, evaluator = ListeningPort(), ListeningPort()
+        for port, app in (
+            (diffusion, create_diffusion_service(settings)),
+            (evaluator, create_evaluator_service(settings)),
+        ):
+            stack.callback(port.close)
+            port.serve(app)
+        urls |= {"diffusion_service": diffusion.base_url, "evaluator_service": evaluator.base_url}
+        system = stack.enter_context(run_embedded(tmp_path / "data", service_urls=urls))
+        client = stack.enter_context(httpx.Client(base_url=system.base_url, timeout=60))
+        job = posted(client, files)
+        results = client.get(f"/jobs/{job}/results").json()["metrics"]
+        points = client.get(f"/jobs/{job}/failure-points", params={"limit": 4}).json()
+        rest = client.get(f"/jobs/{job}/failure-points", params={"cursor": points["next"]}).json()
+        report = client.get(f"/jobs/{job}/report").text
+    (found,) = results["results"]
+    assert found["metrics"]["accuracy"][0]["nulls"]["count"] == 6, "the classifier is right on its own distribution"
+    assert found["counterfactuals"] == 6 * 4 * 5
+    by_way = {one["corruption"]: one for one in found["failure_points"]}
+    assert sorted(by_way) == ["fog", "gaussian noise", "jpeg", "motion blur"]
+    assert all(one["sources"] == sum(one["first"]) + one["never"] == 6 for one in by_way.values())
+    assert by_way["gaussian noise"]["never"] < 6, "noise of 0.38 breaks a classifier that never saw any"
+    images = points["images"] + rest["images"]
+    assert [image["position"] for image in images] == list(range(6))
+    assert rest["next"] is None
+    for way, one in by_way.items():
+        severities = [said["severity"] for image in images for said in image["points"] if said["corruption"] == way]
+        assert [severities.count(severity) for severity in SEVERITIES] == one["first"]
+    assert "Failure points" in report
+    assert "half fail by" in report
+
+
+def posted(client: httpx.Client, files: list[Any]) -> str:
+    """The id of a job, once it is done."""
+    reply = client.post("/jobs", files=files)
+    assert reply.status_code == 202, reply.text
+    job, give_up = str(reply.json()["id"]), time.monotonic() + 120
+    while (state := client.get(f"/jobs/{job}").json()["state"]) == "running":
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+    assert state == "done"
+    return job
