@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.methods import corruptions, dillema, reconstruction, shifts
+from gateway.methods import corruptions, dillema, lance, reconstruction, shifts
 from gateway.methods.counterfactual import Method
 from gateway.methods.inverted import InversionParameters
 from shared.schemas.base import Contract
@@ -38,6 +38,16 @@ METHODS: dict[str, MethodSpec] = {
         summary="Caption, keywords that may change, alternatives, new captions, and images rendered from them under "
         "control of the source's structure.",
         revision=dillema.REVISION,
+    ),
+    "lance": MethodSpec(
+        function=lance.lance,
+        parameters=lance.LanceParameters,
+        title="LANCE",
+        paper="https://arxiv.org/abs/2305.19164",
+        summary="Edits of the caption by a language model, one factor at a time, made in the image itself by inversion "
+        "and prompt-to-prompt; the best of a sweep is kept.",
+        revision=lance.REVISION,
+        needs=("text_embedder",),
     ),
     "reconstruction": MethodSpec(
         function=reconstruction.reconstruction,
