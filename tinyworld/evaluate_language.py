@@ -1,11 +1,17 @@
-"""How well the tiny language model answers, free-running, on scenes that it was not trained on."""
+"""How well the tiny language model answers, free-running, on scenes that it was not trained on.
+
+`python -m tinyworld.evaluate_language --write` judges the shipped weights and writes the figures into their card.
+"""
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +20,29 @@ import llguidance.hf
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
-from gateway.methods.lance import perturb_schema
+from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, check_diff, perturb_schema
 from llm_service.decoding import Decoder, Row, Written
 from llm_service.engines.transformers import JSON_STYLE
 from shared.problems import InvalidInput
 from tinyworld.captions import Withheld
 from tinyworld.language_examples import KINDS, MOST_EDITS, Example, Kind, Wordings, example, perturbed, replaced
+from tinyworld.model_card import WEIGHTS, write_card
 from tinyworld.phrases import SLOTS, slot_of
 from tinyworld.tokenizer import END
 from tinyworld.world import EDIT_FACTOR
 
+FOLDER = WEIGHTS / "language"
+TITLE = "tinyworld's language model"
+ABOUT = (
+    "LlamaForCausalLM that answers the questions of DILLEMA (which phrases may change, what could stand in their "
+    "place, the caption with changes made) and LANCE (edits of the caption, each of one thing) on tinyworld's captions. "
+    "Judged on scenes of a split never trained on, free-running under the JSON schema; `withheld` means never trained "
+    "on. Each figure: right / asked (share, 95 % Wilson interval). `LANCE, FACTOR`: captions that say something of "
+    "the factor, one question each; an edit is right when it changes one phrase of the factor to another value, in a "
+    "caption otherwise the same."
+)
 _BATCH = 50
 _WORDINGS: dict[Withheld, str] = {
     "nothing": "usual wording",
@@ -42,7 +60,7 @@ _TEMPERATURES: dict[Kind, float] = {
     "keywords": 0.0,
     "alternatives": DillemaParameters().temperature,
     "rewrite": 0.0,
-    "perturb": 0.7,
+    "perturb": LanceParameters().temperature,
 }
 
 
@@ -67,6 +85,79 @@ def evaluate(folder: Path, *, examples: int) -> dict[str, str]:
             if kind == "keywords":
                 for field, (found, stated) in phrases_found(asked, replies).items():
                     results[f"{field} among the keywords, {wording}"] = rate(found, stated)
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class EditSuccess:
+    """LANCE's edits of one factor: `kept` are those that the method's word diff lets through, each once.
+
+    `answered` counts captions with a right edit among the kept ones, `silent` empty replies where there is nothing to
+    change.
+    """
+
+    edits: int
+    right: int
+    kept: int
+    right_kept: int
+    captions: int
+    answered: int
+    unchangeable: int
+    silent: int
+
+
+def edit_success(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    factor: LanceFactor,
+    wordings: Wordings,
+    captions: int,
+) -> EditSuccess:
+    """Ask LANCE's question about as many captions that a right edit is possible for, and a fifth as many others."""
+    possible = _first(captions, factor, wordings, changeable=True)
+    others = _first(max(1, captions // 5), factor, wordings, changeable=False)
+    edits = right = kept = right_kept = answered = 0
+    for one, reply in zip(possible, generate(model, tokenizer, possible), strict=True):
+        claims = json.loads(reply)["edits"] if reply.endswith("]}") else []  # nothing, where it was cut off
+        good = [edit_fits(one, claim) for claim in claims]
+        passed = [place for place, claim in enumerate(claims) if passes(one, claim) and claim not in claims[:place]]
+        edits, right, kept = edits + len(claims), right + sum(good), kept + len(passed)
+        right_kept += sum(good[place] for place in passed)
+        answered += any(good[place] for place in passed)
+    silent = sum(reply == '{"edits":[]}' for reply in generate(model, tokenizer, others))
+    return EditSuccess(edits, right, kept, right_kept, len(possible), answered, len(others), silent)
+
+
+def _first(count: int, factor: LanceFactor, wordings: Wordings, *, changeable: bool) -> list[Example]:
+    """The first examples of a factor to which there is a right edit, or none."""
+    drawn = (example("perturb", seed, wordings, factor) for seed in itertools.count())
+    return list(itertools.islice((one for one in drawn if (one.reply != '{"edits":[]}') == changeable), count))
+
+
+def passes(one: Example, claim: Mapping[str, str]) -> bool:
+    """Whether the method takes an edit that a reply claims: its caption differs in what it says, and nothing else."""
+    assert one.factor is not None
+    change = Change(one.factor, claim["from_phrase"], claim["to_phrase"], claim["from_value"], claim["to_value"])
+    return check_diff(Edit((change,), one.description.text, claim["caption"])) is None
+
+
+def success_rates(folder: Path, captions: int, wordings: Sequence[Withheld]) -> dict[str, str]:
+    """`edit_success` of every factor in words, for the card."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    results: dict[str, str] = {}
+    for withheld in wordings:
+        asked = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0)
+        for factor in LANCE_FACTORS:
+            found = edit_success(model, tokenizer, factor, asked, captions)
+            name = f"LANCE, {factor}, {_WORDINGS[withheld]}"
+            results |= {
+                f"{name}: right of all edits": rate(found.right, found.edits),
+                f"{name}: right of the edits that the word diff keeps": rate(found.right_kept, found.kept),
+                f"{name}: captions with a right edit": rate(found.answered, found.captions),
+                f"{name}: no edit where none is right": rate(found.silent, found.unchangeable),
+            }
+            print(*(f"{key}: {value}" for key, value in list(results.items())[-4:]), sep="\n", flush=True)
     return results
 
 
@@ -152,8 +243,35 @@ def _alternatives_fit(one: Example, value: object) -> bool:
 
 
 def rate(right: int, asked: int) -> str:
-    """ "right / asked (share, 95 % Wilson interval)"."""
+    """ "right / asked (share, 95 % Wilson interval)"; "0 / 0" where nothing was asked."""
+    if not asked:
+        return "0 / 0"
     z, share = 1.96, right / asked
     centre = (share + z * z / (2 * asked)) / (1 + z * z / asked)
     half = z / (1 + z * z / asked) * math.sqrt(share * (1 - share) / asked + z * z / (4 * asked * asked))
     return f"{right} / {asked} ({share:.1%}, {max(0, centre - half):.1%} to {min(1, centre + half):.1%})"
+
+
+def main() -> None:
+    """Judge the shipped weights."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=200, help="of each kind of question; 0 leaves them out")
+    parser.add_argument("--captions", type=int, default=500, help="for each of LANCE's factors; 0 leaves them out")
+    parser.add_argument("--wordings", nargs="+", choices=list(_WORDINGS), default=["sentences", "phrases too"])
+    parser.add_argument("--write", action="store_true", help="put the figures into the card of the weights")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results: dict[str, object] = {}
+    if arguments.examples:
+        results |= evaluate(FOLDER, examples=arguments.examples)
+        print(*(f"{key}: {value}" for key, value in results.items()), sep="\n", flush=True)
+    if arguments.captions:
+        results |= success_rates(FOLDER, arguments.captions, arguments.wordings)
+    if arguments.write:
+        record = json.loads((FOLDER / "training.json").read_text())
+        command, before = record.pop("command"), record.pop("results")
+        write_card(FOLDER, title=TITLE, text=ABOUT, command=command, results=before | results, record=record)
+
+
+if __name__ == "__main__":
+    main()

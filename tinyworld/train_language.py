@@ -20,15 +20,14 @@ from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausa
 
 from gateway.methods import dillema, lance
 from tinyworld.captions import caption
-from tinyworld.evaluate_language import evaluate
+from tinyworld.evaluate_language import ABOUT, FOLDER, TITLE, evaluate
 from tinyworld.induction import ROPE_THETA, slow_down, write_induction
 from tinyworld.language_examples import KINDS, Example, Kind, Wordings, english_words, example
-from tinyworld.model_card import WEIGHTS, save_model, write_card
+from tinyworld.model_card import save_model, write_card
 from tinyworld.tokenizer import END, add_pieces, train_tokenizer
 from tinyworld.training_loop import Recipe, device, recipe_record, train, training_arguments
 from tinyworld.world import sample_scene
 
-FOLDER = WEIGHTS / "language"
 _EXTRA_SHARE = 0.1  # rows of repeated random tokens, and of plain captions, relative to the questions
 _SHARES: dict[Kind, float] = {"keywords": 0.2, "alternatives": 0.15, "rewrite": 0.25, "perturb": 0.4}
 _TOKENIZER_EXAMPLES = 3_000
@@ -52,11 +51,8 @@ def main() -> None:
     command = f"python -m tinyworld.train_language --seconds {recipe.seconds:.0f}"
     write_card(
         FOLDER,
-        title="tinyworld's language model",
-        text="LlamaForCausalLM that answers the questions of DILLEMA (which phrases may change, what could stand in "
-        "their place, the caption with changes made) and LANCE (edits of the caption, each of one thing) on captions "
-        "of tinyworld. Judged on scenes of a split never trained on, free-running under the JSON schema; `withheld` "
-        "means never trained on. Each figure: right / asked (share, 95 % Wilson interval).",
+        title=TITLE,
+        text=ABOUT,
         command=command if arguments.start is None else f"{command} --start {arguments.start}",
         results=results,
         record=record,
