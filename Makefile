@@ -59,8 +59,9 @@ benchmark: install-dev ## first figures: each service alone, and a job against t
 simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic tables with a known truth (minutes)
 	$(BIN)/python -m benchmarks.simulate
 
+METHOD ?=
 yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/yardstick.md)
-	$(BIN)/python -m tinyworld.yardstick run
+	$(BIN)/python -m tinyworld.yardstick run $(if $(METHOD),--method $(METHOD))
 
 env: ## write .env for `docker compose`: .env.example with a secret of its own wherever one is missing
 	@test ! -e .env || (echo ".env is there already; remove it first" && false)

@@ -24,7 +24,7 @@ def test_two_jobs_make_one_answer_and_the_second_renders_nothing(
         torch.manual_seed(one.seed)
         save(new_classifier(), one, {})
     size = Size(sources=1, factors=("weather",), counterfactuals=2)
-    (answer,) = answers(size, "the test", [[first], [second]])
+    (answer,) = answers(size, "the test", ["dillema"], [[first], [second]])
     assert Answer.model_validate_json(answer.model_dump_json()) == answer
     assert answer.models == ["first", "second"]
     assert answer.method == "contrafact dillema"

@@ -2,7 +2,8 @@
 
 python -m tinyworld.yardstick train                 # the 24 models under test, into runs/yardstick/models
 python -m tinyworld.yardstick key --out FILE        # what is true of them
-python -m tinyworld.yardstick run --size small      # `make yardstick`: Contrafact's answer, and its score
+python -m tinyworld.yardstick run --size small      # `make yardstick`: Contrafact's answers, one per method, scored
+python -m tinyworld.yardstick compare --size small  # the scores of all methods that were run, side by side
 python -m tinyworld.yardstick score --rival FILE    # anybody's answer (docs/yardstick.md has the format)
 """
 
@@ -20,10 +21,10 @@ from shared.problems import validation_sentence
 from shared.weights import digest_folder
 from tinyworld.yardstick.answer_key import ALL_FIELDS, FIELDS, measure
 from tinyworld.yardstick.classifiers import YARDSTICK, model_folder, train_all
-from tinyworld.yardstick.contrafact import SIZES, answers
-from tinyworld.yardstick.formats import Answer, AnswerKey
+from tinyworld.yardstick.contrafact import METHODS, SIZES, answers
+from tinyworld.yardstick.formats import Answer, AnswerKey, Score
 from tinyworld.yardstick.plants import MODELS
-from tinyworld.yardstick.printing import printed, printed_key
+from tinyworld.yardstick.printing import compared, printed, printed_key
 from tinyworld.yardstick.score import score
 
 COMMITTED_KEY = Path(__file__).parent / "key.json"
@@ -59,12 +60,20 @@ def run(options: argparse.Namespace) -> None:
     """Train what is missing, let Contrafact look, score it. Measures a key of its own where weights differ."""
     train_all(MODELS)
     truth = fitting_key(options.size)
-    for answer in answers(SIZES[options.size], f"python -m tinyworld.yardstick run --size {options.size}"):
+    command = f"python -m tinyworld.yardstick run --size {options.size} --method {' '.join(options.method)}"
+    for answer in answers(SIZES[options.size], command, options.method):
         name = f"{answer.method.replace(' ', '-')}-{options.size}"
         scored = score(truth, answer)
         (YARDSTICK / f"{name}.json").write_text(answer.model_dump_json(indent=1) + "\n")
         (YARDSTICK / f"{name}-score.json").write_text(scored.model_dump_json(indent=1) + "\n")
-        print(f"{printed(scored)}\n\nThe answer itself: {YARDSTICK / name}.json", flush=True)
+        print(f"{printed(scored)}\n\nThe answer itself: {YARDSTICK / name}.json\n", flush=True)
+    compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Print the scores of all methods that were run with a size."""
+    found = sorted(YARDSTICK.glob(f"contrafact-*-{options.size}-score.json"))
+    print(compared([Score.model_validate_json(path.read_text(encoding="utf-8")) for path in found]))
 
 
 def score_rival(options: argparse.Namespace) -> None:
@@ -92,7 +101,7 @@ def fitting_key(size: str) -> AnswerKey:
     return measured
 
 
-COMMANDS = {"train": train, "key": key, "run": run, "score": score_rival}
+COMMANDS = {"train": train, "key": key, "run": run, "compare": compare, "score": score_rival}
 
 
 def _options() -> argparse.Namespace:
@@ -106,6 +115,9 @@ def _options() -> argparse.Namespace:
     measuring.add_argument("--out", type=Path, default=YARDSTICK / "key.json")
     running = commands.add_parser("run")
     running.add_argument("--size", choices=SIZES, default="small")
+    running.add_argument("--method", nargs="+", choices=METHODS, default=METHODS, help="one after the other")
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("--size", choices=SIZES, default="small")
     scoring = commands.add_parser("score")
     scoring.add_argument("--rival", type=Path, required=True, help="an answer as JSON")
     scoring.add_argument("--key", type=Path, default=COMMITTED_KEY)

@@ -1,26 +1,23 @@
-"""Contrafact's own answer: jobs through the public API of an embedded system, over one set of source images.
+"""Contrafact's own answers: jobs through the public API of an embedded system, over one set of source images.
 
 The models under test are registered by a profile, the shipped `tiny` one with theirs added. A job takes 20 models at
-most, so there are several jobs; the first one's renderings are recorded, and the others find them.
+most, so there are several jobs of each method; the first one's renderings are recorded, and the others find them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
-import tarfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from gateway.client import Client
+from pydantic import JsonValue
+
 from shared.profiles import shipped_profiles
-from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
+from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.results import CellEffect, JobResults
 from shared.weights import REPOSITORY
 from tinyworld.demo_images import write_demo_images
+from tinyworld.phrases import SLOTS
+from tinyworld.public_jobs import embedded_client, figures, run_job, seconds_of
 from tinyworld.yardstick.classifiers import YARDSTICK, model_folder
 from tinyworld.yardstick.formats import Answer, FoundCell, Spent
 from tinyworld.yardstick.plants import CLEAN, PLANTED, TESTED_CLASSES, Planned
@@ -32,7 +29,8 @@ path = "{path}"
 licence = "Apache-2.0"
 gigabytes = 0.01
 """
-WAIT_SECONDS = 2.0
+METHODS = ("dillema", "lance", "shifts", "lance-r", "reconstruction", "corruptions")
+MOST_EDITS_PER_FACTOR = 5  # that lance takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +48,56 @@ SIZES = {
 }
 
 
-def answers(size: Size, command: str, groups: Sequence[Sequence[Planned]] = (PLANTED, CLEAN)) -> list[Answer]:
+def answers(
+    size: Size,
+    command: str,
+    methods: Sequence[str] = METHODS,
+    groups: Sequence[Sequence[Planned]] = (PLANTED, CLEAN),
+) -> Iterator[Answer]:
     """One answer per method, over all models; a job for each group. Started again, it finds what was rendered."""
     folder = YARDSTICK / f"sources-{size.sources}"
     write_demo_images(folder, TESTED_CLASSES, size.sources)
     profile = YARDSTICK / "profile.toml"
     profile.write_text(profile_text([one for group in groups for one in group]))
-    with _embedded(profile) as url, contextlib.closing(Client(url)) as client:
-        client.models_when_ready()
-        jobs = [_job(client, folder, size, [one.name for one in group]) for group in groups]
-        measured = [_results(client, job) for job in jobs]
-    return merged(measured, size.factors, command, [job.models for job in jobs], _seconds(jobs))
+    with embedded_client(YARDSTICK / "contrafact", str(profile.resolve())) as client:
+        for method in methods:
+            choice = MethodChoice(name=method, parameters=parameters_of(method, size))
+            jobs = []
+            for group in groups:
+                spec = JobSpec(task=TASK, methods=[choice], models=[one.name for one in group])
+                jobs.append(run_job(client, spec, folder, f"{method}, {len(group)} models"))
+            measured = [figures(client, job) for job in jobs]
+            seconds = sum(map(seconds_of, jobs))
+            yield merged(measured, method, factors_of(method, size), command, [job.models for job in jobs], seconds)
+
+
+def parameters_of(method: str, size: Size) -> dict[str, JsonValue]:
+    """How a method is asked for the factors of a size."""
+    factors: list[JsonValue] = [*size.factors]
+    if method == "dillema":
+        # same_seed: one null arm for all counterfactuals of an image under the same edges
+        return {"factors": factors, "counterfactuals_per_image": size.counterfactuals, "same_seed": True}
+    if method == "lance":
+        each = min(MOST_EDITS_PER_FACTOR, size.counterfactuals)
+        return {"factors": factors, "edits_per_factor": each, "counterfactuals_per_image": size.counterfactuals}
+    if method == "shifts":
+        return {"shifts": [*_shifts("time adverb"), *_shifts("weather adverb")]}
+    if method == "corruptions":
+        return {"corruptions": ["gaussian_noise", "motion_blur", "fog"]}
+    return {}
+
+
+def factors_of(method: str, size: Size) -> tuple[str, ...]:
+    """The factors that a method is asked for; `shifts` are written for times and weathers only."""
+    return ("weather",) if method == "shifts" else size.factors
+
+
+def _shifts(slot: str) -> Iterator[JsonValue]:
+    """A shift to each value of a slot, as a user would write them who knows how the captions say such things."""
+    wordings = SLOTS[slot].wordings
+    for value, wording in wordings.items():
+        replaces: list[JsonValue] = [phrase for other in wordings if other != value for phrase in wordings[other].usual]
+        yield {"phrase": wording.usual[0], "factor": "weather", "value": value, "replaces": replaces}
 
 
 def profile_text(planned: Sequence[Planned]) -> str:
@@ -74,34 +111,36 @@ def profile_text(planned: Sequence[Planned]) -> str:
 
 def merged(
     measured: Sequence[JobResults],
+    method: str,
     factors: Sequence[str],
     command: str,
     models: Sequence[Sequence[str]],
     seconds: float,
-) -> list[Answer]:
-    """The jobs' results as one answer per method. A cell with too few images has an effect but no interval."""
-    found: dict[str, list[FoundCell]] = {}
-    for results in measured:
-        for result in results.results:
-            cells = found.setdefault(f"contrafact {result.method}", [])
-            cells += [_found(result.model, effect) for effect in result.cells]
+) -> Answer:
+    """The jobs' results of one method as its answer. A cell with too few images has an effect but no interval.
+
+    Cells of other factors than those asked for (`lance-r` and `corruptions` name values of *other*) are left out.
+    """
     first = measured[0]
-    return [
-        Answer(
-            method=method,
-            command=command,
-            models=[name for names in models for name in names],
-            factors=list(factors),
-            spent=Spent(
-                seconds=round(seconds, 1),
-                source_images=first.sources - first.sources_failed,
-                counterfactuals=next(f.accepted.count for f in first.funnels if method.endswith(f" {f.method}")),
-                network_evaluations=next(c.evaluations for c in first.costs if method.endswith(f" {c.method}")),
-            ),
-            cells=cells,
-        )
-        for method, cells in found.items()
-    ]
+    return Answer(
+        method=f"contrafact {method}",
+        command=command,
+        models=[name for names in models for name in names],
+        factors=list(factors),
+        spent=Spent(
+            seconds=round(seconds, 1),
+            source_images=first.sources - first.sources_failed,
+            counterfactuals=next(f.accepted.count for f in first.funnels if f.method == method),
+            network_evaluations=next(c.evaluations for c in first.costs if c.method == method),
+        ),
+        cells=[
+            _found(result.model, effect)
+            for results in measured
+            for result in results.results
+            for effect in result.cells
+            if result.method == method and effect.cell.factor in factors
+        ],
+    )
 
 
 def _found(model: str, effect: CellEffect) -> FoundCell:
@@ -117,56 +156,3 @@ def _found(model: str, effect: CellEffect) -> FoundCell:
         provisional=finding and effect.provisional,
         images=effect.sources,
     )
-
-
-@contextlib.contextmanager
-def _embedded(profile: Path) -> Iterator[str]:
-    """The URL of an embedded system in a process of its own, which ends with the block."""
-    place = ["--directory", str((YARDSTICK / "contrafact").resolve()), "--profile", str(profile.resolve())]
-    command = [sys.executable, "-m", "embedded", "--port", "0", *place]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()  # "Contrafact answers at URL and keeps everything in DIRECTORY"
-            if " answers at " not in line:
-                raise RuntimeError("the embedded system did not start; its message is above")
-            yield line.split(" answers at ")[1].split()[0]
-        finally:
-            process.terminate()
-
-
-def _job(client: Client, folder: Path, size: Size, models: list[str]) -> JobDetail:
-    """Run one job to its end. What an interrupted run had rendered is recorded, and found again."""
-    parameters = {
-        "factors": list(size.factors),
-        "counterfactuals_per_image": size.counterfactuals,
-        "same_seed": True,  # one null arm for all counterfactuals of an image under the same edges
-    }
-    spec = JobSpec(task=TASK, methods=[MethodChoice(name="dillema", parameters=parameters)], models=models)
-    archive = YARDSTICK / f"{folder.name}.tar"
-    with tarfile.open(archive, "w") as tar:
-        for path in sorted(folder.glob("*.png")):
-            tar.add(path, path.name)
-    for abandoned in client.jobs().jobs:
-        if abandoned.state == "running":
-            client.cancel(abandoned.id)
-    job = client.create_from_archive(spec, archive, (folder / "manifest.csv").read_bytes())
-    shown = -1
-    while (job := client.job(job.id)).state == "running":
-        if (per_cent := int(100 * job.progress.fraction)) >= shown + 5:
-            print(f"job of {len(models)} models: {per_cent} %", file=sys.stderr, flush=True)
-            shown = per_cent
-        time.sleep(WAIT_SECONDS)
-    return job
-
-
-def _results(client: Client, job: JobDetail) -> JobResults:
-    measured = client.results(job.id, {}, limit=1).metrics
-    if job.state != "done" or measured is None:
-        raise RuntimeError(f"job {job.id} ended as {job.state} without results: {job.failure}")
-    return measured
-
-
-def _seconds(jobs: Sequence[JobDetail]) -> float:
-    """From the start of each job to its end, added up; stops in between count too."""
-    return sum((job.finished_at - job.created_at).total_seconds() for job in jobs if job.finished_at is not None)
