@@ -100,12 +100,13 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
     roles: dict[str, Weights | None] = {
         "caption": profile.caption.weights,
         "language": profile.language.weights,
+        "language adapter": profile.language.adapter,
         "diffusion": profile.diffusion.base,
         "segmenter": profile.diffusion.segmenter,
         "scorer": profile.evaluator.scorer,
-        **{f"control {kind}": weights for kind, weights in profile.diffusion.controlnets.items()},
         "text embedder": profile.evaluator.text_embedder,
         "masked words": profile.language.masked_words,
+        **{f"control {kind}": weights for kind, weights in profile.diffusion.controlnets.items()},
     }
     return ProfileView(
         name=profile.profile.name,
@@ -118,7 +119,6 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
     )
 
 
-def _parameters(name: str, given: dict[str, Any]) -> dict[str, Any]:
 def _check_needs(name: str, profile: Profile) -> None:
     """Raise InvalidInput where the profile has no weights of a kind that the method needs."""
     there = {"text_embedder": profile.evaluator.text_embedder, "masked_words": profile.language.masked_words}
@@ -131,6 +131,7 @@ def _check_needs(name: str, profile: Profile) -> None:
             )
 
 
+def _parameters(name: str, given: dict[str, Any]) -> dict[str, Any]:
     if name not in METHODS:
         raise InvalidInput(f"there is no method {name!r}; there are {', '.join(METHODS)}")
     try:

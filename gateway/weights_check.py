@@ -15,10 +15,10 @@ from shared.weights import Server, Weights, digest_folder
 def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]]:
     """What each service must have loaded under a profile."""
     diffusion = [profile.diffusion.base, *profile.diffusion.controlnets.values(), profile.diffusion.segmenter]
-    evaluator = profile.evaluator
+    language, evaluator = profile.language, profile.evaluator
     sources: Mapping[ServiceName, Sequence[Weights | Server | None]] = {
         "caption_service": [profile.caption.weights, profile.caption.server],
-        "llm_service": [profile.language.weights, profile.language.server],
+        "llm_service": [language.weights, language.adapter, language.server, language.masked_words],
         "diffusion_service": diffusion,
         "evaluator_service": [evaluator.scorer, evaluator.text_embedder, *evaluator.models_under_test.values()],
     }

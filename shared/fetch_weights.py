@@ -46,8 +46,10 @@ class Wanted:
 def wanted_by(profile: Profile, servers: bool = False) -> list[Wanted]:
     """What the services load from the Hub under this profile; with `servers`, also what the profile's servers serve."""
     diffusion, evaluator = profile.diffusion, profile.evaluator
-    single = [profile.caption.weights, profile.language.weights, *diffusion.controlnets.values(), diffusion.segmenter]
-    single += [evaluator.scorer, *evaluator.models_under_test.values()]
+    language = profile.language
+    single = [profile.caption.weights, language.weights, language.adapter, language.masked_words]
+    single += [*diffusion.controlnets.values(), diffusion.segmenter, evaluator.scorer, evaluator.text_embedder]
+    single += evaluator.models_under_test.values()
     found = [*_of_pipeline(diffusion.base)]
     for weights in single:
         if weights is not None and weights.hub:

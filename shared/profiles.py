@@ -50,6 +50,16 @@ class Caption(Section):
         return self
 
 
+class Adapter(Weights):
+    """`[language.adapter]`: a LoRA adapter (peft's layout) over `[language.weights]`, as `train_perturber` makes them.
+
+    `merged` adds it to the weights on loading, so that it costs nothing afterwards; false keeps it beside them, so that
+    weights in half precision are not rounded again.
+    """
+
+    merged: bool = True
+
+
 class Language(Section):
     """`[language]`: `transformers` loads `weights` in process, `openai` and `tgi` ask a `server`.
 
@@ -58,12 +68,16 @@ class Language(Section):
 
     engine: Literal["transformers", "openai", "tgi"]
     weights: Weights | None = None
+    adapter: Adapter | None = None
     server: Server | None = None
     max_batch: MaxBatch = 8
+    masked_words: Weights | None = None
 
     @model_validator(mode="after")
     def _source(self) -> Self:
         _check_source(self.engine, self.weights, self.server, remote=self.engine != "transformers")
+        if self.adapter is not None and self.weights is None:
+            raise ValueError(f"engine {self.engine!r} loads no adapter; let the server load it, and drop `adapter`")
         return self
 
 
@@ -71,7 +85,6 @@ class Diffusion(Section):
     """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions.
 
     `keep_labels` are the segmenter's labels that must stay. `scheduler` overrides the weights' own class.
-    masked_words: Weights | None = None
     """
 
     base: Weights
@@ -126,6 +139,7 @@ class Evaluator(Section):
     """
 
     scorer: Weights
+    text_embedder: Weights | None = None
     models_under_test: dict[str, ModelUnderTest] = Field(default_factory=dict)
     endpoints: dict[str, ModelEndpoint] = Field(default_factory=dict)
     max_batch: MaxBatch = 16
@@ -145,7 +159,6 @@ class Defaults(Section):
 
 class Profile(Section):
     """A whole profile. `methods` holds default parameters, which each method checks against its own schema.
-    text_embedder: Weights | None = None
 
     `thresholds` are per check and factor, with the key `default` for factors not listed; they belong to the scorer's
     weights, so they live beside them. `text_thresholds` are the same of the text checks and belong to the text
@@ -161,6 +174,7 @@ class Profile(Section):
     defaults: Defaults
     methods: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
+    text_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
     calibration: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -177,7 +191,6 @@ class Profile(Section):
         return self
 
     def threshold(self, check: str, factor: str) -> float:
-    text_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
         """The threshold of a check for a factor. Raises KeyError for a check that the profile does not know."""
         values = self.thresholds[check]
         return values.get(factor, values["default"])
