@@ -8,19 +8,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 
-from gateway import operator_commands, printing
-from gateway.client import Client, Unreachable
+from gateway import export_command, operator_commands, printing
+from gateway.client import Client
+from gateway.command_line import URL, JobId, Json, Key, Url, connected, messages
 from gateway.job_files import gather, look_ahead, pair, parameters, spec_of
-from shared.problems import NotReady, Problem, validation_sentence
 from shared.schemas.jobs import JobDetail
 
 app = typer.Typer(
@@ -29,13 +27,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-messages = Console(stderr=True)
-
-Url = Annotated[str, typer.Option(envvar="CONTRAFACT_URL", help="the gateway")]
-Key = Annotated[str, typer.Option(envvar="CONTRAFACT_API_KEY", help="API key, where the gateway asks for one")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for machines")]
-JobId = Annotated[str, typer.Argument(help="a job's id", metavar="JOB")]
-URL = "http://127.0.0.1:8000"
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -90,7 +81,7 @@ def submit(
     api_key: Key = "",
 ) -> None:
     """Start a job and print its id."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         chosen = parameters(parameter or [], method or [], lambda: client.methods().methods)
         tested = [] if no_models else model
         known = (
@@ -117,7 +108,7 @@ def submit(
 @app.command("list")
 def list_jobs(limit: int = 20, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List the newest jobs."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         page = client.jobs(limit)
         _out(page.model_dump_json() if as_json else printing.jobs(page))
 
@@ -131,7 +122,7 @@ def status(
     api_key: Key = "",
 ) -> None:
     """Show where a job stands."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         detail = client.job(job)
         detail = _follow(client, detail) if wait else detail
         _out(detail.model_dump_json() if as_json else printing.job(detail))
@@ -142,7 +133,7 @@ def status(
 @app.command()
 def findings(job: JobId, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """Print what breaks the models under test, as a table and in sentences."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         if as_json:
             metrics = client.results(job, {}, limit=1).metrics
             print("null" if metrics is None else metrics.model_dump_json())
@@ -162,7 +153,7 @@ def results(
     api_key: Key = "",
 ) -> None:
     """Print the counterfactuals; with --json, one JSON object a line."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         filters = dict(pair(text) for text in where or [])
         views = client.counterfactuals(job, filters)
         if as_json:
@@ -180,7 +171,7 @@ def report(
     api_key: Key = "",
 ) -> None:
     """Save the report, one HTML page that needs nothing else, and print its path."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         page = client.report(job)
     if str(out) == "-":
         sys.stdout.buffer.write(page)
@@ -193,14 +184,14 @@ def report(
 @app.command()
 def cancel(job: JobId, url: Url = URL, api_key: Key = "") -> None:
     """Stop a running job; what is done stays."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         messages.print(f"job {client.cancel(job).id} is cancelled")
 
 
 @app.command()
 def retry(job: JobId, url: Url = URL, api_key: Key = "") -> None:
     """Take up a job's failed and cancelled images again; what is done stays."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         waiting = client.retry(job).progress.images.waiting
         messages.print(f"job {job} is running again; {waiting} source images wait")
 
@@ -208,7 +199,7 @@ def retry(job: JobId, url: Url = URL, api_key: Key = "") -> None:
 @app.command()
 def delete(job: JobId, url: Url = URL, api_key: Key = "") -> None:
     """Delete a job with its results and report."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         client.delete(job)
         messages.print(f"job {job} is deleted")
 
@@ -216,7 +207,7 @@ def delete(job: JobId, url: Url = URL, api_key: Key = "") -> None:
 @app.command()
 def methods(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List the methods and their parameters."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         reply = client.methods()
         _out(reply.model_dump_json() if as_json else printing.methods(reply))
 
@@ -224,28 +215,9 @@ def methods(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
 @app.command()
 def models(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List the models under test."""
-    with _client(url, api_key) as client:
+    with connected(url, api_key) as client:
         listing = client.models_when_ready()
         _out(listing.model_dump_json() if as_json else printing.models(listing))
-
-
-@contextmanager
-def _client(url: str, api_key: str) -> Iterator[Client]:
-    """A client whose problems end the command with a sentence and an exit code."""
-    client = Client(url, api_key or None)
-    try:
-        yield client
-    except ValidationError as error:
-        messages.print(f"error: {validation_sentence(error.errors())}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error
-    except ValueError as error:
-        messages.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error
-    except Problem as problem:
-        messages.print(f"error: {problem.detail}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(4 if isinstance(problem, Unreachable | NotReady) else 3) from problem
-    finally:
-        client.close()
 
 
 def _follow(client: Client, detail: JobDetail) -> JobDetail:
@@ -278,6 +250,7 @@ def _out(shown: object) -> None:
 
 
 app.add_typer(operator_commands.keys, name="keys")
+app.command()(export_command.export)
 app.command()(operator_commands.doctor)
 app.command()(operator_commands.replay)
 main: Callable[[], None] = app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -131,6 +131,21 @@ class Client:
     def report(self, job: str) -> bytes:
         """The report as one HTML page."""
         return self._send(self._http.build_request("GET", f"/jobs/{job}/report")).content
+
+    def export(self, job: str, query: Sequence[tuple[str, str]], out: IO[bytes]) -> None:
+        """Write the job's export to a file as it arrives. What arrived before a problem is no archive."""
+        asked = self._http.build_request("GET", f"/jobs/{job}/export", params=list(query))
+        try:
+            reply = self._http.send(asked, stream=True)
+            try:
+                if not reply.is_success:
+                    raise from_reply(reply.status_code, reply.read(), reply.headers.get("Retry-After"))
+                for piece in reply.iter_bytes():
+                    out.write(piece)
+            finally:
+                reply.close()
+        except httpx.TransportError as error:
+            raise Unreachable(f"the connection to {self._http.base_url} broke off: {error!r}") from error
 
     def image(self, digest: str) -> bytes:
         """An image as PNG."""

@@ -18,6 +18,7 @@ from shared.schemas.jobs import CounterfactualDetail, ResultsPage
 from shared.schemas.results import JobResults
 
 Text = Annotated[str, Field(max_length=200)]
+Verdict = Literal["accepted", "rejected", "any"]
 _ORDER = (Counterfactual.position, Counterfactual.method, Counterfactual.ordinal)
 
 
@@ -29,7 +30,7 @@ class Filters(Contract):
     value: Annotated[Text | None, Field(description="the value that the edit changed to")] = None
     from_value: Annotated[Text | None, Field(alias="from", description="the value that the edit changed")] = None
     label: Annotated[Text | None, Field(alias="class", description="ground truth of the source image")] = None
-    verdict: Literal["accepted", "rejected"] | None = None
+    verdict: Verdict | None = None
     check: Annotated[Text | None, Field(description="the check that refused")] = None
     flipped: Annotated[bool | None, Field(description="the prediction changed (of `model`, else of any)")] = None
     model: Annotated[Text | None, Field(description="a model under test that saw it")] = None
@@ -85,10 +86,11 @@ def _find(session: Session, owner: str, job_id: str, counterfactual_id: str) -> 
 
 def _filtered(job_id: str, filters: Filters) -> Select[Counterfactual]:
     edits = select(Counterfactual).where(Counterfactual.job_id == job_id, Counterfactual.arm == "edit")
-    return edits.where(*_conditions(filters))
+    return edits.where(*conditions(filters))
 
 
-def _conditions(filters: Filters) -> list[ColumnElement[bool]]:
+def conditions(filters: Filters) -> list[ColumnElement[bool]]:
+    """What the filters ask of a counterfactual's row."""
     columns = {
         Counterfactual.method: filters.method,
         Counterfactual.factor: filters.factor,
@@ -97,7 +99,7 @@ def _conditions(filters: Filters) -> list[ColumnElement[bool]]:
         Counterfactual.check: filters.check,
     }
     conditions = [column == wanted for column, wanted in columns.items() if wanted is not None]
-    if filters.verdict is not None:
+    if filters.verdict not in (None, "any"):
         conditions.append(Counterfactual.accepted.is_(filters.verdict == "accepted"))
     if filters.label is not None:
         labelled = select(SourceImage.id).where(SourceImage.ground_truth == filters.label)

@@ -3,7 +3,8 @@
     file or member ──decode, under limits──► canonical PNG in the object store ──► SourceFile(digest, label)
                    └─ cannot be used ──────► SourceFile(failure), a failed source image; the others go on
 
-Labels come from the manifest, else from the class folders of an archive, else there are none.
+Labels come from the manifest, else from the class folders of an archive, else there are none. Of an archive that
+Contrafact exported, the originals are the source images, and its manifest has their labels.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Protocol
 
+from pydantic import ValidationError
+
 from gateway.archives import MAX_NAME_CHARACTERS, ArchiveLimits, Member, is_archive, members
+from gateway.export.records import NOTE_NAME, ORIGINALS, ExportNote
 from gateway.manifests import MANIFEST_NAMES, folder_labels, match_labels, parse_manifest
 from shared.characters import visible
 from shared.images import canonical
@@ -110,12 +114,16 @@ def take_in(
     if archives and len(files) > 1:
         raise InvalidInput(f"{archives[0].name!r} is an archive; send it alone, or send images only")
     inner_manifests: list[Member] = []
+    notes: list[str] = []
     if archives:
         limit = ArchiveLimits(limits.images + len(MANIFEST_NAMES), limits.image_bytes, limits.archive_bytes)
-        incoming = _split_manifests(members(archives[0].content, limit), inner_manifests)
+        incoming = _split_manifests(members(archives[0].content, limit), inner_manifests, notes)
     else:
         incoming = (_read_one(file, limits) for file in files)
     taken = [_take_one(member, store, limits) for member in incoming]
+    taken = [source for source in taken if _is_source(source.name, notes)]  # the note may come last
+    if notes and not taken:
+        raise InvalidInput("this export holds no originals; export the job with its originals to test them again")
     if len(taken) > limits.images:
         raise TooLarge(f"{len(taken):,} images are more than the {limits.images:,} of one job; send several jobs")
     _refuse_if_unusable(taken)
@@ -146,12 +154,34 @@ def relabel(
     return mapped
 
 
-def _split_manifests(incoming: Iterable[Member], manifests: list[Member]) -> Iterator[Member]:
+def _split_manifests(incoming: Iterable[Member], manifests: list[Member], notes: list[str]) -> Iterator[Member]:
+    """What may be images. `notes` becomes the folder of an export's originals, where the archive is an export."""
     for member in incoming:
-        if member.name.rpartition("/")[2].lower() in MANIFEST_NAMES:
+        name = member.name.rpartition("/")[2]
+        if name.lower() in MANIFEST_NAMES:
             manifests.append(member)
-        else:
+        elif name == NOTE_NAME and not notes and _is_export(member):
+            notes.append(member.name.removesuffix(NOTE_NAME) + ORIGINALS)
+        elif _is_source(member.name, notes):
             yield member
+
+
+def _is_source(name: str, notes: Sequence[str]) -> bool:
+    return not notes or name.startswith(notes[0])
+
+
+def _is_export(member: Member) -> bool:
+    """Whether it is the note that Contrafact lays into its exports. Raises InvalidInput where these hold no files."""
+    try:
+        note = ExportNote.model_validate_json(member.data or b"")
+    except ValidationError:
+        return False
+    if note.format == "huggingface":
+        raise InvalidInput(
+            "this is an export for Hugging Face datasets, with its images inside parquet files; "
+            "export the job as folders, coco or fiftyone to send its images again"
+        )
+    return True
 
 
 def _read_one(file: NamedFile, limits: IntakeLimits) -> Member:

@@ -21,7 +21,8 @@ PROMISED = {
     "POST /jobs", "GET /jobs", "GET /jobs/{job}", "GET /jobs/{job}/plan",
     "POST /jobs/{job}/cancel", "POST /jobs/{job}/retry", "DELETE /jobs/{job}",
     "GET /jobs/{job}/results", "GET /jobs/{job}/results/{counterfactual}", "GET /jobs/{job}/events",
-    "GET /jobs/{job}/failure-points", "GET /jobs/{job}/report", "PUT /images/{digest}", "GET /images/{digest}", "HEAD /images/{digest}",
+    "GET /jobs/{job}/failure-points", "GET /jobs/{job}/report", "GET /jobs/{job}/export",
+    "PUT /images/{digest}", "GET /images/{digest}", "HEAD /images/{digest}",
     "GET /methods", "GET /models", "GET /profiles", "GET /healthz", "GET /readyz",
 }  # fmt: skip
 

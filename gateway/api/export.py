@@ -1,0 +1,55 @@
+"""`/jobs/{job}/export`: images, labels and provenance as one streamed archive."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from gateway.api.requests import Gateway, JobId, Owner, problems
+from gateway.export.job import open_export
+from gateway.export.records import FormatName
+from gateway.export.selection import Selection
+
+router = APIRouter(tags=["results"])
+TAR = "application/x-tar"
+
+
+class ExportQuery(Selection):
+    """Which images, and as what."""
+
+    format: Annotated[FormatName, Field(description="layout of the archive")] = "folders"
+
+
+@router.get(
+    "/jobs/{job}/export",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {TAR: {"schema": {"type": "string", "format": "binary"}}}, "description": "the archive"},
+        304: {"description": "you have it already"},
+        **problems(s404="no such job", s409="the job is running"),
+    },
+)
+def export_job(
+    job: JobId,
+    gateway: Gateway,
+    owner: Owner,
+    query: Annotated[ExportQuery, Query()],
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Originals, accepted counterfactuals and their null arms with labels, scores and predictions, as a tar.
+
+    Formats: class folders, Hugging Face datasets (parquet), COCO, FiftyOne. `POST /jobs` reads all but parquet again.
+    """
+    export = open_export(gateway.sessions, owner, job, query.format, query)
+    headers = {
+        "ETag": f'"{export.tag}"',
+        "Cache-Control": "private, no-cache",
+        "Content-Disposition": f'attachment; filename="{export.file_name}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    if if_none_match is not None and f'"{export.tag}"' in if_none_match:
+        return Response(status_code=304, headers=headers)
+    return StreamingResponse(export.chunks(gateway.sessions, gateway.store), media_type=TAR, headers=headers)

@@ -1,0 +1,52 @@
+"""Format `coco`: files, and `annotations.json` in COCO's layout; a class is a category, said of the whole image.
+
+Each labelled image has one annotation without a box (its `area` is the image's). `file_name` counts from the
+archive's root; all provenance is under the image's key `contrafact`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.export.archive import member_of, waiting
+from gateway.export.files import Exporting, image_files, json_bytes
+from gateway.export.records import ExportedImage
+
+
+def coco(export: Exporting) -> Iterator[bytes]:
+    """The archive, piece by piece."""
+    categories = [{"id": n, "name": name, "supercategory": ""} for n, name in enumerate(export.note.classes, start=1)]
+    numbers = {str(category["name"]): category["id"] for category in categories}
+    with waiting() as images, waiting() as annotations:
+        info = {"description": f"Contrafact job {export.note.job}: {export.note.task}", "version": "1.0"}
+        images.write(b'{"info": ' + json_bytes(info) + b', "licenses": [], "categories": ')
+        images.write(json_bytes(categories) + b',\n"images": [')
+        annotations.write(b'],\n"annotations": [')
+        counts = {"images": 0, "annotations": 0}
+
+        def listed(image: ExportedImage, path: str) -> None:
+            counts["images"] += 1
+            number = counts["images"]
+            entry = {
+                "id": number,
+                "file_name": path,
+                "width": image.width,
+                "height": image.height,
+                "contrafact": image.model_dump(mode="json"),
+            }
+            images.write((b",\n" if number > 1 else b"\n") + json_bytes(entry))
+            if image.label is None:
+                return
+            counts["annotations"] += 1
+            annotation = {
+                "id": counts["annotations"],
+                "image_id": number,
+                "category_id": numbers[image.label],
+                "area": image.width * image.height,
+                "iscrowd": 0,
+            }
+            annotations.write((b",\n" if counts["annotations"] > 1 else b"\n") + json_bytes(annotation))
+
+        yield from image_files(export, listed)
+        annotations.write(b"]}\n")
+        yield from member_of("annotations.json", images, annotations)

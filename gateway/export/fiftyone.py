@@ -1,0 +1,216 @@
+"""Format `fiftyone`: files, and FiftyOne's own serialised dataset (`metadata.json`, `samples.json`), grouped.
+
+A group is one counterfactual with its original and its null arm, in slices of these names, so that the app shows the
+three beside each other; an original of which nothing was chosen is a group of its own. Samples of one source share
+`source`. The schema is that of FiftyOne 1.0, which later versions bring up to date as they import it:
+`fiftyone.Dataset.from_dir(folder, dataset_type=fiftyone.types.FiftyOneDataset)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import IO, Any
+
+from gateway.export.archive import member_of, waiting
+from gateway.export.files import Exporting, image_files, json_bytes
+from gateway.export.names import safe_name
+from gateway.export.records import ARMS, ExportedImage
+from shared.seeds import derive_id
+
+VERSION = "1.0.0"
+_FIELDS = "fiftyone.core.fields."
+_LABEL = "fiftyone.core.labels.Classification"
+_TEXTS = (
+    "source", "arm", "source_name", "method", "factor", "from_value", "to_value", "caption", "new_caption", "verdict",
+    "check", "reason", "lineage_digest",
+)  # fmt: skip
+_NUMBERS = ("position", "ordinal", "seed")
+
+
+def fiftyone(export: Exporting) -> Iterator[bytes]:
+    """The archive, piece by piece."""
+    models = _prediction_fields(export.note.models)
+    seen: list[tuple[ExportedImage, str]] = []  # of one source image
+    with waiting() as samples, waiting() as metadata:
+        samples.write(b'{"samples": [')
+        comma = _Comma(samples)
+
+        def listed(image: ExportedImage, path: str) -> None:
+            if seen and seen[0][0].group != image.group:
+                comma.write_all(_samples(seen, models))
+                seen.clear()
+            seen.append((image, path))
+
+        yield from image_files(export, listed)
+        comma.write_all(_samples(seen, models))
+        samples.write(b"]}\n")
+        yield from member_of("samples.json", samples)
+        metadata.write(json_bytes(_metadata(export, models), indent=1) + b"\n")
+        yield from member_of("metadata.json", metadata)
+
+
+def _prediction_fields(models: list[str]) -> dict[str, str]:
+    """A field for each model under test; FiftyOne's names are letters, digits and underscores."""
+    fields: dict[str, str] = {}
+    for number, model in enumerate(models):
+        field = "predicted_" + re.sub(r"[^a-z0-9]+", "_", model.lower())
+        fields[model] = f"{field}_{number}" if field in fields.values() else field
+    return fields
+
+
+class _Comma:
+    """Writes the entries of a JSON list one after another."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._first = file, True
+
+    def write_all(self, entries: Iterator[dict[str, Any]]) -> None:
+        for entry in entries:
+            self._file.write((b"\n" if self._first else b",\n") + json_bytes(entry))
+            self._first = False
+
+
+def _samples(seen: list[tuple[ExportedImage, str]], models: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """The samples of one source image, group by group."""
+    by_id = {image.id: (image, path) for image, path in seen}
+    original = next((pair for pair in seen if pair[0].arm == "original"), None)
+    edits = [pair for pair in seen if pair[0].arm == "counterfactual"]
+    groups = [[original, by_id.get(edit[0].null_id or ""), edit] for edit in edits]
+    if not edits:  # without counterfactuals their null arms stand alone
+        groups = [[original, pair] for pair in seen if pair[0].arm == "null_arm"] or [[original]]
+    for group in groups:
+        members = [pair for pair in group if pair is not None]
+        number = _object_id("group", members[-1][0].id)
+        for image, path in members:
+            yield _sample(image, path, number, models)
+
+
+def _sample(image: ExportedImage, path: str, group: dict[str, str], models: dict[str, str]) -> dict[str, Any]:
+    said = image.model_dump(mode="json")
+    own = _object_id("sample", group["$oid"], image.id)
+    predictions = {models[prediction.model]: prediction for prediction in image.predictions}
+    truth = None if image.label is None else _classification(own, "ground_truth", image.label, None)
+    return {
+        "_id": own,
+        "_media_type": "image",
+        "_rand": int(own["$oid"][:8], 16) / 2**32,
+        "filepath": path,
+        "tags": [image.arm, *([image.verdict] if image.verdict else [])],
+        "metadata": None,
+        "group": {"_id": group, "_cls": "Group", "name": image.arm},
+        "ground_truth": truth,
+        **{
+            field: _classification(own, field, said_by.predicted, said_by.probability)
+            for field, said_by in predictions.items()
+        },
+        **{name: said[name] or None for name in _TEXTS if name != "source"},
+        **{name: said[name] for name in _NUMBERS},
+        "source": image.group,
+        "scores": image.scores,
+    }
+
+
+def _classification(sample: dict[str, str], field: str, label: str, confidence: float | None) -> dict[str, Any]:
+    return {
+        "_id": _object_id(sample["$oid"], field),
+        "_cls": "Classification",
+        "tags": [],
+        "label": label,
+        "confidence": confidence,
+        "logits": None,
+    }
+
+
+def _object_id(*parts: str) -> dict[str, str]:
+    return {"$oid": derive_id("fiftyone", *parts)[:24]}
+
+
+def _metadata(export: Exporting, models: dict[str, str]) -> dict[str, Any]:
+    """FiftyOne's description of the dataset and its fields."""
+    note = export.note
+    return {
+        "name": f"contrafact-{safe_name(note.job)}",
+        "version": VERSION,
+        "media_type": "group",
+        "group_field": "group",
+        "group_media_types": dict.fromkeys(ARMS, "image"),
+        "default_group_slice": "original",
+        "tags": ["contrafact"],
+        "info": note.model_dump(mode="json"),
+        "classes": {},
+        "default_classes": note.classes,
+        "mask_targets": {},
+        "default_mask_targets": {},
+        "skeletons": {},
+        "sample_fields": _fields(models),
+        "frame_fields": [],
+        "saved_views": [],
+        "workspaces": [],
+        "annotation_runs": {},
+        "brain_methods": {},
+        "evaluations": {},
+        "runs": {},
+    }
+
+
+def _fields(models: dict[str, str]) -> list[dict[str, Any]]:
+    number = [_field("_id", "ObjectIdField", name="id")]
+    tags = _field("tags", "ListField", subfield="StringField")
+    label = [
+        *number,
+        tags,
+        _field("label", "StringField"),
+        _field("confidence", "FloatField"),
+        _field("logits", "VectorField"),
+    ]
+    file = [_field("size_bytes", "IntField"), _field("mime_type", "StringField")]
+    return [
+        *number,
+        _field("filepath", "StringField"),
+        tags,
+        _field("metadata", "EmbeddedDocumentField", document="fiftyone.core.metadata.Metadata", fields=file),
+        _field("created_at", "DateTimeField", read_only=True),
+        _field("last_modified_at", "DateTimeField", read_only=True),
+        _field(
+            "group",
+            "EmbeddedDocumentField",
+            document="fiftyone.core.groups.Group",
+            fields=[*number, _field("name", "StringField")],
+        ),
+        _field("ground_truth", "EmbeddedDocumentField", document=_LABEL, fields=label),
+        *(
+            _field(
+                field, "EmbeddedDocumentField", document=_LABEL, fields=label, description=f"model under test {name}"
+            )
+            for name, field in models.items()
+        ),
+        *(_field(name, "StringField") for name in _TEXTS),
+        *(_field(name, "IntField") for name in _NUMBERS),
+        _field("scores", "DictField"),
+    ]
+
+
+def _field(
+    stored: str,
+    kind: str,
+    *,
+    name: str | None = None,
+    subfield: str | None = None,
+    document: str | None = None,
+    fields: list[dict[str, Any]] | None = None,
+    description: str | None = None,
+    read_only: bool = False,
+) -> dict[str, Any]:
+    """A field of the samples in FiftyOne's schema; `stored` is its name in the database."""
+    return {
+        "name": name or stored,
+        "ftype": _FIELDS + kind,
+        "subfield": None if subfield is None else _FIELDS + subfield,
+        "embedded_doc_type": document,
+        "db_field": stored,
+        "fields": fields or [],
+        "description": description,
+        "info": None,
+        "read_only": read_only,
+    }

@@ -1,0 +1,62 @@
+"""An export whose images are files: what the formats `folders`, `coco` and `fiftyone` have in common.
+
+contrafact.json                       what this is
+original/CLASS/000012-NAME.png        null_arm/CLASS/000012-METHOD-004.png    counterfactual/CLASS/000012-METHOD-000.png
+manifest.jsonl                        labels of the originals, as `POST /jobs` reads them
+provenance.jsonl                      everything known of each image, a line each
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gateway.export.archive import member, member_of, waiting
+from gateway.export.names import safe_name
+from gateway.export.records import NOTE_NAME, ExportedImage, ExportNote
+
+
+@dataclass(frozen=True, slots=True)
+class Exporting:
+    """One export under way: what it says of itself, a folder for each label, the images, and how to read one (PNG)."""
+
+    note: ExportNote
+    folders: Mapping[str | None, str]
+    images: Iterator[ExportedImage]
+    read: Callable[[str], bytes]
+
+    def path(self, image: ExportedImage) -> str:
+        """Where the image lies in the archive."""
+        if image.arm == "original":
+            stem = image.source_name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
+            name = f"{image.position:06}-{safe_name(stem)}"
+        else:
+            name = f"{image.position:06}-{safe_name(image.method)}-{image.ordinal:03}"
+        return f"{image.arm}/{self.folders[image.label]}/{name}.png"
+
+
+def note_member(export: Exporting) -> Iterator[bytes]:
+    """`contrafact.json`: first in every archive."""
+    return member(NOTE_NAME, json_bytes(export.note.model_dump(mode="json"), indent=1) + b"\n")
+
+
+def image_files(export: Exporting, listed: Callable[[ExportedImage, str], None]) -> Iterator[bytes]:
+    """The archive but for the format's own tables: `listed` hears of every image and its path, in order."""
+    yield from note_member(export)
+    with waiting() as manifest, waiting() as provenance:
+        for image in export.images:
+            path = export.path(image)
+            yield from member(path, export.read(image.image))
+            if image.arm == "original":
+                manifest.write(json_bytes({"file": path, "label": image.label}) + b"\n")
+            provenance.write(json_bytes({"file": path, **image.model_dump(mode="json")}) + b"\n")
+            listed(image, path)
+        if manifest.tell():
+            yield from member_of("manifest.jsonl", manifest)
+        yield from member_of("provenance.jsonl", provenance)
+
+
+def json_bytes(value: object, indent: int | None = None) -> bytes:
+    """JSON as UTF-8 on one line, unless indented."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent).encode()

@@ -1,0 +1,113 @@
+"""Format `huggingface`: `data/test-NNNNN.parquet` with the images inside, and a dataset card.
+
+`datasets.load_dataset(folder)["test"]` shows images and class names, because the parquet schema carries the library's
+own description of the columns. A row is one image; those of one source image share `group`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gateway.export.archive import member, member_of
+from gateway.export.files import Exporting, note_member
+from gateway.export.records import ExportedImage
+
+GROUP_BYTES = 16 * 1024**2  # of images that are held in memory
+SHARD_BYTES = 256 * 1024**2
+
+_TEXT = {"dtype": "string", "_type": "Value"}
+_PREDICTION = {
+    "model": "string", "predicted": "string", "probability": "float64",
+    "ground_truth_probability": "float64", "rank": "int64", "flipped": "bool",
+}  # fmt: skip
+_CHANGE = dict.fromkeys(("factor", "from_phrase", "to_phrase", "from_value", "to_value"), "string")
+_SCORE = {"name": "string", "value": "float64"}
+_VALUES = {
+    "arm": "string", "id": "string", "group": "string", "null_id": "string", "position": "int64",
+    "source_name": "string", "digest": "string", "method": "string", "ordinal": "int64", "seed": "int64",
+    "factor": "string", "from_value": "string", "to_value": "string", "caption": "string", "new_caption": "string",
+    "verdict": "string", "check": "string", "reason": "string", "lineage_digest": "string",
+}  # fmt: skip
+_LISTS = {"changes": _CHANGE, "scores": _SCORE, "predictions": _PREDICTION}
+_ARROW = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
+
+
+def huggingface(export: Exporting) -> Iterator[bytes]:
+    """The archive, piece by piece; a shard of up to 256 MB waits in a temporary file."""
+    yield from note_member(export)
+    yield from member("README.md", _card(export).encode())
+    schema = _schema(export.note.classes)
+    rows = _row_groups(export)
+    shard, group = 0, next(rows, None)
+    while group is not None or shard == 0:
+        with tempfile.TemporaryFile() as file:
+            with pq.ParquetWriter(file, schema) as writer:
+                while group is not None and file.tell() < SHARD_BYTES:
+                    writer.write_table(pa.Table.from_pylist(group, schema))
+                    group = next(rows, None)
+            yield from member_of(f"data/test-{shard:05}.parquet", file)
+        shard += 1
+
+
+def _row_groups(export: Exporting) -> Iterator[list[dict[str, Any]]]:
+    classes = {name: number for number, name in enumerate(export.note.classes)}
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for image in export.images:
+        png = export.read(image.image)
+        size += len(png)
+        rows.append(_row(image, export.path(image), png, classes))
+        if size >= GROUP_BYTES:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
+
+
+def _row(image: ExportedImage, path: str, png: bytes, classes: dict[str, int]) -> dict[str, Any]:
+    said = image.model_dump(mode="json")
+    return {
+        **{name: said[name] for name in _VALUES if name != "digest"},
+        "digest": image.image,
+        "image": {"bytes": png, "path": path.rpartition("/")[2]},
+        "label": None if image.label is None else classes[image.label],
+        "scores": [{"name": name, "value": value} for name, value in sorted(image.scores.items())],
+        "changes": said["changes"],
+        "predictions": said["predictions"],
+    }
+
+
+def _schema(classes: list[str]) -> pa.Schema:
+    """Columns for Arrow, and the same for `datasets` (its Features, as JSON) in the schema's metadata."""
+    fields = [pa.field("image", pa.struct({"bytes": pa.binary(), "path": pa.string()})), pa.field("label", pa.int64())]
+    features: dict[str, Any] = {"image": {"_type": "Image"}, "label": {"names": classes, "_type": "ClassLabel"}}
+    for name, kind in _VALUES.items():
+        fields.append(pa.field(name, _ARROW[kind]))
+        features[name] = {**_TEXT, "dtype": kind}
+    for name, inner in _LISTS.items():
+        fields.append(pa.field(name, pa.list_(pa.struct({key: _ARROW[kind] for key, kind in inner.items()}))))
+        features[name] = {"feature": {key: {**_TEXT, "dtype": k} for key, k in inner.items()}, "_type": "List"}
+    return pa.schema(fields, metadata={"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def _card(export: Exporting) -> str:
+    return f"""---
+task_categories: [image-classification]
+configs:
+- config_name: default
+  data_files:
+  - split: test
+    path: data/test-*.parquet
+---
+# Counterfactual test images
+
+Made by Contrafact, job {export.note.job}. `arm` says what an image is: an original, a counterfactual, or a null arm
+(the same editor and seed, nothing changed). Images of one source share `group`; `contrafact.json` says how they were
+made.
+"""

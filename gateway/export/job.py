@@ -1,0 +1,90 @@
+"""The export of one job: what the caller may see is checked first, then the archive flows, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from gateway import jobs
+from gateway.database import Sessions, reading
+from gateway.export.archive import END
+from gateway.export.coco import coco
+from gateway.export.fiftyone import fiftyone
+from gateway.export.files import Exporting
+from gateway.export.folders import folders
+from gateway.export.huggingface import huggingface
+from gateway.export.names import class_folders
+from gateway.export.records import ExportNote, FormatName
+from gateway.export.selection import Selection, exported_images
+from gateway.tables import Job, Report, SourceImage
+from shared import __version__
+from shared.problems import Conflict
+from shared.schemas.jobs import MethodChoice
+from shared.schemas.results import JobResults
+from shared.seeds import derive_digest
+from shared.storage import ObjectStore, image_key
+
+FORMATS: dict[FormatName, Callable[[Exporting], Iterator[bytes]]] = {
+    "folders": folders,
+    "huggingface": huggingface,
+    "coco": coco,
+    "fiftyone": fiftyone,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export that may be had: its file name, a tag that changes with its content, and what it says of itself."""
+
+    file_name: str
+    tag: str
+    note: ExportNote
+    selection: Selection
+
+    def chunks(self, sessions: Sessions, store: ObjectStore) -> Iterator[bytes]:
+        """The archive (tar). Raises what database and store raise, and NotFound when the job is deleted meanwhile."""
+        export = Exporting(
+            note=self.note,
+            folders=class_folders(self.note.classes),
+            images=exported_images(sessions, self.note.job, self.selection),
+            read=lambda digest: store.get(image_key(digest)),
+        )
+        yield from FORMATS[self.note.format](export)
+        yield END
+
+
+def open_export(sessions: Sessions, owner: str, job_id: str, format_name: FormatName, selection: Selection) -> Export:
+    """The export of the owner's job. Raises NotFound, and Conflict while the job runs."""
+    with reading(sessions) as session:
+        job = jobs.find(session, owner, job_id)
+        if job.state == "running":
+            raise Conflict("the job is running; export it when it is done, or cancel it first")
+        report = session.get(Report, job_id)
+        labels = session.scalars(
+            select(SourceImage.ground_truth)
+            .where(SourceImage.job_id == job_id, SourceImage.ground_truth.is_not(None))
+            .distinct()
+            .order_by(SourceImage.ground_truth)
+        ).all()
+    made = JobResults.model_validate(report.metrics).made if report else None
+    note = ExportNote(
+        format=format_name,
+        job=job.id,
+        task=job.task,
+        methods=[MethodChoice.model_validate(method) for method in job.methods],
+        models=job.models,
+        classes=list(dict.fromkeys([*job.classes, *(label for label in labels if label is not None)])),
+        profile=job.profile,
+        seed=job.seed,
+        filters=selection.model_dump(mode="json", exclude_defaults=True, by_alias=True),
+        services=made.services if made else {},
+        versions=made.versions if made else {},
+    )
+    return Export(f"contrafact-{job_id}-{format_name}.tar", _tag(job, note), note, selection)
+
+
+def _tag(job: Job, note: ExportNote) -> str:
+    """What happens to a job counts its events on, so equal tags promise equal archives."""
+    return derive_digest("export", __version__, job.events, str(job.finished_at), note.model_dump_json()).hex()

@@ -1,0 +1,83 @@
+"""What an export says of itself and of each image: the same words in every format."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from shared.schemas.base import Contract
+from shared.schemas.jobs import ChangeView, MethodChoice
+
+Arm = Literal["original", "null_arm", "counterfactual"]  # tables take "null" for a missing value
+ARMS: tuple[Arm, ...] = ("original", "null_arm", "counterfactual")
+FormatName = Literal["folders", "huggingface", "coco", "fiftyone"]
+
+NOTE_NAME = "contrafact.json"
+ORIGINALS = "original/"
+
+
+class ExportedPrediction(Contract):
+    """What one model under test said of the image; probabilities in 0 … 1, `rank` 1 is correct, as in the results."""
+
+    model: str
+    predicted: str
+    probability: float
+    ground_truth_probability: float | None
+    rank: int | None
+    flipped: bool | None
+
+
+class ExportedImage(Contract):
+    """One image with its provenance. Of originals all that speaks of an edit is empty, of null arms all but the seed.
+
+    `group` is the id of the source image, equal for an original and everything made of it; `null_id` names the null arm
+    of a counterfactual; `lineage_digest` is the SHA-256 of the lineage (prompts, replies, parameters) that
+    `GET /jobs/{job}/results/{id}` shows.
+    """
+
+    id: str
+    group: str
+    arm: Arm
+    position: int
+    source_name: str
+    label: str | None
+    image: Annotated[str, Field(description="digest of the canonical pixels")]
+    width: int
+    height: int
+    method: str = ""
+    ordinal: int = 0
+    null_id: str | None = None
+    seed: int | None = None
+    factor: str | None = None
+    from_value: str | None = None
+    to_value: str | None = None
+    changes: list[ChangeView] = Field(default_factory=list)
+    caption: str = ""
+    new_caption: str = ""
+    verdict: Literal["accepted", "rejected"] | None = None
+    check: str = ""
+    reason: str = ""
+    scores: dict[str, float] = Field(default_factory=dict)
+    lineage_digest: str = ""
+    predictions: list[ExportedPrediction] = Field(default_factory=list)
+
+
+class ExportNote(Contract):
+    """`contrafact.json` of an archive: what it is, of which job, chosen how, and made by what.
+
+    `POST /jobs` knows an export by it: what lies under `original/` is taken, with the labels of `manifest.jsonl`.
+    """
+
+    contrafact_export: Literal[1] = 1
+    format: FormatName
+    job: str
+    task: str
+    methods: list[MethodChoice]
+    models: list[str]
+    classes: list[str]
+    profile: str
+    seed: int
+    filters: dict[str, JsonValue]
+    services: dict[str, JsonValue]
+    versions: dict[str, str]

@@ -1,0 +1,172 @@
+"""Which images of a job: originals, the counterfactuals that filters let through, and their null arms, page by page.
+
+No session is open between pages, so that a slow reader holds nothing up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gateway.counterfactuals import Filters, Verdict, conditions
+from gateway.database import Sessions, reading
+from gateway.export.records import ARMS, Arm, ExportedImage, ExportedPrediction
+from gateway.tables import Counterfactual, Image, Job, Prediction, SourceImage
+from shared.problems import NotFound
+from shared.schemas.jobs import ChangeView
+
+SOURCES_PER_PAGE = 50
+
+
+class Selection(Filters):
+    """The filters of the results; without `verdict` accepted counterfactuals only. `arm`: which images are taken."""
+
+    verdict: Annotated[Verdict | None, Field(description="accepted, rejected or any")] = "accepted"
+    arm: Annotated[
+        list[Arm], Field(description="which images: original, null_arm, counterfactual; default: all", max_length=3)
+    ] = Field(default_factory=list)
+
+
+class _Chosen(NamedTuple):
+    """A source image with its counterfactuals and null arms."""
+
+    source: SourceImage
+    made: list[Counterfactual]
+
+
+def exported_images(sessions: Sessions, job_id: str, selection: Selection) -> Iterator[ExportedImage]:
+    """Every image once, by source position; of one source the original, then by method null arms and counterfactuals.
+
+    Originals are all source images (of the class, if one is asked for). Raises NotFound when the job goes meanwhile.
+    """
+    after: int | None = -1
+    while after is not None:
+        with reading(sessions) as session:
+            if session.get(Job, job_id) is None:
+                raise NotFound(f"job {job_id} was deleted while it was read")
+            page, after = _page(session, job_id, selection, after)
+            records = _records(session, page, set(selection.arm or ARMS))
+        yield from records
+
+
+def _page(session: Session, job_id: str, selection: Selection, after: int) -> tuple[list[_Chosen], int | None]:
+    """The sources after a position with what was made of them, and the last position; None when there are no more."""
+    wanted = select(SourceImage).where(
+        SourceImage.job_id == job_id, SourceImage.position > after, SourceImage.digest.is_not(None)
+    )
+    if selection.label is not None:
+        wanted = wanted.where(SourceImage.ground_truth == selection.label)
+    sources = session.scalars(wanted.order_by(SourceImage.position).limit(SOURCES_PER_PAGE)).all()
+    ids = [source.id for source in sources]
+    rendered = select(Counterfactual).where(
+        Counterfactual.source_image_id.in_(ids), Counterfactual.image_digest.is_not(None)
+    )
+    edits = session.scalars(rendered.where(Counterfactual.arm == "edit", *conditions(selection))).all()
+    shared = {(edit.source_image_id, edit.method, edit.null_ordinal) for edit in edits}
+    nulls = session.scalars(rendered.where(Counterfactual.arm == "null")).all()
+    made: dict[str, list[Counterfactual]] = defaultdict(list)
+    for row in [*edits, *(null for null in nulls if (null.source_image_id, null.method, null.ordinal) in shared)]:
+        made[row.source_image_id].append(row)
+    page = [
+        _Chosen(source, sorted(made[source.id], key=lambda row: (row.method, row.arm == "edit", row.ordinal)))
+        for source in sources
+    ]
+    return page, sources[-1].position if len(sources) == SOURCES_PER_PAGE else None
+
+
+def _records(session: Session, page: Sequence[_Chosen], arms: set[Arm]) -> list[ExportedImage]:
+    digests = {source.digest for source, _ in page} | {row.image_digest for _, made in page for row in made}
+    sizes = {
+        image.digest: (image.width, image.height)
+        for image in session.scalars(select(Image).where(Image.digest.in_(digests)))
+    }
+    said = _predictions(session, [source.id for source, _ in page])
+    records = []
+    for source, made in page:
+        nulls = {(row.method, row.ordinal): row.id for row in made if row.arm == "null"}
+        if "original" in arms:
+            records.append(_original(source, sizes, said[source.id]))
+        for row in made:
+            if ("null_arm" if row.arm == "null" else "counterfactual") in arms:
+                null_id = None if row.null_ordinal is None else nulls.get((row.method, row.null_ordinal))
+                records.append(_counterfactual(source, row, null_id, sizes, said[row.id]))
+    return records
+
+
+def _original(source: SourceImage, sizes: dict[str, tuple[int, int]], said: list[ExportedPrediction]) -> ExportedImage:
+    digest = source.digest or ""
+    return ExportedImage(
+        id=source.id,
+        group=source.id,
+        arm="original",
+        position=source.position,
+        source_name=source.file_name,
+        label=source.ground_truth,
+        image=digest,
+        width=sizes[digest][0],
+        height=sizes[digest][1],
+        predictions=said,
+    )
+
+
+def _counterfactual(
+    source: SourceImage,
+    row: Counterfactual,
+    null_id: str | None,
+    sizes: dict[str, tuple[int, int]],
+    said: list[ExportedPrediction],
+) -> ExportedImage:
+    digest, edited = row.image_digest or "", row.arm == "edit"
+    lineage = json.dumps(row.lineage, sort_keys=True, separators=(",", ":"))
+    return ExportedImage(
+        id=row.id,
+        group=source.id,
+        arm="counterfactual" if edited else "null_arm",
+        position=source.position,
+        source_name=source.file_name,
+        label=source.ground_truth,
+        image=digest,
+        width=sizes[digest][0],
+        height=sizes[digest][1],
+        method=row.method,
+        ordinal=row.ordinal,
+        null_id=null_id,
+        seed=row.seed,
+        factor=row.factor,
+        from_value=row.from_value,
+        to_value=row.to_value,
+        changes=[ChangeView.model_validate(change) for change in row.changes],
+        caption=row.caption,
+        new_caption=row.new_caption,
+        verdict=("accepted" if row.accepted else "rejected") if edited else None,
+        check=row.check,
+        reason=row.reason,
+        scores=row.scores,
+        lineage_digest=hashlib.sha256(lineage.encode()).hexdigest() if row.lineage else "",
+        predictions=said,
+    )
+
+
+def _predictions(session: Session, sources: Sequence[str]) -> dict[str, list[ExportedPrediction]]:
+    """By id of the image that was seen, in the order of the models' names."""
+    said: dict[str, list[ExportedPrediction]] = defaultdict(list)
+    found = select(Prediction).where(Prediction.source_image_id.in_(sources)).order_by(Prediction.model)
+    for row in session.scalars(found):
+        said[row.counterfactual_id or row.source_image_id].append(
+            ExportedPrediction(
+                model=row.model,
+                predicted=row.predicted,
+                probability=row.probability,
+                ground_truth_probability=row.ground_truth_probability,
+                rank=row.rank,
+                flipped=row.flipped,
+            )
+        )
+    return said
