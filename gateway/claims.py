@@ -9,6 +9,8 @@
     job            running ──(no unfinished image)── claim_analysis, finish ──► done; its errors count like an image's
                    running ──cancel_job──► cancelled, and its unfinished images with it
                    done, failed, cancelled ──retry_job──► running
+                   done, failed, cancelled ──predict_again──► running, and its images that are done to pending, for
+                                                              predictions of models under test that were added
 
 Every claim is one statement; every write after it is guarded by the lease's token, so a late or doubled worker
 changes nothing. Leases run on the database's clock. The functions take a session and never commit.
@@ -37,6 +39,8 @@ MAX_DOUBLINGS = 6  # from 5 seconds to 5 minutes: with 20 lost leases more than 
 _PENDING: ColumnElement[str] = literal_column("'pending'")
 _LEASED: ColumnElement[str] = literal_column("'leased'")
 _RUNNING: ColumnElement[str] = literal_column("'running'")
+
+_FRESH: dict[str, Any] = {"failure": "", "attempts": 0, "lost_leases": 0, "not_before": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,8 @@ def finish(session: Session, lease: Lease) -> bool:
     done: dict[str, Any] = {"state": "done", "failure": ""}
     if lease.table is Job:
         done["finished_at"] = utc_now()
+    else:
+        done["generated"] = True
     return _give_up(session, lease, done)
 
 
@@ -255,7 +261,7 @@ def retry_job(session: Session, job_id: str) -> int | None:
             SourceImage.state.in_(["failed", "cancelled"]),
             SourceImage.digest.is_not(None),
         )
-        .values(state="pending", updated_at=utc_now(), **fresh)
+        .values(state="pending", updated_at=utc_now(), **_FRESH)
         .returning(SourceImage.id)
         .execution_options(synchronize_session=False)
     ).all()
@@ -263,13 +269,41 @@ def retry_job(session: Session, job_id: str) -> int | None:
     job = session.scalar(
         update(Job)
         .where(Job.id == job_id, or_(over, true() if images else false()))
-        .values(state="running", finished_at=None, lease_token=None, lease_expires_at=None, **fresh)
+        .values(state="running", finished_at=None, lease_token=None, lease_expires_at=None, **_FRESH)
         .returning(Job.id)
         .execution_options(synchronize_session=False)
     )
     if job is None:
         return None
     add_event(session, job_id, "job", {"state": "running", "retried": len(images)})
+    return len(images)
+
+
+def predict_again(session: Session, job_id: str) -> int | None:
+    """Take up the images of a job that is over whose counterfactuals are there, for predictions that are not.
+
+    Returns their number; None, and nothing changed, while the job runs. Images that failed or were cancelled before
+    there were counterfactuals stay what they are. Images before the job, as in `cancel_job`.
+    """
+    if session.scalar(select(Job.state).where(Job.id == job_id)) == "running":
+        return None
+    images = session.scalars(
+        update(SourceImage)
+        .where(SourceImage.job_id == job_id, SourceImage.generated, SourceImage.lease_token.is_(None))
+        .values(state="pending", updated_at=utc_now(), **_FRESH)
+        .returning(SourceImage.id)
+        .execution_options(synchronize_session=False)
+    ).all()
+    job = session.scalar(
+        update(Job)
+        .where(Job.id == job_id, Job.state != _RUNNING)
+        .values(state="running", finished_at=None, lease_token=None, lease_expires_at=None, **_FRESH)
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    )
+    if job is None:
+        return None
+    add_event(session, job_id, "job", {"state": "running", "predicted_again": len(images)})
     return len(images)
 
 

@@ -12,7 +12,7 @@ def open_store(settings: Settings) -> ObjectStore:
     """The store of `settings.object_store`. Raises ValueError for a form that it does not know."""
     kind, _, name = settings.object_store.partition(":")
     if kind == "directory" and name:
-        return DirectoryStore(Path(name))
+        return DirectoryStore(Path(name), settings.gateway_url)
     if kind == "s3" and name:
         secret = settings.s3_secret_key.get_secret_value()
         return S3Store(settings.s3_endpoint, name, settings.s3_access_key, secret, settings.s3_secure)

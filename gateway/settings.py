@@ -34,6 +34,8 @@ class Settings(BaseSettings):
     llm_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8002"
     diffusion_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8003"
     evaluator_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8004"
+    gateway_url: str = "http://127.0.0.1:8000"
+    """Where the evaluator reaches this gateway for uploaded models, if the object store is a directory."""
     service_deadline_seconds: Annotated[float, Field(gt=0)] = 600.0
     """Deadline of one call of a model service; a service drops a request whose deadline has passed."""
     service_wait_seconds: Annotated[float, Field(ge=0)] = 120.0
@@ -55,6 +57,10 @@ class Settings(BaseSettings):
     max_image_bytes: int = 20 * 1024**2
     max_image_pixels: int = 40_000_000
     max_images_per_job: int = 100_000
+    max_model_bytes: int = 1024**3
+    """One upload of a model under test, packed and unpacked. A gateway takes in one at a time, in memory."""
+    max_models_per_owner: Annotated[int, Field(ge=0)] = 50
+    """Uploaded models under test that one owner may keep."""
 
     lease_seconds: Annotated[float, Field(gt=0)] = 60.0
     lease_renewal_seconds: Annotated[float, Field(gt=0)] = 15.0

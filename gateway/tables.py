@@ -60,6 +60,7 @@ class Table(DeclarativeBase):
         datetime: UtcDateTime,
         dict[str, Any]: _Json,
         dict[str, float]: _Json,
+        dict[str, str]: _Json,
         list[str]: _Json,
         list[dict[str, Any]]: _Json,
         JobState: String(16),
@@ -166,6 +167,8 @@ class Upload(Table):
 class Job(Leased, Table):
     """One request. `methods` is a list of {"name", "parameters"}; `spec` is the request's spec as it was accepted.
 
+    `uploaded_models` are those of `models` that their owner uploaded, with the digests that they had when chosen.
+
     A job is leased for its analysis, once all its source images are finished; `done` means that its report exists.
     `request_id` names the HTTP request that made the job, in the log lines of everything that works on it.
     `events` counts the job's event rows: taking the next number locks the job's row, so that numbers become visible
@@ -189,6 +192,7 @@ class Job(Leased, Table):
     classes: Mapped[list[str]] = mapped_column(default=list)
     methods: Mapped[list[dict[str, Any]]]
     models: Mapped[list[str]] = mapped_column(default=list)
+    uploaded_models: Mapped[dict[str, str]] = mapped_column(default=dict)
     profile: Mapped[str] = mapped_column(String(200))
     seed: Mapped[int] = mapped_column(BigInteger, default=0)
     spec: Mapped[dict[str, Any]] = mapped_column(default=dict)
@@ -209,6 +213,8 @@ class Job(Leased, Table):
 
 class SourceImage(Leased, Table):
     """An image of the user's test set in a job, and the state row of the work on it (see `gateway.claims`).
+
+    Once `generated`, its counterfactuals are there; work on it again is for the predictions that are not.
 
     `digest` is None only where the file could not be read as an image: such a row is `failed` from the start.
     """
@@ -241,6 +247,7 @@ class SourceImage(Leased, Table):
     digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     file_name: Mapped[str] = mapped_column(Text, default="")
     ground_truth: Mapped[str | None] = mapped_column(Text)
+    generated: Mapped[bool] = mapped_column(default=False)
     state: Mapped[SourceImageState] = mapped_column(default="pending")
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
 
@@ -314,6 +321,28 @@ class Prediction(Table):
     rank: Mapped[int | None]
     flipped: Mapped[bool | None]
     top: Mapped[list[dict[str, Any]]]
+
+
+class ModelUnderTest(Table):
+    """A model under test that its owner uploaded; the package is in the object store under `shared.storage.model_key`.
+
+    `digest` is the package's SHA-256, `classes` are the names of its outputs. The row is written when all is there.
+    """
+
+    __tablename__ = "models_under_test"
+    __table_args__ = (UniqueConstraint("owner_id", "name"), Index("ix_models_under_test_digest", "owner_id", "digest"))
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(100))
+    digest: Mapped[str] = mapped_column(String(64))
+    format: Mapped[str] = mapped_column(String(20))
+    task: Mapped[str] = mapped_column(String(20))
+    classes: Mapped[list[str]]
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    licence: Mapped[str] = mapped_column(String(200), default="")
+    description: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class RecordedCall(Table):

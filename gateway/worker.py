@@ -45,6 +45,7 @@ from shared.profiles import load_profile
 from shared.storage import ObjectStore
 
 MAX_PAUSE_SECONDS = 300.0
+LINK_GRACE_SECONDS = 60.0
 DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)
 
 logger = logging.getLogger("contrafact.worker")
@@ -143,10 +144,16 @@ class Worker:
             self._check(lease)
 
         services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check, work.digest)
-        result = image_step.call(work, services, shelf)
+        result = image_step.call(work, services, shelf, self._link)
         with self._sessions.begin() as session:
             if not image_step.apply(session, lease, work, result):
                 raise LeaseLost(lease.id)
+
+    def _link(self, key: str) -> str:
+        """A URL of an object for as long as a call may take, waiting for a busy service included."""
+        settings = self._settings
+        seconds = settings.service_deadline_seconds + settings.service_wait_seconds + LINK_GRACE_SECONDS
+        return self._store.link(key, round(seconds))
 
     def _analyse(self, lease: Lease) -> None:
         infos = [self._services.info(service) for service in SERVICES]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import io
 import os
 import re
+import secrets
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 import urllib3
 from minio import Minio
@@ -22,7 +26,11 @@ from shared.problems import DependencyFailed
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 _INCOMING = ".incoming"  # no key starts with a dot
+_SECRET = ".link-secret"
+_PIECE_BYTES = 1024**2
+_PART_BYTES = 16 * 1024**2
 _ABANDONED_SECONDS = 24 * 3600.0
+LINK_PATH = "/stored/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,14 @@ class ObjectStore(Protocol):
         """The bytes of `key`. Raises ObjectMissing."""
         ...
 
+    def put_file(self, key: str, file: IO[bytes]) -> None:
+        """Store what an open file holds from its beginning, as `put` does; it need not fit the memory."""
+        ...
+
+    def link(self, key: str, seconds: int) -> str:
+        """A URL at which whoever has it can GET the object, for so long; of this object and no other."""
+        ...
+
     def exists(self, key: str) -> bool:
         """Whether an object has this key."""
         ...
@@ -67,6 +83,11 @@ def image_key(digest: str) -> str:
     return f"images/{digest[:2]}/{digest}.png"
 
 
+def model_key(digest: str, model_id: str) -> str:
+    """The key of an uploaded model under test: its package's digest, and the id of its row, so that none is shared."""
+    return f"models/{digest[:2]}/{digest}-{model_id}.tar"
+
+
 def check_key(key: str) -> str:
     """`key` itself if it is a relative path of plain names; raises ValueError, so that no key escapes a directory."""
     if not _KEY.fullmatch(key) or len(key) > 512:
@@ -75,10 +96,14 @@ def check_key(key: str) -> str:
 
 
 class DirectoryStore:
-    """Objects as files under one directory; a put is a rename, so a crash leaves the old object or the new one."""
+    """Objects as files under one directory; a put is a rename, so a crash leaves the old object or the new one.
 
-    def __init__(self, root: Path) -> None:
+    Links are signed with a secret that lies in the directory; the gateway at `url` serves them (`gateway.api.stored`).
+    """
+
+    def __init__(self, root: Path, url: str = "http://127.0.0.1:8000") -> None:
         self._root = root
+        self._url = url.rstrip("/")
         self._incoming = root / _INCOMING
         self._incoming.mkdir(parents=True, exist_ok=True)
         for path in self._incoming.iterdir():  # left by processes that died while writing
@@ -88,13 +113,18 @@ class DirectoryStore:
 
     def put(self, key: str, data: bytes) -> None:
         """Write beside, flush to disk, rename into place."""
+        self.put_file(key, io.BytesIO(data))
+
+    def put_file(self, key: str, file: IO[bytes]) -> None:
+        """The same, piece by piece."""
         target = self._path(key)
         incoming = self._incoming / uuid.uuid4().hex
+        file.seek(0)
         try:
-            with incoming.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            with incoming.open("wb") as written:
+                shutil.copyfileobj(file, written, _PIECE_BYTES)
+                written.flush()
+                os.fsync(written.fileno())
             target.parent.mkdir(parents=True, exist_ok=True)
             incoming.replace(target)
             _sync_directory(target.parent)
@@ -108,6 +138,20 @@ class DirectoryStore:
             return self._path(key).read_bytes()
         except FileNotFoundError:
             raise ObjectMissing(key) from None
+
+    def link(self, key: str, seconds: int) -> str:
+        """A URL of the gateway with an expiry and a signature over key and expiry."""
+        expires = int(time.time()) + seconds
+        return f"{self._url}{LINK_PATH}{check_key(key)}?expires={expires}&signature={self._signature(key, expires)}"
+
+    def linked(self, key: str, expires: int, signature: str) -> Path:
+        """The file that a link is of. Raises PermissionError for a link that is none, or has expired, ObjectMissing."""
+        if not hmac.compare_digest(self._signature(key, expires), signature) or expires < time.time():
+            raise PermissionError("this link is not valid, or not any more")
+        path = self._path(key)
+        if not path.is_file():
+            raise ObjectMissing(key)
+        return path
 
     def exists(self, key: str) -> bool:
         """Whether the file is there."""
@@ -127,6 +171,22 @@ class DirectoryStore:
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
+
+    def _signature(self, key: str, expires: int) -> str:
+        return hmac.new(self._secret(), f"{expires}/{key}".encode(), hashlib.sha256).hexdigest()
+
+    def _secret(self) -> bytes:
+        """Random bytes that every process over this directory finds; made by the first that needs them."""
+        path = self._root / _SECRET
+        if not path.is_file():
+            made = self._incoming / uuid.uuid4().hex
+            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(32))
+            with suppress(FileExistsError):  # another process was faster
+                os.link(made, path)
+            made.unlink()
+        return path.read_bytes()
 
 
 class S3Store:
@@ -148,6 +208,18 @@ class S3Store:
         """One PUT; S3 makes it all or nothing."""
         with _translated():
             self._client.put_object(self._bucket, check_key(key), io.BytesIO(data), len(data))
+
+    def put_file(self, key: str, file: IO[bytes]) -> None:
+        """One PUT, or several parts of one."""
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        with _translated():
+            self._client.put_object(self._bucket, check_key(key), file, size, part_size=_PART_BYTES)
+
+    def link(self, key: str, seconds: int) -> str:
+        """A presigned GET."""
+        with _translated():
+            return str(self._client.presigned_get_object(self._bucket, check_key(key), timedelta(seconds=seconds)))
 
     def get(self, key: str) -> bytes:
         """One GET, read to the end."""
