@@ -37,7 +37,7 @@ FOLDER = WEIGHTS / "language"
 TITLE = "tinyworld's language model"
 ABOUT = (
     "LlamaForCausalLM that answers the questions of DILLEMA (which phrases may change, what could stand in their "
-    "place, the caption with changes made) and LANCE (edits of the caption, each of one thing) on tinyworld's captions. "
+    "place, the caption with changes made) and LANCE (edits of the caption, each of one thing) on its captions. "
     "Judged on scenes of a split never trained on, free-running under the JSON schema; `withheld` means never trained "
     "on. Each figure: right / asked (share, 95 % Wilson interval). `LANCE, FACTOR`: captions that say something of "
     "the factor, one question each; an edit is right when it changes one phrase of the factor to another value, in a "

@@ -1,0 +1,212 @@
+"""LANCE: which rows it gives, what is asked once, what words and images refuse. Pictures, vectors: arithmetic."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from gateway.database import Sessions
+from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
+from gateway.methods.lance import LANCE_FACTORS, LanceParameters, lance
+from gateway.model_services import SERVICES, ModelServices
+from gateway.outcomes import load_rows
+from gateway.tables import Counterfactual as Row
+from shared.images import encode
+from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.diffusion import EditReply, EditRequest
+from shared.schemas.evaluation import EmbedReply, EmbedRequest, EmbedTextsReply, EmbedTextsRequest
+from shared.schemas.language import GenerateReply, GenerateRequest
+from shared.storage import DirectoryStore
+from tests.integration.small_services import CAPTION, CLASSES, SmallServices, serve
+from tests.integration.work_site import Site
+
+SOURCE = SourceImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
+TASK = TaskDescription("name the vehicle", tuple(CLASSES))
+
+
+def claim(old: str, new: str, caption: str | None = None) -> dict[str, str]:
+    """An edit as the language model writes it; it keeps to what it says unless given another caption."""
+    return {
+        "from_phrase": old,
+        "from_value": old.split()[-1],
+        "to_phrase": new,
+        "to_value": new.split()[-1],
+        "caption": CAPTION.replace(old, new) if caption is None else caption,
+    }
+
+
+EDITS: dict[str, list[dict[str, str]]] = {
+    "subject": [claim("car", "bus")],
+    "background": [claim("on a street", "on a beach"), claim("on a street", "in a well-kept park")],
+    "adjective": [claim("red", "blue", CAPTION.replace("red", "blue").replace("sunny", "rainy"))],
+    "weather": [claim("sunny", "rainy"), claim("sunny", "rainy")],
+}
+
+
+class LanceServices(SmallServices):
+    """Edits by factor, and vectors that differ from one image or text to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.app.post("/v1/text-embeddings")(self._text_embeddings)
+
+    def _generate(self, request: GenerateRequest) -> GenerateReply:
+        self._called("generate")
+        asked = dict(line.split(": ", 1) for line in request.messages[-1].content.splitlines() if ": " in line)
+        value = {"edits": EDITS.get(asked["Factor"], [])[: int(asked["Edits"])]}
+        return GenerateReply(value=value, text=json.dumps(value), attempts=1, prompt_tokens=1, completion_tokens=1)
+
+    def _embeddings(self, request: EmbedRequest) -> EmbedReply:
+        self._called("embed")
+        return EmbedReply(
+            images=[vector(image.png) for image in request.images],
+            texts=[vector(text.encode()) for text in request.texts],
+            logit_scale=10.0,
+        )
+
+    def _text_embeddings(self, request: EmbedTextsRequest) -> EmbedTextsReply:
+        self._called("embed_texts")
+        return EmbedTextsReply(texts=[vector(text.encode()) for text in request.texts])
+
+
+def vector(content: bytes) -> list[float]:
+    drawn = np.random.default_rng(list(hashlib.sha256(content).digest())).normal(size=8)
+    return [float(value) for value in drawn / np.linalg.norm(drawn)]
+
+
+class Services(ModelServices):
+    """The plain clients, with a note of each request for edits, and a caption of one's own."""
+
+    said = CAPTION
+    asked: list[EditRequest]
+
+    def caption(self, request: CaptionRequest) -> CaptionReply:
+        return CaptionReply(captions=[self.said])
+
+    def edit(self, request: EditRequest) -> EditReply:
+        self.asked = [*getattr(self, "asked", []), request]
+        return super().edit(request)
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    with serve(LanceServices()) as url:
+        made = Services(dict.fromkeys(SERVICES, url))
+        yield made
+        made.close()
+
+
+def lance_of(services: Services, **parameters: Any) -> list[Counterfactual]:
+    anything = {"caption": {"default": -2.0}}
+    chosen = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything} | parameters
+    return list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
+
+
+def test_edits_are_rendered_under_all_fractions_in_one_request_and_the_best_is_kept(services: Services) -> None:
+    found = lance_of(services)
+    edits, nulls = [one for one in found if one.arm == "edit"], [one for one in found if one.arm == "null"]
+    first, second = services.asked
+    assert [edit.prompt for edit in first.edits] == [
+        CAPTION.replace("on a street", "on a beach"),
+        CAPTION.replace("sunny", "rainy"),
+        CAPTION.replace("on a street", "in a well-kept park"),
+    ], "the first edit of each factor, then the second ones"
+    assert (first.self_fractions, first.caption, first.steps) == ([0.4, 0.7], CAPTION, 4)
+    assert [edit.prompt for edit in second.edits] == [CAPTION], "null arms are asked together"
+    rendered = [one for one in edits if one.image is not None]
+    assert len(rendered) == 3
+    for one in rendered:
+        tried = one.lineage["sweep"]
+        assert [a["self_fraction"] for a in tried] == [0.4, 0.7]
+        assert one.scores["direction"] == max(a["scores"]["direction"] for a in tried)
+        assert {"likeness", "match", "caption", "direction", "class_words"} <= set(one.scores)
+        null = found[one.null_ordinal or 0]
+        assert null.lineage["self_fraction"] == one.lineage["self_fraction"]
+    assert second.self_fractions == sorted({one.lineage["self_fraction"] for one in rendered})
+    assert [one.ordinal for one in found] == list(range(len(found)))
+    assert len(nulls) == len(second.self_fractions)
+    assert rendered[0].lineage["evaluations"] == round((4 + 4) / 3) + 2 * 8
+
+
+def test_what_words_refuse_is_kept_with_its_reason_and_never_rendered(services: Services) -> None:
+    refused = {
+        (one.edit.changes[0].factor, one.verdict.check): one
+        for one in lance_of(services)
+        if one.edit and one.image is None
+    }
+    assert set(refused) == {("subject", "class words"), ("adjective", "word diff"), ("weather", "duplicate edit")}
+    assert "“sunny” → “rainy”" in refused["adjective", "word diff"].verdict.reason
+    assert all(one.null_ordinal is None and one.lineage["evaluations"] == 0 for one in refused.values())
+    assert all(one.lineage["exchanges"][0]["reply"] for one in refused.values())
+
+
+def test_factors_and_numbers_are_as_asked(services: Services) -> None:
+    found = lance_of(services, factors=["weather", "background", "weather"], counterfactuals_per_image=2)
+    factors = [one.edit.changes[0].factor for one in found if one.edit]
+    assert factors == ["weather", "background"]
+    assert len(lance_of(services, factors=["background"], edits_per_factor=1)) == 2
+    assert lance_of(services, factors=["domain", "object"]) == [], "a caption that says nothing of them"
+
+
+def test_many_edits_and_fractions_travel_in_several_messages(services: Services) -> None:
+    fractions = [0.1 * n for n in range(8)]
+    found = lance_of(services, self_fractions=fractions)
+    assert [len(request.edits) for request in services.asked] == [1, 1, 1, 1]
+    assert all(len(one.lineage["sweep"]) == 8 for one in found if one.image and one.arm == "edit")
+
+
+def test_no_edit_no_inversion(services: Services) -> None:
+    found = lance_of(services, factors=["adjective"])
+    assert [one.verdict.check for one in found] == ["word diff"]
+    assert not hasattr(services, "asked")
+
+
+def test_images_are_refused_by_the_thresholds_of_their_factor(services: Services) -> None:
+    limits = {"direction": {"default": -1.0, "weather": 2.0}, "caption": {"default": -2.0}}
+    found = lance_of(services, thresholds=limits)
+    said = {one.edit.changes[0].factor: one.verdict for one in found if one.edit and one.image is not None}
+    assert said["background"].accepted
+    assert (said["weather"].accepted, said["weather"].check) == (False, "direction")
+    strict = lance_of(services, thresholds={"caption": {"default": 2.0}})
+    assert {one.verdict.check for one in strict if one.edit and one.image} == {"caption"}
+
+
+def test_nearer_to_the_new_caption_is_asked_for_without_any_threshold(services: Services) -> None:
+    for one in lance_of(services, thresholds={}):
+        if one.edit and one.image is not None:
+            assert one.verdict.accepted == (one.scores["caption"] >= 0)
+
+
+def test_a_caption_that_does_not_name_the_class_is_begun_with_it(services: Services) -> None:
+    services.said = "Something on a street. It is a sunny day."
+    (one, *_) = lance_of(services, factors=["weather"])
+    assert one.lineage["caption"] == f"A photo of a car. {services.said}"
+    (one, *_) = lance_of(services, factors=["weather"], label_aware=False)
+    assert one.lineage["caption"] == services.said
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_gives_rows_that_are_counted(sessions: Sessions, tmp_path: Path) -> None:
+    small = LanceServices()
+    with serve(small) as url:
+        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        parameters = LanceParameters(steps=4, self_fractions=(0.4, 0.7)).model_dump(mode="json")
+        site.add_job(images=2, methods=[{"name": "lance", "parameters": parameters}])
+        site.worker().step()
+        assert site.state() == "done"
+        assert small.calls["generate"] == 2 * len(LANCE_FACTORS)
+        with sessions() as session:
+            rows = load_rows(session, "job")
+            values = set(session.scalars(select(Row.to_value).where(Row.arm == "edit", Row.image_digest.is_not(None))))
+        assert values <= {"beach", "rainy", "park"}
+        assert ("m1", "lance") in rows.models
+        for client in site.clients:
+            client.close()
