@@ -253,7 +253,6 @@ def retry_job(session: Session, job_id: str) -> int | None:
     Files that were no images stay failed. Returns the number of images, 0 when only the analysis is to be repeated;
     None, and nothing changed, when there is nothing to repeat. A worker that analyses the job now loses its lease.
     """
-    fresh = {"failure": "", "attempts": 0, "lost_leases": 0, "not_before": None}
     images = session.scalars(
         update(SourceImage)
         .where(
