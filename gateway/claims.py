@@ -21,9 +21,25 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, and_, case, exists, false, func, literal_column, or_, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    String,
+    and_,
+    bindparam,
+    case,
+    exists,
+    false,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.orm import Session, aliased
 
 from gateway.database import database_now
@@ -39,6 +55,9 @@ MAX_DOUBLINGS = 6  # from 5 seconds to 5 minutes: with 20 lost leases more than 
 _PENDING: ColumnElement[str] = literal_column("'pending'")
 _LEASED: ColumnElement[str] = literal_column("'leased'")
 _RUNNING: ColumnElement[str] = literal_column("'running'")
+
+_TOKEN, _SECONDS = "new_token", "new_seconds"
+_LEASE = {"lease_token": bindparam(_TOKEN, type_=String), "lease_expires_at": database_now(bindparam(_SECONDS))}
 
 _FRESH: dict[str, Any] = {"failure": "", "attempts": 0, "lost_leases": 0, "not_before": None}
 
@@ -56,62 +75,14 @@ class Lease:
 def claim(session: Session, seconds: float) -> Lease | None:
     """Lease the next source image, of the job with the fewest live leases; None when nothing is claimable now."""
     token = secrets.token_hex(16)
-    leased, candidate = aliased(SourceImage), aliased(SourceImage)
-    live_leases = (
-        select(func.count())
-        .where(leased.job_id == Job.id, leased.state == _LEASED, leased.lease_expires_at > database_now())
-        .scalar_subquery()
-    )
-    job_id = (
-        select(Job.id)
-        .where(Job.state == _RUNNING, exists().where(candidate.job_id == Job.id, _claimable(candidate)))
-        .order_by(live_leases, Job.created_at, Job.id)
-        .limit(1)
-        .scalar_subquery()
-    )
-    chosen = aliased(SourceImage)
-    image_id = (
-        select(chosen.id)
-        .where(chosen.job_id == job_id, _claimable(chosen))
-        .order_by(chosen.position)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-        .scalar_subquery()
-    )
-    row = session.execute(
-        update(SourceImage)
-        .where(SourceImage.id == image_id)
-        .values(state="leased", lease_token=token, lease_expires_at=database_now(seconds), not_before=None)
-        .returning(SourceImage.id, SourceImage.job_id)
-        .execution_options(synchronize_session=False)
-    ).one_or_none()
+    row = session.execute(_claiming_an_image(), {_TOKEN: token, _SECONDS: seconds}).one_or_none()
     return None if row is None else Lease(SourceImage, row.id, row.job_id, token)
 
 
 def claim_analysis(session: Session, seconds: float) -> Lease | None:
     """Lease a running job whose source images are all finished, for its analysis; None when there is none."""
     token = secrets.token_hex(16)
-    chosen, image = aliased(Job), aliased(SourceImage)
-    job_id = (
-        select(chosen.id)
-        .where(
-            chosen.state == _RUNNING,
-            chosen.lease_token.is_(None),
-            _due(chosen),
-            ~exists().where(image.job_id == chosen.id, _unfinished(image)),
-        )
-        .order_by(chosen.created_at, chosen.id)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-        .scalar_subquery()
-    )
-    row = session.execute(
-        update(Job)
-        .where(Job.id == job_id)
-        .values(lease_token=token, lease_expires_at=database_now(seconds), not_before=None)
-        .returning(Job.id)
-        .execution_options(synchronize_session=False)
-    ).one_or_none()
+    row = session.execute(_claiming_an_analysis(), {_TOKEN: token, _SECONDS: seconds}).one_or_none()
     return None if row is None else Lease(Job, row.id, row.id, token)
 
 
@@ -304,6 +275,65 @@ def predict_again(session: Session, job_id: str) -> int | None:
         return None
     add_event(session, job_id, "job", {"state": "running", "predicted_again": len(images)})
     return len(images)
+
+
+@cache
+def _claiming_an_image() -> Executable:
+    """Made once: to put the statement together takes longer than to run it."""
+    leased, candidate = aliased(SourceImage), aliased(SourceImage)
+    live_leases = (
+        select(func.count())
+        .where(leased.job_id == Job.id, leased.state == _LEASED, leased.lease_expires_at > database_now())
+        .scalar_subquery()
+    )
+    job_id = (
+        select(Job.id)
+        .where(Job.state == _RUNNING, exists().where(candidate.job_id == Job.id, _claimable(candidate)))
+        .order_by(live_leases, Job.created_at, Job.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    chosen = aliased(SourceImage)
+    image_id = (
+        select(chosen.id)
+        .where(chosen.job_id == job_id, _claimable(chosen))
+        .order_by(chosen.position)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    return (
+        update(SourceImage)
+        .where(SourceImage.id == image_id)
+        .values(state="leased", **_LEASE, not_before=None)
+        .returning(SourceImage.id, SourceImage.job_id)
+        .execution_options(synchronize_session=False)
+    )
+
+
+@cache
+def _claiming_an_analysis() -> Executable:
+    chosen, image = aliased(Job), aliased(SourceImage)
+    job_id = (
+        select(chosen.id)
+        .where(
+            chosen.state == _RUNNING,
+            chosen.lease_token.is_(None),
+            _due(chosen),
+            ~exists().where(image.job_id == chosen.id, _unfinished(image)),
+        )
+        .order_by(chosen.created_at, chosen.id)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    return (
+        update(Job)
+        .where(Job.id == job_id)
+        .values(**_LEASE, not_before=None)
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def _unfinished(image: Any) -> ColumnElement[bool]:

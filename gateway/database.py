@@ -10,7 +10,18 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, DateTime, Dialect, Engine, TypeDecorator, create_engine, event, func, select
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    DateTime,
+    Dialect,
+    Engine,
+    TypeDecorator,
+    create_engine,
+    event,
+    func,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.compiler import compiles
@@ -100,8 +111,8 @@ class database_now(GenericFunction[Any]):
     type = UtcDateTime()
     inherit_cache = True
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        super().__init__(float(seconds))
+    def __init__(self, seconds: float | BindParameter[float] = 0.0) -> None:
+        super().__init__(seconds if isinstance(seconds, BindParameter) else float(seconds))
 
 
 @compiles(database_now, "postgresql")
