@@ -16,12 +16,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from typing import Protocol
 
 import numpy as np
 
 from gateway.methods.checks import Scores, Thresholds, Vector
-from gateway.methods.counterfactual import Change, Edit, Services, SourceImage, TaskDescription, Verdict
-from shared.schemas.evaluation import EmbedTextsRequest
+from gateway.methods.counterfactual import Change, Edit, SourceImage, TaskDescription, Verdict
+from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
 
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 _STOP_WORD = re.compile(r"(?i)a|an|and|at|by|for|from|in|is|it|its|of|on|or|the|there|this|to|with")
@@ -64,6 +65,11 @@ def stems(text: str) -> list[str]:
 def content_stems(text: str) -> set[str]:
     """Stems of the words that carry meaning: no articles, prepositions or forms of "be"."""
     return {stem(word) for word in _WORD.findall(text) if not _STOP_WORD.fullmatch(word)}
+
+
+def content_words(text: str) -> list[tuple[int, int]]:
+    """Where the words that carry meaning begin and end in a text."""
+    return [match.span() for match in _WORD.finditer(text) if not _STOP_WORD.fullmatch(match[0])]
 
 
 def names_class(text: str, label: str) -> bool:
@@ -127,8 +133,14 @@ def check_caption(
     return _check_protected(new_caption, caption)
 
 
+class TextEmbedder(Protocol):
+    """The one service that `check_texts` asks."""
+
+    def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply: ...
+
+
 def check_texts(
-    services: Services, source: SourceImage, task: TaskDescription, edits: Sequence[Edit], thresholds: Thresholds
+    services: TextEmbedder, source: SourceImage, task: TaskDescription, edits: Sequence[Edit], thresholds: Thresholds
 ) -> list[tuple[Verdict, Scores]]:
     """Verdict and scores of each proposed edit of one source image; no edit is rendered for this.
 
@@ -224,7 +236,7 @@ def _brought_in(old: str, new: str) -> Iterator[str]:
             yield " ".join(those[start:end])
 
 
-def _embedded(services: Services, asked: Sequence[Sequence[_Comparison]], labels: set[str]) -> dict[str, Vector]:
+def _embedded(services: TextEmbedder, asked: Sequence[Sequence[_Comparison]], labels: set[str]) -> dict[str, Vector]:
     """Embeddings of all phrases that comparisons need. Names of classes go first, in messages that recur."""
     needed = [one for comparisons in asked for one in comparisons if not one.plain]
     names = sorted(_names(labels)) if needed else []
