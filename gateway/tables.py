@@ -171,6 +171,7 @@ class Job(Leased, Table):
 
     A job is leased for its analysis, once all its source images are finished; `done` means that its report exists.
     `request_id` names the HTTP request that made the job, in the log lines of everything that works on it.
+    `suite_id`: the suite that the job tests a release against, or (its own id) whose images it keeps.
     `events` counts the job's event rows: taking the next number locks the job's row, so that numbers become visible
     in their order. Pages go by (created_at, id), newest first.
     """
@@ -199,6 +200,7 @@ class Job(Leased, Table):
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64), default="")
     request_id: Mapped[str] = mapped_column(String(64), default=request_id)
+    suite_id: Mapped[str | None] = mapped_column(String(64), index=True)
     events: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     finished_at: Mapped[datetime | None]
@@ -342,6 +344,23 @@ class ModelUnderTest(Table):
     bytes: Mapped[int] = mapped_column(BigInteger)
     licence: Mapped[str] = mapped_column(String(200), default="")
     description: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Suite(Table):
+    """Accepted counterfactuals that were frozen: the job of the same id holds copies of their rows, and no predictions.
+
+    `made_from` is the job that they were chosen from by `filters`; it may be gone.
+    """
+
+    __tablename__ = "suites"
+    __table_args__ = (UniqueConstraint("owner_id", "name"),)
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(100))
+    made_from: Mapped[str] = mapped_column(_Id)
+    filters: Mapped[dict[str, Any]] = mapped_column(default=dict)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 

@@ -1,0 +1,148 @@
+"""The public contract of frozen suites: what is kept, which releases were tested against it, and what they came to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from shared.schemas.base import Contract
+from shared.schemas.jobs import JobState, Progress
+from shared.schemas.results import Cell, Interval, Rate, Relation
+
+MAX_DROP = 5.0
+# drop: beyond the margin. held: a drop beyond the margin is ruled out. undecided: neither.
+Judgement = Literal["drop", "held", "undecided", "too few images"]
+
+
+def _no_id(name: str) -> str:
+    if len(name) == 32 and not name.strip("0123456789abcdef"):
+        raise ValueError("it looks like an id; take another name")
+    return name
+
+
+SuiteName = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="yours alone; stands for the id in addresses"),
+    AfterValidator(_no_id),
+]
+
+
+class SuiteFilters(Contract):
+    """Which accepted counterfactuals; several filters must all hold, as in the results of a job."""
+
+    method: Annotated[str, Field(max_length=200)] | None = None
+    factor: Annotated[str, Field(max_length=200)] | None = None
+    value: Annotated[str, Field(max_length=200, description="the value that the edit changed to")] | None = None
+    from_value: Annotated[str | None, Field(alias="from", max_length=200)] = None
+    label: Annotated[str | None, Field(alias="class", max_length=200)] = None
+    flipped: bool | None = None
+    model: Annotated[str, Field(max_length=200)] | None = None
+
+
+class SuiteRequest(Contract):
+    """`POST /suites`: freeze the accepted counterfactuals of a job that is over, with their originals and null arms."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"job": "1f" * 16, "name": "night", "filters": {"value": "night"}}]}
+    )
+
+    job: Annotated[str, Field(max_length=64)]
+    name: SuiteName
+    filters: SuiteFilters = SuiteFilters()
+
+
+class SuiteView(Contract):
+    """A suite as `GET /suites` lists it. `made_from` is the job, which may be gone."""
+
+    id: str
+    name: str
+    made_from: str
+    filters: SuiteFilters
+    created_at: datetime
+
+
+class RunRequest(Contract):
+    """`POST /suites/{suite}/runs`: the model under test to try, as `GET /models` lists it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "street-classifier"}]})
+
+    model: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class RunView(Contract):
+    """One release tested against a suite. `id` is a job's too, one that only predicts; `revision` names the weights."""
+
+    id: str
+    model: str
+    revision: str
+    state: JobState
+    failure: str
+    progress: Progress
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class SuiteDetail(SuiteView):
+    """A suite with its size, and its runs, newest first."""
+
+    task: str
+    classes: list[str]
+    methods: list[str]
+    sources: int
+    counterfactuals: int
+    null_arms: int
+    runs: list[RunView]
+
+
+class SuitesPage(Contract):
+    """`GET /suites`, by name. `next` is the cursor of the following page, or null."""
+
+    suites: list[SuiteView]
+    next: str | None
+
+
+class CellComparison(Contract):
+    """What a release does on some images of a suite, beside what it is held against.
+
+    `cell` is None for all counterfactuals of the method, `method` is empty for the originals. In a suite without ground
+    truth, right means that the prediction is the one on the original, and `cell.label` is empty (all classes).
+    `difference` is right − right of the other, in −1 … 1, source images weighted equally. `interval` is its own at
+    95 %; `selected_interval` that of a cell which Benjamini-Hochberg rejects, at the level adjusted for selection.
+    """
+
+    method: str
+    cell: Cell | None
+    sources: int
+    images: int
+    accuracy: Rate
+    against: Rate
+    difference: float
+    interval: Interval | None
+    selected_interval: Interval | None
+    p_value: float | None
+    q_value: float | None
+    judgement: Judgement
+    sentence: str
+
+
+class RunResults(Contract):
+    """A run's accuracy in every cell, held against a baseline run or, without one, against its own null arms.
+
+    `breaches` are the sentences of the cells that drop by more than `max_drop` points, worst first. `left_out` counts
+    counterfactuals without a usable ground truth or prediction.
+    """
+
+    suite: str
+    run: str
+    model: str
+    revision: str
+    baseline: str | None
+    baseline_model: str | None
+    baseline_revision: str | None
+    relation: Relation
+    max_drop: float
+    left_out: int
+    cells: list[CellComparison]
+    breaches: list[str]

@@ -1,0 +1,180 @@
+"""Frozen suites on both databases: what is copied, what runs without diffusion, what stays, and what a release is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, func, select, update
+
+from gateway import jobs, suites
+from gateway.database import Sessions
+from gateway.housekeeping import Graces, keep_house
+from gateway.suite_runs import results
+from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, Prediction, RecordedCall, Report, SourceImage, Suite
+from shared.problems import Conflict, InvalidInput, NotFound
+from shared.schemas.evaluation import ModelUnderTestInfo
+from shared.schemas.suites import SuiteRequest
+from shared.storage import DirectoryStore
+from tests.integration.small_services import CLASSES, SmallServices, serve
+from tests.integration.work_site import Site
+
+AT_ONCE = Graces(0, 0)
+
+
+@pytest.fixture
+def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
+    small = SmallServices()
+    with serve(small) as url:
+        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        site.add_job(images=3)
+        site.worker().step()
+        yield site
+        for client in site.clients:
+            client.close()
+
+
+def release(name: str = "m1", revision: str = "1", classes: list[str] = CLASSES) -> ModelUnderTestInfo:
+    return ModelUnderTestInfo(
+        name=name, task="classification", classes=classes, weights="none", revision=revision, licence="Apache-2.0"
+    )
+
+
+def freeze(site: Site, name: str = "weather", **request: object) -> str:
+    with site.sessions.begin() as session:
+        asked = SuiteRequest.model_validate({"job": "job", "name": name, **request})
+        return suites.create(session, LOCAL_OWNER, asked)
+
+
+def start(site: Site, suite: str, model: ModelUnderTestInfo | None = None) -> str:
+    with site.sessions.begin() as session:
+        return suites.start_run(session, LOCAL_OWNER, suite, model or release())
+
+
+def said(site: Site, job: str, model: str) -> list[tuple[object, ...]]:
+    """What a model said, by what it saw."""
+    c, p, s = Counterfactual, Prediction, SourceImage
+    with site.sessions() as session:
+        rows = session.execute(
+            select(s.position, c.method, c.ordinal, p.predicted, p.probability, p.rank, p.flipped)
+            .join(s, p.source_image_id == s.id)
+            .join(c, p.counterfactual_id == c.id, isouter=True)
+            .where(p.job_id == job, p.model == model)
+        ).all()
+    return sorted((tuple(row) for row in rows), key=repr)
+
+
+def test_a_run_only_predicts_and_says_what_the_job_said(site: Site) -> None:
+    before = said(site, "job", "m1")
+    made = {name: site.small.calls[name] for name in ("caption", "generate", "render", "edit", "structure")}
+    with site.sessions.begin() as session:
+        session.execute(delete(RecordedCall))
+        session.execute(delete(Job).where(Job.id == "elsewhere"))
+    suite = freeze(site)
+    run = start(site, suite)
+    site.worker().step()
+    assert site.state(run) == "done"
+    assert said(site, run, "m1") == before
+    assert {name: site.small.calls[name] for name in made} == made, "nothing is made again"
+    with site.sessions() as session:
+        view = suites.show(session, LOCAL_OWNER, "weather")
+        kept = session.scalars(select(Counterfactual).where(Counterfactual.job_id == suite)).all()
+        assert session.get(Report, run) is not None
+    assert (view.id, view.sources, view.counterfactuals, view.null_arms) == (suite, 3, 6, len(kept) - 6)
+    assert [(one.id, one.model, one.revision, one.state) for one in view.runs] == [(run, "m1", "1", "done")]
+    assert {row.lineage != {} for row in kept} == {True}
+
+
+def test_it_outlives_its_job_and_housekeeping_and_goes_with_its_deletion(site: Site) -> None:
+    suite = freeze(site)
+    with site.sessions.begin() as session:
+        report = jobs.remove(session, LOCAL_OWNER, "job")
+    assert report is not None
+    site.store.delete(report)
+    keep_house(site.sessions, site.store, AT_ONCE)
+    with site.sessions() as session:
+        digests = set(session.scalars(select(Counterfactual.image_digest).where(Counterfactual.job_id == suite)))
+        digests |= set(session.scalars(select(SourceImage.digest).where(SourceImage.job_id == suite)))
+        assert digests <= set(session.scalars(select(Image.digest)))
+    run = start(site, suite)
+    site.worker().step()
+    assert site.state(run) == "done"
+    with site.sessions.begin() as session:
+        keys = suites.remove(session, LOCAL_OWNER, "weather")
+    assert keys == [f"reports/{run}.html"]
+    for key in keys:
+        site.store.delete(key)
+    keep_house(site.sessions, site.store, AT_ONCE)
+    assert list(site.store.iterate()) == []
+    with site.sessions() as session:
+        for table in (Suite, Job, SourceImage, Counterfactual, Prediction):
+            assert session.scalar(select(func.count()).select_from(table)) == 0, table
+
+
+def test_the_same_release_is_not_tested_twice_and_new_weights_are(site: Site) -> None:
+    suite = freeze(site)
+    run = start(site, suite)
+    site.worker().step()
+    calls = site.small.calls["predict"]
+    assert start(site, suite) == run
+    site.worker().step()
+    assert site.small.calls["predict"] == calls
+    newer = start(site, suite, release(revision="2"))
+    assert newer != run
+    site.worker().step()
+    with site.sessions.begin() as session:
+        found = results(session, LOCAL_OWNER, suite, newer, run, 5)
+        assert (found.baseline_revision, found.revision, found.left_out) == ("1", "2", 0)
+        assert {cell.difference for cell in found.cells} == {0.0}, "the small services say the same under any revision"
+        assert found.breaches == []
+        session.execute(update(SourceImage).where(SourceImage.job_id == run).values(state="failed"))
+        session.execute(delete(Prediction).where(Prediction.job_id == run))
+    assert start(site, suite) == run, "what failed is taken up again"
+    assert site.state(run) == "running"
+    site.worker().step()
+    assert site.state(run) == "done"
+
+
+def test_filters_choose_and_only_what_was_accepted_is_frozen(site: Site) -> None:
+    with site.sessions.begin() as session:
+        edits = select(Counterfactual).where(Counterfactual.arm == "edit").order_by(Counterfactual.position)
+        first = session.scalars(edits).first()
+        assert first is not None
+        first.accepted, first.check = False, "label"
+        value, refused = str(first.to_value), first.id
+    freeze(site, "all")
+    freeze(site, "some", filters={"value": value, "class": "car"})
+    with site.sessions() as session:
+        everything, some = (suites.show(session, LOCAL_OWNER, name) for name in ("all", "some"))
+        values = set(session.scalars(select(Counterfactual.to_value).where(Counterfactual.job_id == some.id)))
+        assert everything.counterfactuals == 5
+        assert values - {None} == {value}
+        assert some.sources == some.counterfactuals == 2
+        ids = session.scalars(select(Counterfactual.id).where(Counterfactual.job_id == everything.id)).all()
+        assert not [name for name in ids if name.endswith(refused)]
+    with pytest.raises(InvalidInput, match="nothing to freeze"):
+        freeze(site, "none", filters={"value": "lava"})
+
+
+def test_suites_are_their_owners_and_hidden_among_jobs(site: Site) -> None:
+    suite = freeze(site)
+    run = start(site, suite)
+    with site.sessions() as session:
+        assert [job.id for job in jobs.listing(session, LOCAL_OWNER, None, 10).jobs] == ["job"]
+        assert jobs.find(session, LOCAL_OWNER, run).id == run
+        for hidden in (lambda: jobs.find(session, LOCAL_OWNER, suite), lambda: suites.find(session, "ann", suite)):
+            with pytest.raises(NotFound):
+                hidden()
+        assert suites.listing(session, "ann", None, 10).suites == []
+        with pytest.raises(NotFound):
+            suites.find_run(session, LOCAL_OWNER, suite, "job")
+        with pytest.raises(Conflict, match="running"):
+            results(session, LOCAL_OWNER, suite, run, None, 5)
+    with pytest.raises(Conflict, match="another name"):
+        freeze(site)
+    with pytest.raises(InvalidInput, match="run of a suite"):
+        site.worker().step()
+        freeze(site, "again", job=run)
+    with pytest.raises(InvalidInput, match="does not know"):
+        start(site, suite, release("m2", classes=["boat"]))
