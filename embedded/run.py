@@ -72,7 +72,7 @@ def run_embedded(
         gateway_port = ListeningPort(host, port)
         stack.callback(gateway_port.close)
         if service_urls is None:
-            service_urls = stack.enter_context(_model_services(profile, deterministic))
+            service_urls = stack.enter_context(_model_services(profile, deterministic, gateway_port.base_url))
         settings = Settings(
             database_url=f"sqlite:///{directory / 'contrafact.db'}",
             broker_url="memory://localhost",
@@ -84,7 +84,7 @@ def run_embedded(
         )
         engine = stack.enter_context(_engine(settings.database_url))
         sessions = open_sessions(engine)
-        store = DirectoryStore(directory / "objects")
+        store = DirectoryStore(directory / "objects", gateway_port.base_url)
         celery = open_celery(settings.broker_url)
         services = ModelServices(service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS)
         gateway_port.serve(create_app(Parts(settings, chosen, sessions, store, services, lambda: wake_worker(celery))))
@@ -124,9 +124,11 @@ def _worker(
 
 
 @contextmanager
-def _model_services(profile: str, deterministic: bool) -> Iterator[dict[ServiceName, str]]:
+def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iterator[dict[ServiceName, str]]:
     """The ports of the four services at once; one thread imports and serves them; they load one after the other."""
-    settings = ServiceSettings(profile=profile, deterministic=deterministic, drain_seconds=DRAIN_SECONDS)
+    settings = ServiceSettings(
+        profile=profile, deterministic=deterministic, drain_seconds=DRAIN_SECONDS, model_origin=gateway_url
+    )
     compute_lock = threading.Lock()
     ports: dict[ServiceName, ListeningPort] = {name: ListeningPort() for name in SERVICES}
     stopping = threading.Event()

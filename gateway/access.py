@@ -27,6 +27,7 @@ from gateway.keys import PREFIX, Caller, Limits
 from gateway.parts import Parts
 from gateway.tables import LOCAL_OWNER
 from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
+from shared.storage import LINK_PATH
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/login"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -98,7 +99,7 @@ class Access:
         """Who asks; None on the paths that are open to everybody."""
         if not self._parts.settings.authentication:
             return Caller(LOCAL_OWNER)
-        if path in OPEN_PATHS or path.startswith("/static/"):
+        if path in OPEN_PATHS or path.startswith(("/static/", LINK_PATH)):  # a link shows its own signature
             return None
         key, cookie = _shown(headers)
         if key is None and cookie is None:
@@ -126,6 +127,8 @@ class Access:
             most = settings.max_request_bytes
             if headers.get("content-type", "").lower().startswith("application/json"):
                 most = min(most, MANIFEST_BYTES)
+        elif method == "POST" and path == "/models":
+            most = settings.max_model_bytes
         elif method == "PUT" and path.startswith("/images/"):
             most = settings.max_image_bytes
         else:

@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
 from gateway.access import DATABASE_AWAY, Access, no_database
-from gateway.api import catalogue, events, export, images, jobs, results
+from gateway.api import catalogue, events, export, images, jobs, models, results, stored
 from gateway.api.examples import EXAMPLES
 from gateway.api.requests import problems as problem_responses
 from gateway.api.requests import refuse_unknown_parameters
@@ -29,6 +29,7 @@ from shared import logging as json_logging
 from shared.asgi import AccessLog
 from shared.schemas.base import Contract
 from shared.schemas.jobs import EventView, JobRequest, JobSpec
+from shared.schemas.models import ModelSpec
 
 logger = logging.getLogger("contrafact.gateway")
 
@@ -72,10 +73,11 @@ def create_app(parts: Parts | None = None) -> FastAPI:
         ),
     )
     app.state.parts = parts
-    for module in (jobs, results, export, events, images, catalogue):
+    for module in (jobs, results, export, events, images, models, catalogue):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(pages.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)
+    app.include_router(stored.router)
     app.include_router(catalogue.health)
     app.add_api_route("/metrics", partial(_prometheus, registry), include_in_schema=False)
     problems.install(app)
@@ -103,7 +105,7 @@ def _complete_openapi(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = plain()
         schemas = document["components"]["schemas"]
-        unseen: list[type[Contract]] = [JobSpec, JobRequest, EventView]
+        unseen: list[type[Contract]] = [JobSpec, JobRequest, EventView, ModelSpec]
         for model in unseen:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {}) | {model.__name__: schema}

@@ -14,7 +14,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO
 
@@ -67,13 +67,16 @@ def is_archive(file: IO[bytes]) -> bool:
     return head.startswith((b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")) or _is_tar(head)
 
 
-def members(file: IO[bytes], limits: ArchiveLimits) -> Iterator[Member]:
+def members(
+    file: IO[bytes], limits: ArchiveLimits, refuse: Callable[[str], None] = lambda name: None
+) -> Iterator[Member]:
     """The files of a zip, tar or tar.gz in the archive's order, without hidden files and operating systems' junk.
 
-    Raises `Malformed` for what is not read at all and `TooLarge` beyond the limits, perhaps after some members.
+    `refuse` hears each file's name before its content is read, and raises where it wants none of it. Raises `Malformed`
+    for what is not read at all and `TooLarge` beyond the limits, perhaps after some members.
     """
     head = _head(file)
-    meter = _Meter(_size(file), limits)
+    meter = _Meter(_size(file), limits, refuse)
     try:
         if head.startswith(b"PK"):
             yield from _zip_members(file, meter)
@@ -91,8 +94,9 @@ def members(file: IO[bytes], limits: ArchiveLimits) -> Iterator[Member]:
 class _Meter:
     """Counts what comes out of one archive and stops it at the limits."""
 
-    def __init__(self, packed_bytes: int, limits: ArchiveLimits) -> None:
+    def __init__(self, packed_bytes: int, limits: ArchiveLimits, refuse: Callable[[str], None]) -> None:
         self.limits = limits
+        self.refuse = refuse
         self.most = min(limits.total_bytes, max(RATIO_FREE_BYTES, MAX_RATIO * packed_bytes))
         self.bytes = self.files = 0
 
@@ -130,6 +134,7 @@ def _zip_members(file: IO[bytes], meter: _Meter) -> Iterator[Member]:
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise Malformed(f"the archive holds {name!r} in an unusual compression; pack it with deflate")
             if not _is_junk(name):
+                meter.refuse(name)
                 yield _plain(_zip_member(archive, info, name, meter))
 
 
@@ -154,6 +159,7 @@ def _tar_members(file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> Iterator[Mem
             meter.count()
             if info.isdir() or _is_junk(name):
                 continue
+            meter.refuse(name)
             if problem := meter.too_large(info.size):
                 yield Member(name, None, problem)
                 continue

@@ -13,7 +13,7 @@ from gateway.methods import METHODS
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply, ModelsListing, ModelView, ProfilesReply, ProfileView
+from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply, ProfilesReply, ProfileView
 from shared.weights import Weights
 
 
@@ -35,7 +35,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
     methods = chosen or {name: {} for name in profile.defaults.methods}
     for name in methods:
         _check_needs(name, profile)
-    models = _models(profile.defaults.models if spec.models is None else spec.models, known_models)
+    models = chosen_models(profile.defaults.models if spec.models is None else spec.models, known_models)
     if spec.calibration is not None and spec.calibration not in profile.calibration:
         there_are = ", ".join(profile.calibration) or "none"
         raise InvalidInput(
@@ -83,13 +83,6 @@ def _defaults(name: str, profile: Profile) -> dict[str, JsonValue]:
     return defaults | profile.methods.get(name, {})
 
 
-def models_listing(profile: Profile, known: Sequence[ModelUnderTestInfo]) -> ModelsListing:
-    """The models under test, with the profile's defaults marked."""
-    return ModelsListing(
-        models=[ModelView(**model.model_dump(), default=model.name in profile.defaults.models) for model in known]
-    )
-
-
 def profiles_listing(active: str) -> ProfilesReply:
     """The shipped profiles, and the active one where it is the operator's own file."""
     names = list(dict.fromkeys([*shipped_profiles(), active]))
@@ -113,7 +106,7 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
         description=profile.profile.description,
         active=active,
         methods=profile.defaults.methods,
-        models=list(profile.evaluator.models_under_test),
+        models=profile.evaluator.aliases,
         weights={role: weights.id for role, weights in roles.items() if weights is not None},
         calibrations=list(profile.calibration),
     )
@@ -141,9 +134,13 @@ def _parameters(name: str, given: dict[str, Any]) -> dict[str, Any]:
         raise InvalidInput(f"the parameters of {name}: {sentence}") from error
 
 
-def _models(names: Sequence[str], known: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
+def chosen_models(names: Sequence[str], known: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
+    """The models of these names. Raises InvalidInput for one that is not known, or tells no classes of whole images."""
     by_name = {model.name: model for model in known}
     if unknown := [name for name in names if name not in by_name]:
         there_are = ", ".join(by_name) or "none"
         raise InvalidInput(f"there is no model under test {', '.join(map(repr, unknown))}; there are: {there_are}")
-    return [by_name[name] for name in names]
+    chosen = [by_name[name] for name in names]
+    if other := next((model for model in chosen if model.task != "classification"), None):
+        raise InvalidInput(f"the model under test {other.name!r} does {other.task}; jobs test classification")
+    return chosen

@@ -5,6 +5,7 @@
     objects          of images that have no row (a crash in between): they get one, and go the way of the next line
     images           that no row refers to: noted when first seen so, removed with their objects a grace later
     reports          of jobs that are gone
+    models           packages of models under test that have no row: deleted ones, or a crash while one came in
 
 Whoever is about to refer to an image says so first (`gateway.images.want`), which takes the note away; removal takes
 the row's lock and looks again. So housekeeping may run at any time, beside any work, several at once, and be killed.
@@ -31,9 +32,20 @@ from gateway.database import Sessions, database_now, insert_missing, open_engine
 from gateway.object_store import open_store
 from gateway.recorded import canonical_png, image_row
 from gateway.settings import Settings
-from gateway.tables import Chore, Image, Job, OwnedImage, RecordedCall, Report, SourceImage, Table, Upload
+from gateway.tables import (
+    Chore,
+    Image,
+    Job,
+    ModelUnderTest,
+    OwnedImage,
+    RecordedCall,
+    Report,
+    SourceImage,
+    Table,
+    Upload,
+)
 from shared.problems import DependencyFailed, InvalidInput
-from shared.storage import ObjectMissing, ObjectStore, StoredObject, image_key
+from shared.storage import ObjectMissing, ObjectStore, StoredObject, image_key, model_key
 
 NAME = "housekeeping"
 IMAGES_PER_TRANSACTION = 50  # their rows are locked while their objects are deleted
@@ -66,6 +78,7 @@ class Removed:
     uploads: int = 0
     images: int = 0
     reports: int = 0
+    models: int = 0
     found_objects: int = 0
 
 
@@ -109,6 +122,7 @@ def keep_house(
     _note_unneeded(sessions)
     removed.images = _remove_images(sessions, store, graces.anything, go_on)
     removed.reports = _remove_reports(sessions, store, graces.anything, go_on)
+    removed.models = _remove_models(sessions, store, graces.anything, go_on)
     return removed
 
 
@@ -233,6 +247,19 @@ def _remove_reports(sessions: Sessions, store: ObjectStore, grace: float, go_on:
         with reading(sessions) as session:
             known = set(session.scalars(select(Report.object_key).where(Report.object_key.in_(portion))))
         for key in sorted(set(portion) - known):
+            store.delete(key)
+            removed += 1
+    return removed
+
+
+def _remove_models(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+    """No key is used twice, so what has no row after the grace never gets one."""
+    removed = 0
+    objects = _older(store.iterate("models/"), grace)
+    while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
+        with reading(sessions) as session:
+            rows = session.execute(select(ModelUnderTest.digest, ModelUnderTest.id)).all()
+        for key in sorted(set(portion) - {model_key(digest, model_id) for digest, model_id in rows}):
             store.delete(key)
             removed += 1
     return removed

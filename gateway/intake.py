@@ -144,14 +144,20 @@ def relabel(
         raise TooLarge(f"the images have {len(used):,} different labels, more than {MAX_CLASSES:,}; send several jobs")
     if long := next((label for label in used if len(label) > MAX_LABEL_CHARACTERS), None):
         raise InvalidInput(f"the label {long[:40]!r}… has more than {MAX_LABEL_CHARACTERS} characters; shorten it")
+    refuse_unknown_labels(
+        used, classes, 'Map them with `label_map`, or send `"ground_truth": "none"` to test without labels'
+    )
+    return mapped
+
+
+def refuse_unknown_labels(used: Collection[str], classes: Mapping[str, Collection[str]], advice: str) -> None:
+    """Raise InvalidInput that lists the labels that a list of classes lacks (owner of the list → list)."""
     for owner, known in classes.items():
-        if unknown := sorted(used - set(known)):
+        if unknown := sorted(set(used) - set(known)):
             raise InvalidInput(
-                f"{owner} does not know the labels {_listing(unknown)}; it knows {_listing(sorted(known))}. Map them "
-                'with `label_map`, or send `"ground_truth": "none"` to test without labels',
+                f"{owner} does not know the labels {_listing(unknown)}; it knows {_listing(sorted(known))}. {advice}",
                 members={"unknown_labels": list(unknown[:100])},
             )
-    return mapped
 
 
 def _split_manifests(incoming: Iterable[Member], manifests: list[Member], notes: list[str]) -> Iterator[Member]:

@@ -23,6 +23,7 @@ from gateway.intake import SourceFile
 from gateway.plans import sensitivity_of
 from gateway.tables import Counterfactual, Job, Report, SourceImage
 from shared.problems import Conflict, InvalidInput, NotFound
+from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import (
     FunnelView,
     ImageCounts,
@@ -234,6 +235,11 @@ def _funnels(session: Session, job_id: str) -> list[FunnelView]:
     return funnels
 
 
+def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:
+    """Those of a job's models that its owner uploaded, with the digests that they have now."""
+    return {model.name: model.revision for model in models if model.uploaded}
+
+
 def _job_row(job_id: str, owner: str, order: Order) -> dict[str, Any]:
     return {
         "id": job_id,
@@ -242,6 +248,7 @@ def _job_row(job_id: str, owner: str, order: Order) -> dict[str, Any]:
         "classes": order.plan.classes or sorted({source.label for source in order.sources if source.label is not None}),
         "methods": order.plan.methods,
         "models": [model.name for model in order.plan.models],
+        "uploaded_models": digests_of(order.plan.models),
         "profile": order.profile,
         "seed": order.spec.seed,
         "spec": order.spec.model_dump(mode="json"),

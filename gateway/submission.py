@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gateway import images, jobs
+from gateway import images, jobs, models
 from gateway.catalogue import Plan, plan
 from gateway.database import reading
 from gateway.intake import NamedFile, SourceFile, relabel, take_in
@@ -35,7 +35,7 @@ def submit(parts: Parts, owner: str, submission: Submission) -> JobDetail:
     Malformed, TooLarge, Conflict; NotReady when the models under test cannot be asked for.
     """
     spec = submission.spec
-    chosen = _plan(parts, spec)
+    chosen = _plan(parts, owner, spec)
     sources = _labelled(_sources(parts, owner, submission, chosen), spec, chosen)
     order = jobs.Order(spec, chosen, parts.profile.profile.name, sources, submission.idempotency_key)
     with parts.sessions.begin() as session:
@@ -52,7 +52,7 @@ def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
     Only images that a manifest names and that are not uploaded yet are counted instead of refused.
     """
     spec = submission.spec
-    chosen = _plan(parts, spec)
+    chosen = _plan(parts, owner, spec)
     sources = _labelled(_looked_at(parts, owner, submission, chosen), spec, chosen)
     failed = [
         ImageFailure(position=position, name=source.name, reason=source.failure)
@@ -85,9 +85,9 @@ class _NothingKept:
         raise AssertionError("a dry run keeps no images")
 
 
-def _plan(parts: Parts, spec: JobSpec) -> Plan:
+def _plan(parts: Parts, owner: str, spec: JobSpec) -> Plan:
     wanted = parts.profile.defaults.models if spec.models is None else spec.models
-    return plan(spec, parts.profile, parts.services.models().models if wanted else [])
+    return plan(spec, parts.profile, models.all_models(parts, owner) if wanted else [])
 
 
 def _sources(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:

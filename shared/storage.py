@@ -146,7 +146,8 @@ class DirectoryStore:
 
     def linked(self, key: str, expires: int, signature: str) -> Path:
         """The file that a link is of. Raises PermissionError for a link that is none, or has expired, ObjectMissing."""
-        if not hmac.compare_digest(self._signature(key, expires), signature) or expires < time.time():
+        signed = hmac.compare_digest(self._signature(key, expires).encode(), signature.encode())
+        if not signed or expires < time.time():
             raise PermissionError("this link is not valid, or not any more")
         path = self._path(key)
         if not path.is_file():

@@ -27,6 +27,7 @@ def load_hub_model(kind: Any, weights: Weights) -> Any:
             subfolder=weights.subfolder,
             revision=weights.hub_revision,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported instead, so that all of them are named
         )
     except ImportError as error:  # timm's models are transformers' TimmWrapper, which imports timm
         raise InvalidInput(

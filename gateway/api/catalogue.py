@@ -1,4 +1,4 @@
-"""`/methods`, `/models`, `/profiles`: what a job may choose from; and the gateway's own health."""
+"""`/methods`, `/profiles`: what a job may choose from; and the gateway's own health."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from gateway import catalogue
 from gateway.api.requests import Gateway, problems
 from gateway.operations import refuse_unready
-from shared.schemas.jobs import MethodsReply, ModelsListing, ProfilesReply
+from shared.schemas.jobs import MethodsReply, ProfilesReply
 
 router = APIRouter(tags=["catalogue"])
 health = APIRouter(tags=["health"])
@@ -17,12 +17,6 @@ health = APIRouter(tags=["health"])
 def list_methods(gateway: Gateway) -> MethodsReply:
     """The methods, each with the JSON schema of its parameters and this installation's defaults."""
     return catalogue.methods_listing(gateway.profile)
-
-
-@router.get("/models", responses=problems(s503="the evaluator is not ready yet"))
-def list_models(gateway: Gateway) -> ModelsListing:
-    """The models under test with their classes."""
-    return catalogue.models_listing(gateway.profile, gateway.services.models().models)
 
 
 @router.get("/profiles")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -25,6 +25,9 @@ MAX_FILES = 1_000  # of one form; larger sets come as an archive or by digest
 MAX_SPEC_BYTES = 4 * 1024**2
 MAX_MANIFEST_BYTES = 32 * 1024**2
 PARTS = ("images", "task", "spec", "manifest")
+MANY_IMAGES = (
+    f"Send more than {MAX_FILES:,} images as a zip or tar, or upload them one by one with PUT /images/{{digest}}"
+)
 
 Asked = TypeVar("Asked", bound=Contract)
 
@@ -87,49 +90,55 @@ async def read_submission(request: Request, idempotency_key: str | None) -> Asyn
     """The submission; its files are open until the context ends."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        asked = await run_in_threadpool(_parse, JobRequest, await request.body(), "the request")
+        asked = await run_in_threadpool(parse, JobRequest, await request.body(), "the request")
         spec = JobSpec.model_validate(asked.model_dump(exclude={"images"}, exclude_unset=True))
         yield Submission(spec, uploaded=asked.images, idempotency_key=idempotency_key)
     elif kind == "multipart/form-data":
-        _refuse_other_charsets(request.headers["content-type"])
-        parser = _Parser(
-            request.headers,
-            request.stream(),
-            max_files=MAX_FILES,
-            max_fields=len(PARTS),
-            max_part_size=MAX_SPEC_BYTES,
-        )
-        try:
-            form = await parser.parse()
-        except MultiPartException as error:
-            raise Malformed(
-                f"the form cannot be read: {error.message} Send more than {MAX_FILES:,} images as a zip or tar, or "
-                "upload them with PUT /images/{digest}"
-            ) from error
-        except OSError as error:  # no file for the next part, or no room in it
-            raise Overloaded(
-                f"this machine cannot take the form in now ({error.strerror}); send a zip or tar, or images one by one "
-                "with PUT /images/{digest}",
-                retry_after=10,
-            ) from error
-        try:
+        async with read_form(request, PARTS, MAX_FILES, MAX_SPEC_BYTES, MANY_IMAGES) as form:
             yield await _from_form(form, idempotency_key)
-        finally:
-            await form.close()
     else:
         raise HTTPException(415, f"Content-Type is {kind!r}; send multipart/form-data or application/json")
 
 
+@asynccontextmanager
+async def read_form(
+    request: Request, parts: Sequence[str], max_files: int, max_part_bytes: int, advice: str = "Send an archive"
+) -> AsyncIterator[FormData]:
+    """A form of these parts; its files are open until the context ends. `advice`: what to do where it is too much.
+
+    Raises HTTPException (415) for what is no form, Malformed, InvalidInput and Overloaded.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        raise HTTPException(415, f"Content-Type is {kind!r}; send multipart/form-data")
+    _refuse_other_charsets(request.headers["content-type"])
+    parser = _Parser(
+        request.headers, request.stream(), max_files=max_files, max_fields=len(parts), max_part_size=max_part_bytes
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise Malformed(f"the form cannot be read: {error.message} {advice}") from error
+    except OSError as error:  # no file for the next part, or no room in it
+        raise Overloaded(
+            f"this machine cannot take the form in now ({error.strerror}). {advice}", retry_after=10
+        ) from error
+    try:
+        if unknown := sorted(set(form) - set(parts)):
+            raise InvalidInput(f"there is no part {', '.join(unknown)[:100]}; allowed are {', '.join(parts)}")
+        yield form
+    finally:
+        await form.close()
+
+
 async def _from_form(form: FormData, idempotency_key: str | None) -> Submission:
-    if unknown := sorted(set(form) - set(PARTS)):
-        raise InvalidInput(f"there is no part {', '.join(unknown)[:100]}; allowed are {', '.join(PARTS)}")
     files = form.getlist("images")
     if any(isinstance(file, str) for file in files):
         raise InvalidInput("`images` must be files; with curl, write -F images=@a.png with the @")
     return Submission(
-        spec=_spec(await _text(form, "spec", MAX_SPEC_BYTES), await _text(form, "task", MAX_SPEC_BYTES)),
+        spec=_spec(await part_of(form, "spec", MAX_SPEC_BYTES), await part_of(form, "task", MAX_SPEC_BYTES)),
         files=[NamedFile(file.filename or "", file.file) for file in files if isinstance(file, UploadFile)],
-        manifest=await _text(form, "manifest", MAX_MANIFEST_BYTES),
+        manifest=await part_of(form, "manifest", MAX_MANIFEST_BYTES),
         idempotency_key=idempotency_key,
     )
 
@@ -138,7 +147,7 @@ def _spec(spec: bytes | None, task: bytes | None) -> JobSpec:
     if task is None:
         if spec is None:
             raise InvalidInput("say what your model does: -F task='classify the vehicle', or a `spec` part with a task")
-        return _parse(JobSpec, spec, "spec")
+        return parse(JobSpec, spec, "spec")
     try:
         merged = {"task": task.decode()} if spec is None else {"task": task.decode(), **json.loads(spec.decode())}
         written = json.dumps(merged).encode()
@@ -146,7 +155,7 @@ def _spec(spec: bytes | None, task: bytes | None) -> JobSpec:
         raise Malformed(f"spec is not a JSON object, or task is not UTF-8: {error}") from error
     if merged["task"] != task.decode():
         raise InvalidInput("`task` and the task in `spec` differ; send one of them")
-    return _parse(JobSpec, written, "spec")
+    return parse(JobSpec, written, "spec")
 
 
 def _refuse_other_charsets(content_type: str) -> None:
@@ -156,7 +165,8 @@ def _refuse_other_charsets(content_type: str) -> None:
         raise Malformed(f"the form's charset is {charset[:40].decode('latin-1')!r}; send UTF-8")
 
 
-async def _text(form: FormData, name: str, most: int) -> bytes | None:
+async def part_of(form: FormData, name: str, most: int) -> bytes | None:
+    """The one part of this name, None where there is none. Raises InvalidInput for several, TooLarge beyond `most`."""
     parts = form.getlist(name)
     if len(parts) > 1:
         raise InvalidInput(f"there is more than one part {name}; send one")
@@ -168,7 +178,8 @@ async def _text(form: FormData, name: str, most: int) -> bytes | None:
     return data
 
 
-def _parse(asked: type[Asked], data: bytes, name: str) -> Asked:
+def parse(asked: type[Asked], data: bytes, name: str) -> Asked:
+    """A contract from the JSON of a part. Raises Malformed and InvalidInput."""
     if b"\\u0000" in data:
         raise InvalidInput(f"{name} contains the character U+0000, which no database keeps; leave it out")
     try:

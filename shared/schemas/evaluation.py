@@ -97,6 +97,7 @@ class ModelUnderTestInfo(Contract):
     revision: str
     licence: str
     description: str = ""
+    uploaded: bool = False
 
 
 class ModelsReply(Contract):

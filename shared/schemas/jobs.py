@@ -396,7 +396,12 @@ class ModelView(Contract):
     revision: str
     licence: str
     description: str
+    uploaded: Annotated[bool, Field(description="whether you uploaded it; the others are the installation's")] = False
     default: Annotated[bool, Field(description="whether a job that names no model tests it")]
+    id: Annotated[str | None, Field(description="of an uploaded one, for `DELETE /models/{id}`")] = None
+    format: Annotated[str | None, Field(description="of an uploaded one: safetensors or onnx")] = None
+    bytes: Annotated[int | None, Field(description="size of an uploaded one")] = None
+    created_at: datetime | None = None
 
 
 class ModelsListing(Contract):

@@ -23,6 +23,7 @@ PROMISED = {
     "GET /jobs/{job}/results", "GET /jobs/{job}/results/{counterfactual}", "GET /jobs/{job}/events",
     "GET /jobs/{job}/failure-points", "GET /jobs/{job}/report", "GET /jobs/{job}/export",
     "PUT /images/{digest}", "GET /images/{digest}", "HEAD /images/{digest}",
+    "POST /models", "GET /models/{model}", "DELETE /models/{model}", "POST /jobs/{job}/models",
     "GET /methods", "GET /models", "GET /profiles", "GET /healthz", "GET /readyz",
 }  # fmt: skip
 

@@ -34,6 +34,8 @@ from shared.schemas.diffusion import (
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
+    ExamineReply,
+    ExamineRequest,
     ModelsReply,
     ModelUnderTestInfo,
     PredictReply,
@@ -77,6 +79,7 @@ class SmallServices:
             "/v1/edits": self._edits,
             "/v1/corruptions": self._corruptions,
             "/v1/predictions": self._predictions,
+            "/v1/examinations": self._examinations,
             "/v1/embeddings": self._embeddings,
             "/v1/structure": self._structure,
         }.items():
@@ -184,6 +187,10 @@ class SmallServices:
             weights = np.frombuffer(hashlib.sha256(request.model.encode() + image.png).digest()[:3], np.uint8) + 1.0
             rows.append((weights / weights.sum()).tolist())
         return PredictReply(classes=CLASSES, probabilities=rows)
+
+    def _examinations(self, request: ExamineRequest) -> ExamineReply:
+        self._called("examine")
+        return ExamineReply(task="classification", classes=CLASSES)
 
     def _embeddings(self, request: EmbedRequest) -> EmbedReply:
         self._called("embed")
