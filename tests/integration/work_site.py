@@ -43,12 +43,14 @@ class Site:
         models: tuple[str, ...] = ("m1", "m2"),
         seed: int = 0,
         methods: Sequence[dict[str, object]] = METHODS,
+        pictures: int = 5,
     ) -> None:
+        """`pictures` is the seed of the source images: jobs of the same one share them, and what was recorded."""
         with self.sessions.begin() as session:
             session.merge(Owner(id=LOCAL_OWNER, name="local"))
         shelf = ImageShelf(self.store, self.sessions, LOCAL_OWNER)
-        pictures = np.random.default_rng(5).integers(0, 255, (images, 12, 12, 3)).astype(np.uint8)
-        digests = [shelf.keep(encode(picture)) for picture in pictures]
+        drawn = np.random.default_rng(pictures).integers(0, 255, (images, 12, 12, 3)).astype(np.uint8)
+        digests = [shelf.keep(encode(picture)) for picture in drawn]
         shelf.save(set(digests))
         with self.sessions.begin() as session:
             session.add(

@@ -1,0 +1,110 @@
+"""A job of full size without the work: sent as a manifest, then filled by SQL with copies of rows that workers wrote.
+
+The last images (`LEFT`) stay pending and are new, so that claims, statements, report and pages meet a job of that size.
+Copies have ids of their own; images, labels and figures are the first job's, repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+from sqlalchemy import select, text
+
+from benchmarks.scale.images import name, pictures
+from benchmarks.scale.measuring import MEBIBYTE, memory
+from benchmarks.scale.site import Site
+from gateway.tables import SourceImage
+from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage
+
+LEFT = 200
+_AT_ONCE = 10_000
+_COPIES = (
+    "UPDATE source_images SET state = 'done' WHERE job_id = :large AND position >= :first AND position < :last",
+    """
+    INSERT INTO counterfactuals (id, job_id, source_image_id, position, method, ordinal, arm, null_ordinal, seed,
+        changes, factor, from_value, to_value, caption, new_caption, image_digest, control_digest, accepted, "check",
+        reason, scores, lineage)
+    SELECT md5(s.id || c.id), :large, s.id, s.position, c.method, c.ordinal, c.arm, c.null_ordinal, c.seed, c.changes,
+        c.factor, c.from_value, c.to_value, c.caption, c.new_caption, c.image_digest, c.control_digest, c.accepted,
+        c."check", c.reason, c.scores, c.lineage
+    FROM source_images s JOIN counterfactuals c ON c.job_id = :small AND c.position = s.position % :images
+    WHERE s.job_id = :large AND s.position >= :first AND s.position < :last
+    """,
+    """
+    INSERT INTO predictions (id, job_id, source_image_id, counterfactual_id, model, predicted, probability,
+        ground_truth_probability, rank, flipped, top)
+    SELECT md5(s.id || p.id), :large, s.id, md5(s.id || p.counterfactual_id), p.model, p.predicted, p.probability,
+        p.ground_truth_probability, p.rank, p.flipped, p.top
+    FROM source_images s JOIN source_images o ON o.job_id = :small AND o.position = s.position % :images
+        JOIN predictions p ON p.source_image_id = o.id
+    WHERE s.job_id = :large AND s.position >= :first AND s.position < :last
+    """,
+    """
+    INSERT INTO events (job_id, sequence, kind, payload, created_at)
+    SELECT :large, s.position + 2, 'image', jsonb_build_object('state', 'done', 'position', s.position), now()
+    FROM source_images s WHERE s.job_id = :large AND s.position >= :first AND s.position < :last
+    """,
+    "UPDATE jobs SET events = :last + 1 WHERE id = :large",
+)
+
+
+def make_large_job(site: Site, spec: JobSpec, small: str, images: int, rows: int, left: int = LEFT) -> dict[str, Any]:
+    """Send a job of `rows` images to the gateway while no worker runs, and fill it; goes on where it was stopped."""
+    for part in site.workers:
+        part.stop(120)
+    new = [upload(site, data) for _, data in pictures(10_000_000, left)]
+    with site.sessions() as session:
+        known = session.execute(
+            select(SourceImage.digest, SourceImage.ground_truth)
+            .where(SourceImage.job_id == small)
+            .order_by(SourceImage.position)
+        ).all()
+    entries = [
+        ManifestImage(digest=known[number % images][0], label=known[number % images][1], name=f"{number:06}.png")
+        for number in range(rows - left)
+    ]
+    entries += [ManifestImage(digest=digest, label=name(n).split("/")[0], name=name(n)) for n, digest in enumerate(new)]
+    body = JobRequest(**spec.model_dump(exclude_unset=True), images=entries).model_dump_json(exclude_unset=True)
+    before, cpu, started = memory(site, "gateway"), site.cpu_seconds()["gateway"], time.perf_counter()
+    headers = {"Content-Type": "application/json", "Idempotency-Key": f"rows {rows} of {images}"}
+    reply = site.http.post("/jobs", content=body, headers=headers)
+    reply.raise_for_status()
+    job = str(reply.json()["id"])
+    taken = {
+        "job": job,
+        "manifest_bytes": len(body),
+        "manifest_seconds": round(time.perf_counter() - started, 1),
+        "manifest_gateway_cpu_seconds": round(site.cpu_seconds()["gateway"] - cpu, 2),
+        "gateway_mib_before": round(before / MEBIBYTE, 1),
+        "gateway_mib_after": round(memory(site, "gateway") / MEBIBYTE, 1),
+    }
+    _fill(site, small, job, images, rows - left)
+    for part in site.workers:
+        part.start()
+    for part in site.workers:
+        part.wait()
+    return taken
+
+
+def _fill(site: Site, small: str, large: str, images: int, copies: int) -> None:
+    with site.sessions() as session:
+        events = session.connection().exec_driver_sql("SELECT events FROM jobs WHERE id = %s", (large,)).scalar_one()
+    for first in range(int(events) - 1, copies, _AT_ONCE):
+        last = min(first + _AT_ONCE, copies)
+        values = {"small": small, "large": large, "images": images, "first": first, "last": last}
+        with site.sessions.begin() as session:
+            session.execute(text("SET LOCAL session_replication_role = replica"))  # what they refer to is there
+            for statement in _COPIES:
+                session.execute(text(statement), values)
+        print(f"{last:,} of {copies:,} images filled in", flush=True)
+    with site.sessions.begin() as session:
+        session.execute(text("ANALYZE"))
+
+
+def upload(site: Site, data: bytes) -> str:
+    """Upload one image; its digest."""
+    digest = hashlib.sha256(data).hexdigest()
+    site.http.put(f"/images/{digest}", content=data).raise_for_status()
+    return digest

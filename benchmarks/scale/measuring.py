@@ -1,0 +1,151 @@
+"""What a running system costs: memory of its parts over time, statements per image, blocks that queries touch."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import redis
+from sqlalchemy import Connection, event, select, text
+from sqlalchemy.orm import Session
+
+from benchmarks.scale.site import Site
+from gateway.database import Sessions
+from gateway.tables import Job
+
+MEBIBYTE = 1024**2
+_EXECUTED = re.compile(r"^worker\|LOG:  (?:execute [^:]*|statement): (.*)$")
+_TABLE = re.compile(r"\b(?:FROM|INTO|UPDATE)\s+(\w+)", re.IGNORECASE)
+
+
+@dataclass
+class Samples:
+    """Samples of the system while a job runs; each is one line of `path`, so that they outlast a stop."""
+
+    site: Site
+    job_id: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._path = self.site.directory / f"samples-{self.job_id}.jsonl"
+        if self._path.exists():
+            self.rows = [json.loads(line) for line in self._path.read_text().splitlines()]
+        self._began = time.monotonic() - (self.rows[-1]["seconds"] if self.rows else 0.0)
+
+    def take(self) -> dict[str, Any]:
+        """Note memory (MiB, children included), Redis and progress now."""
+        broker = redis.Redis.from_url(self.site.broker_url)
+        row: dict[str, Any] = {
+            "seconds": round(time.monotonic() - self._began, 1),
+            "images": images_done(self.site.sessions, self.job_id),
+            "memory": {name: round(memory(self.site, name) / MEBIBYTE, 1) for name in self.site.parts},
+            "redis_keys": broker.dbsize(),
+            "redis_messages": broker.llen("contrafact"),
+            "redis_mib": round(broker.info("memory")["used_memory"] / MEBIBYTE, 2),
+        }
+        self.rows.append(row)
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        return row
+
+
+def images_done(sessions: Sessions, job_id: str) -> int:
+    """Images of a job that are done, by its events: the first says that it began."""
+    with sessions() as session:
+        return max(0, (session.scalar(select(Job.events).where(Job.id == job_id)) or 0) - 1)
+
+
+def memory(site: Site, name: str) -> int:
+    """Bytes of memory of a part's processes; what several processes share is divided among them (PSS)."""
+    total = 0
+    for process in site.processes(site.parts[name]):
+        try:
+            total += process.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+@contextmanager
+def statements(site: Site) -> Iterator[Counter[str]]:
+    """Count the workers' statements, as Postgres itself logs them, by kind and table; filled in at the end."""
+    counted: Counter[str] = Counter()
+    log = site.parts["postgres"].log
+    _logging(site.sessions, "all")
+    start = log.stat().st_size
+    try:
+        yield counted
+    finally:
+        _logging(site.sessions, "none")
+        with log.open("rb") as file:
+            file.seek(start)
+            for line in file.read().decode(errors="replace").splitlines():
+                if found := _EXECUTED.match(line):
+                    counted[_kind(found.group(1))] += 1
+
+
+def _kind(statement: str) -> str:
+    verb = statement.split(" ", 1)[0].upper()
+    table = _TABLE.search(statement)
+    return f"{verb} {table.group(1)}" if table else verb or "ping"
+
+
+def _logging(sessions: Sessions, what: str) -> None:
+    engine = sessions.kw["bind"]
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(f"ALTER SYSTEM SET log_statement = '{what}'"))
+        connection.execute(text("ALTER SYSTEM SET log_line_prefix = '%a|'"))
+        connection.execute(text("SELECT pg_reload_conf()"))
+    time.sleep(0.5)
+
+
+def blocks(sessions: Sessions, work: Callable[[Session], object]) -> int:
+    """Blocks of 8 KiB that the statements of `work` touch in Postgres, in cache or not; what they write is undone."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(_: Connection, __: Any, statement: str, parameters: Any, *rest: Any) -> None:
+        asked.append((statement, parameters))
+
+    engine = sessions.kw["bind"]
+    event.listen(engine, "before_cursor_execute", note)
+    with sessions() as session:
+        work(session)
+        session.rollback()
+    event.remove(engine, "before_cursor_execute", note)
+    total = 0
+    with engine.connect() as connection:
+        for statement, parameters in asked:
+            explained = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters)
+            plan = explained.scalar_one()[0]["Plan"]
+            total += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        connection.rollback()
+    return total
+
+
+def seconds(work: Callable[[], object], times: int = 7) -> float:
+    """The median of how long something takes."""
+    taken = []
+    for _ in range(times):
+        started = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - started)
+    return round(statistics.median(taken), 4)
+
+
+def slope(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
+    """How a part's memory grew with the images done: MiB per 10,000 images (least squares), first third left out."""
+    kept = rows[len(rows) // 3 :]
+    points = [(float(row["images"]), float(row["memory"][name])) for row in kept if name in row["memory"]]
+    if len({x for x, _ in points}) < 2:
+        return {"least": 0.0, "most": 0.0, "mib_per_10000_images": 0.0}
+    fit = statistics.linear_regression([x for x, _ in points], [y for _, y in points])
+    values = [y for _, y in points]
+    return {"least": min(values), "most": max(values), "mib_per_10000_images": round(fit.slope * 10_000, 2)}

@@ -1,0 +1,175 @@
+"""The deployed system for these benchmarks: its processes over one directory, so that a stopped run goes on there.
+
+Gateway, Celery workers, Postgres and Redis are the real ones (`tests.deployment`), the object store is a directory, the
+model services wait (`benchmarks.scale.waiting_services`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+from benchmarks.scale.waiting_services import Balance
+from gateway.client import Client
+from gateway.database import Sessions, migrate, open_engine, open_sessions
+from gateway.keys import create_key
+from gateway.model_services import SERVICES, ServiceName
+from tests.deployment import (
+    ONE_THREAD,
+    UVICORN,
+    Part,
+    free_port,
+    gateway,
+    postgres,
+    postgres_url,
+    redis,
+    redis_url,
+    worker,
+)
+
+# Limits that a benchmark would meet first; everything else is as shipped.
+UNLIMITED = {"CONTRAFACT_KEY_REQUESTS_PER_MINUTE": "1000000", "CONTRAFACT_METRICS_PORT": "0"}
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that a batch takes, the largest batch in items (images), and the replicas of a service."""
+
+    seconds: float = 0.0
+    max_batch: int = 16
+    replicas: int = 1
+    balance: Balance = "least busy"
+
+
+@dataclass
+class Site:
+    """The running system: its parts by name, a client with a key, sessions on its database."""
+
+    directory: Path
+    parts: Mapping[str, Part]
+    client: Client
+    http: httpx.Client
+    sessions: Sessions
+    urls: Mapping[ServiceName, str]
+    broker_url: str
+
+    @property
+    def workers(self) -> list[Part]:
+        """The Celery workers."""
+        return [part for name, part in self.parts.items() if name.startswith("worker")]
+
+    def processes(self, part: Part) -> list[psutil.Process]:
+        """A part's process and its children."""
+        if part.process is None:
+            return []
+        try:
+            mine = psutil.Process(part.process.pid)
+            return [mine, *mine.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU seconds of each part so far; those of Postgres' ended connections are its postmaster's children's."""
+        return {name: sum(_cpu(process) for process in self.processes(part)) for name, part in self.parts.items()}
+
+
+@contextmanager
+def running(directory: Path, paces: Mapping[ServiceName, Pace], *, workers: int, in_flight: int) -> Iterator[Site]:
+    """Start everything over `directory`, or go on with what is there; stop all of it at the end."""
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o755)
+    with ExitStack() as stack:
+        servers = [postgres(directory), redis(directory)]
+        urls = {name: f"http://127.0.0.1:{free_port()}" for name in SERVICES}
+        gateway_url = f"http://127.0.0.1:{free_port()}"
+        database_url = postgres_url(servers[0])
+        settings = {
+            "CONTRAFACT_BROKER_URL": redis_url(servers[1]),
+            "CONTRAFACT_OBJECT_STORE": f"directory:{directory / 'objects'}",
+            "CONTRAFACT_AUTHENTICATION": "true",
+            "CONTRAFACT_IMAGES_IN_FLIGHT": str(in_flight),
+            **{f"CONTRAFACT_{name.removesuffix('_service').upper()}_URL": url for name, url in urls.items()},
+            **UNLIMITED,
+            **ONE_THREAD,
+        }
+        services = [_service(directory, name, paces.get(name, Pace()), urls[name]) for name in SERVICES]
+        ours = [gateway(directory, gateway_url, _named(settings, database_url, "gateway"))]
+        ours += [
+            worker(directory, f"worker_{number}", _named(settings, database_url, "worker"))
+            for number in range(1, workers + 1)
+        ]
+        for part in [*ours, *services, *reversed(servers)]:
+            stack.callback(part.kill)
+        _start(servers)
+        engine = open_engine(f"{database_url}?application_name=benchmark")
+        stack.callback(engine.dispose)
+        migrate(engine)
+        sessions = open_sessions(engine)
+        key = _key(directory, sessions)
+        _start([*services, *ours])
+        client = Client(gateway_url, key)
+        stack.callback(client.close)
+        http = httpx.Client(
+            base_url=gateway_url, headers={"Authorization": f"Bearer {key}"}, timeout=7_200, trust_env=False
+        )
+        stack.callback(http.close)
+        parts = {part.name: part for part in (*servers, *services, *ours)}
+        yield Site(directory, parts, client, http, sessions, urls, redis_url(servers[1]))
+        for part in ours[1:]:  # as an orchestrator would: what they work on is given back at once
+            if part.alive:
+                part.stop(120)
+
+
+def _named(settings: Mapping[str, str], database_url: str, name: str) -> dict[str, str]:
+    return {**settings, "CONTRAFACT_DATABASE_URL": f"{database_url}?application_name={name}"}
+
+
+def _service(directory: Path, name: ServiceName, pace: Pace, url: str) -> Part:
+    app = f"benchmarks.scale.waiting_services:{name}"
+    environment = {
+        "WAITING_SECONDS": str(pace.seconds),
+        "WAITING_REPLICAS": str(pace.replicas),
+        "WAITING_BALANCE": pace.balance,
+        "CONTRAFACT_MAX_BATCH": str(pace.max_batch),
+        **ONE_THREAD,
+    }
+
+    def ready() -> bool:
+        try:
+            return httpx.get(f"{url}/readyz", timeout=10, trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    command = [*UVICORN, app, "--port", url.rpartition(":")[2]]
+    return Part(name, command, ready, directory / f"{name}.log", environment)
+
+
+def _key(directory: Path, sessions: Sessions) -> str:
+    kept = directory / "key"
+    if not kept.exists():
+        with sessions.begin() as session:
+            key = create_key(session, "benchmark")
+        kept.write_text(key)
+        os.chmod(kept, 0o600)
+    return kept.read_text()
+
+
+def _start(parts: Sequence[Part]) -> None:
+    for part in parts:
+        part.start()
+    for part in parts:
+        part.wait()
+
+
+def _cpu(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)

@@ -1,0 +1,34 @@
+"""The benchmark of scale at a small size: real processes, models that wait; what must hold at any size holds here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.scale.__main__ import SPEC, intake, kept, reading_costs, work
+from benchmarks.scale.copied_rows import make_large_job
+from benchmarks.scale.site import Pace, running
+
+IMAGES, ROWS, LEFT = 60, 3_060, 30
+
+
+@pytest.mark.slow
+def test_a_large_job_costs_an_image_what_a_small_one_does(tmp_path: Path) -> None:
+    paces = {"diffusion_service": Pace(seconds=0.05, replicas=2)}
+    with running(tmp_path, paces, workers=2, in_flight=4) as site:
+        intake(site, IMAGES)
+        job = str(kept(site)["job"])
+        small = work(site, job, IMAGES)
+        assert small["report"]["state"] == "done"
+        assert small["redis"]["messages"] <= 20
+        first = reading_costs(site, job)
+        filled = make_large_job(site, SPEC, job, IMAGES, ROWS, LEFT)
+        large = work(site, filled["job"], ROWS, first=ROWS - LEFT)
+        assert large["report"]["state"] == "done"
+        assert large["worked_images"] == LEFT
+        pages = reading_costs(site, filled["job"])
+    # A page touches as much of the database at the end of a large job as at the beginning, and as that of a small one.
+    assert pages["last_page"]["blocks"] < 2 * max(first["first_page"]["blocks"], pages["first_page"]["blocks"])
+    (counted,) = large["statements_per_image"].values()
+    assert counted["claim_blocks"] < 200
