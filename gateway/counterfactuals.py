@@ -1,7 +1,8 @@
-"""Pages of counterfactuals, filtered, in the order of (source position, method, ordinal)."""
+"""Pages of counterfactuals, filtered, in the order of (source position, method, ordinal) or of the review list."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -36,25 +37,63 @@ class Filters(Contract):
     model: Annotated[Text | None, Field(description="a model under test that saw it")] = None
 
 
+class Listing(Filters):
+    """Which counterfactuals, and in which order."""
+
+    order: Annotated[
+        Literal["review"] | None,
+        Field(description="review: the failures to look at first, as `metrics.review` has them; else by source image"),
+    ] = None
+
+
 def results_page(
-    session: Session, owner: str, job_id: str, filters: Filters, cursor: str | None, limit: int
+    session: Session, owner: str, job_id: str, listing: Listing, cursor: str | None, limit: int
 ) -> ResultsPage:
     """The job's metrics and a page of its counterfactuals (edits; null arms are shown beside them)."""
     job = jobs.find(session, owner, job_id)
+    report = session.get(Report, job_id)
+    metrics = JobResults.model_validate(report.metrics) if report else None
+    if listing.order == "review":
+        rows, following = _to_review(session, job_id, listing, metrics, cursor, limit)
+    else:
+        rows, following = _by_source(session, job_id, listing, cursor, limit)
+    return ResultsPage(
+        job=job_id,
+        state=job.state,
+        metrics=metrics,
+        counterfactuals=counterfactual_views(session, rows),
+        failures=jobs.failures(session, job_id),
+        next=following,
+    )
+
+
+def _by_source(
+    session: Session, job_id: str, filters: Filters, cursor: str | None, limit: int
+) -> tuple[Sequence[Counterfactual], str | None]:
     query = _filtered(job_id, filters).order_by(*_ORDER).limit(limit + 1)
     if cursor is not None:
         query = query.where(tuple_(*_ORDER) > tuple(decode_cursor(cursor, (int, str, int))))
     rows = session.scalars(query).all()
     last = rows[limit - 1] if len(rows) > limit else None
-    report = session.get(Report, job_id)
-    return ResultsPage(
-        job=job_id,
-        state=job.state,
-        metrics=JobResults.model_validate(report.metrics) if report else None,
-        counterfactuals=counterfactual_views(session, rows[:limit]),
-        failures=jobs.failures(session, job_id),
-        next=encode_cursor((last.position, last.method, last.ordinal)) if last else None,
-    )
+    return rows[:limit], encode_cursor((last.position, last.method, last.ordinal)) if last else None
+
+
+def _to_review(
+    session: Session, job_id: str, filters: Filters, metrics: JobResults | None, cursor: str | None, limit: int
+) -> tuple[Sequence[Counterfactual], str | None]:
+    """A page of the review list; its cursor is the place in the list, which stays as it is with the report."""
+    rows = _review_list(session, job_id, filters, metrics)
+    start = 0 if cursor is None else max(0, int(decode_cursor(cursor, (int,))[0]))
+    return rows[start : start + limit], encode_cursor((start + limit,)) if len(rows) > start + limit else None
+
+
+def _review_list(
+    session: Session, job_id: str, filters: Filters, metrics: JobResults | None
+) -> Sequence[Counterfactual]:
+    """What the filters let through of the review list, in its order; nothing before there is a report."""
+    listed = {name: place for place, name in enumerate(metrics.review if metrics else ())}
+    rows = session.scalars(_filtered(job_id, filters).where(Counterfactual.id.in_(listed))).all()
+    return sorted(rows, key=lambda row: listed[row.id])
 
 
 def detail(session: Session, owner: str, job_id: str, counterfactual_id: str) -> CounterfactualDetail:
@@ -65,12 +104,18 @@ def detail(session: Session, owner: str, job_id: str, counterfactual_id: str) ->
 
 
 def neighbours(
-    session: Session, owner: str, job_id: str, filters: Filters, counterfactual_id: str
+    session: Session, owner: str, job_id: str, listing: Listing, counterfactual_id: str
 ) -> tuple[str | None, str | None]:
     """Ids of the counterfactuals before and after one, among those that the filters let through. Raises NotFound."""
     row = _find(session, owner, job_id, counterfactual_id)
+    if listing.order == "review":
+        report = session.get(Report, job_id)
+        metrics = JobResults.model_validate(report.metrics) if report else None
+        ids = [None, *(one.id for one in _review_list(session, job_id, listing, metrics)), None]
+        place = ids.index(row.id) if row.id in ids else 0
+        return (ids[place - 1], ids[place + 1]) if place else (None, None)
     here = (row.position, row.method, row.ordinal)
-    query = _filtered(job_id, filters).with_only_columns(Counterfactual.id).limit(1)
+    query = _filtered(job_id, listing).with_only_columns(Counterfactual.id).limit(1)
     backwards = [column.desc() for column in _ORDER]
     before = session.scalar(query.where(tuple_(*_ORDER) < here).order_by(*backwards))
     return before, session.scalar(query.where(tuple_(*_ORDER) > here).order_by(*_ORDER))

@@ -25,6 +25,7 @@ from gateway.outcomes import JobRows, MethodRows, ModelRows, load_rows
 from gateway.plans import sensitivity_of
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
+from gateway.report.review import ReviewList
 from gateway.tables import Counterfactual, Report
 from gateway.views import counterfactual_views
 from shared.schemas.results import Calibration, CheckErrors, Cost, HowMade, JobResults, ModelResults, Relation
@@ -116,10 +117,12 @@ def build_report(
     data = rows.job.spec.get("calibration")
     known = (calibrations or {}).get(data) if data else None
     results = measure(rows, services, None if known is None else Calibration(data=data, errors=dict(known)))
+    review = ReviewList(results)
     with reading(sessions) as session:
-        selection = select_pictures(stream_sources(session, job_id, rows.relation), results)
+        selection = select_pictures(review.watching(stream_sources(session, job_id, rows.relation)), results)
         chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
         views = {view.id: view for view in counterfactual_views(session, chosen)}
+    results = results.model_copy(update={"review": review.order()})
     page = report_page(results, selection, views, lambda digest: store.get(image_key(digest)))
     key = f"reports/{job_id}.html"
     store.put(key, page.encode())

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from gateway import counterfactuals, jobs
 from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, problems, stored
-from gateway.counterfactuals import Filters
+from gateway.counterfactuals import Listing
 from gateway.database import reading
 from gateway.failure_points import failure_points_page
 from gateway.tables import Report
@@ -19,8 +19,8 @@ from shared.schemas.jobs import CounterfactualDetail, FailurePointsPage, Results
 router = APIRouter(tags=["results"])
 
 
-class Page(Filters):
-    """Filters, and which page."""
+class Page(Listing):
+    """Filters, order, and which page."""
 
     cursor: Cursor = None
     limit: Limit = 50

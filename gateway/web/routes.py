@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from gateway import counterfactuals, jobs
 from gateway.api.requests import Cursor, Gateway, JobId, Owner
-from gateway.counterfactuals import Filters
+from gateway.counterfactuals import Listing
 from gateway.database import reading
 from gateway.report.page import ASSETS
 from gateway.web.rendering import HERE, render
@@ -26,7 +26,7 @@ _STATIC = {path.name: path for folder in (ASSETS, HERE / "static") for path in f
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
-class Gallery(Filters):
+class Gallery(Listing):
     """Which pairs a page shows."""
 
     cursor: Cursor = None

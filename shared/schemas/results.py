@@ -268,7 +268,11 @@ class Calibration(Contract):
 
 
 class JobResults(Contract):
-    """All that was measured in a job. `provisional`: the checks' own errors on such images are not known."""
+    """All that was measured in a job. `provisional`: the checks' own errors on such images are not known.
+
+    `review`: ids of counterfactuals, at most 200, in the order in which to look at them: each a failure that shows most
+    of what those before it do not show.
+    """
 
     sources: int
     sources_failed: int
@@ -278,4 +282,5 @@ class JobResults(Contract):
     results: list[ModelResults]
     funnels: list[Funnel]
     costs: list[Cost]
+    review: list[str] = Field(default_factory=list)
     made: HowMade

@@ -114,3 +114,15 @@ def test_a_running_job_follows_its_events(client: httpx.Client) -> None:
 )
 def test_what_is_not_there_is_not_found(client: httpx.Client, path: str) -> None:
     assert client.get(path).status_code == 404
+
+
+def test_the_review_order_is_kept_from_pair_to_pair(client: httpx.Client) -> None:
+    text = page(client, "/jobs/drawn/view")
+    assert 'href="/jobs/drawn/view?order=review#gallery">to review first</a>' in text
+    links = pairs(page(client, "/jobs/drawn/view?order=review"))
+    review = client.get("/jobs/drawn/results?limit=1").json()["metrics"]["review"]
+    assert [link.partition("?")[0].rpartition("/")[2] for link in links] == review[: len(links)]
+    second = page(client, links[1])
+    assert f'id="before" rel="prev" href="{links[0]}"' in second
+    assert f'id="after" rel="next" href="{links[2]}"' in second
+    assert 'id="before"' not in page(client, links[0])

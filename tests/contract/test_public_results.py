@@ -98,8 +98,46 @@ def test_filters_let_through_exactly_what_they_say(gateway: Gateway, filters: di
     assert rows(gateway, filters) == [row for row in rows(gateway, {}) if holds(row)]
 
 
+def failed(row: dict[str, Any]) -> bool:
+    truth = row["source"]["ground_truth"]
+    return any(
+        said["null_arm"]["predicted"] == truth != said["counterfactual"]["predicted"] for said in row["predictions"]
+    )
+
+
+def test_the_review_order_begins_with_failures_that_show_the_surest_fault(gateway: Gateway) -> None:
+    metrics = gateway.client.get("/jobs/drawn/results").json()["metrics"]
+    listed = rows(gateway, {"order": "review"})
+    assert [row["id"] for row in listed] == metrics["review"]
+    assert [row["id"] for row in rows(gateway, {"order": "review"}, limit=2)] == metrics["review"]
+    assert all(row["verdict"]["accepted"] and failed(row) for row in listed)
+    first = listed[0]
+    assert (first["source"]["ground_truth"], first["changes"][0]["to_value"]) == ("bus", "night")
+    strangers = [
+        row for row in listed if (row["source"]["ground_truth"], values(row, "to_value")) != ("bus", ["night"])
+    ]
+    assert strangers, "other suspicions follow"
+    cars = rows(gateway, {"order": "review", "class": "car"})
+    assert cars == [row for row in listed if row["source"]["ground_truth"] == "car"]
+
+
+def test_without_a_report_there_is_nothing_to_review_yet(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as gateway:
+        add_drawn_job(gateway.parts.sessions, gateway.parts.store, per_class=1, state="running")
+        page = gateway.client.get("/jobs/drawn/results?order=review").json()
+        assert (page["counterfactuals"], page["next"]) == ([], None)
+
+
 def test_wrong_filters_and_cursors_are_refused(gateway: Gateway) -> None:
-    for query in ("flipped=maybe", "verdict=good", "limit=1000", "cursor=x", "cursor=WzEsMiwzXQ", "colour=red"):
+    for query in (
+        "flipped=maybe",
+        "verdict=good",
+        "limit=1000",
+        "cursor=x",
+        "cursor=WzEsMiwzXQ",
+        "colour=red",
+        "order=best",
+    ):
         reply = gateway.client.get(f"/jobs/drawn/results?{query}")
         assert reply.status_code == 422, query
         assert query.partition("=")[0] in reply.json()["detail"]

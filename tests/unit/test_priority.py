@@ -1,0 +1,97 @@
+"""What comes first: classes in turn before rendering, what shows most that is new for review; and APFD."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.analysis.priority import Failure, Fault, apfd, evidence, review_order, turns
+from shared.schemas.results import Cell, CellEffect
+
+
+def fault(name: str, model: str = "m") -> Fault:
+    return Fault(model, "dillema", Cell(label=name, factor="weather", value="night", direction="to"))
+
+
+BUS, CAR, BOAT = fault("bus"), fault("car"), fault("boat")
+SURE = {BUS: 0.5, CAR: 0.3, BOAT: 0.04}
+
+
+def test_classes_take_turns_as_they_first_occur() -> None:
+    labels = ["bus", "bus", "bus", "car", "car", "boat"]
+    turn = turns(labels)
+    assert [labels[place] for place in np.argsort(turn)] == ["bus", "car", "boat", "bus", "car", "bus"]
+    assert turns([None, None, None]) == [0, 1, 2], "without ground truth, images come as they were sent"
+    assert turns([]) == []
+
+
+@given(st.lists(st.sampled_from(["bus", "car", "boat", None])))
+def test_whenever_one_looks_every_class_has_been_tried_about_equally_often(labels: list[str | None]) -> None:
+    turn = turns(labels)
+    assert sorted(turn) == list(range(len(labels)))
+    for taken in range(len(labels) + 1):
+        tried = dict.fromkeys(labels, 0)
+        left = dict.fromkeys(labels, 0)
+        for place, label in enumerate(labels):
+            (tried if turn[place] < taken else left)[label] += 1
+        waiting = [tried[label] for label in labels if left[label]]
+        assert not waiting or max(tried.values()) - min(waiting) <= 1
+
+
+def test_the_first_failures_show_different_faults_the_surest_first() -> None:
+    failures = [Failure(f"bus-{n}", 0.9 - n / 100, (BUS,)) for n in range(5)]
+    failures += [Failure("car", 0.2, (CAR,)), Failure("boat", 0.99, (BOAT,))]
+    order = review_order(failures, SURE, 4)
+    assert order == ["bus-0", "car", "bus-1", "bus-2"], "a weak suspicion waits, whatever its loss"
+    assert review_order(failures, SURE, 100)[-2:] == ["boat", "bus-4"]
+
+
+def test_a_failure_that_shows_several_faults_comes_before_those_that_show_one() -> None:
+    both = Failure("both", 0.1, (BUS, CAR))
+    failures = [Failure("bus", 0.9, (BUS,)), Failure("car", 0.9, (CAR,)), both, Failure("boat", 0.1, (BOAT,))]
+    assert review_order(failures, SURE, 2) == ["both", "bus"]
+
+
+def plain_greedy(failures: list[Failure], sure: dict[Fault, float], most: int) -> list[str]:
+    """The same, looking at every failure again each time."""
+    left, shown = list(failures), dict.fromkeys(sure, 0)
+    chosen: list[str] = []
+    while left and len(chosen) < most:
+        best = min(left, key=lambda one: (-sum(sure[f] * 0.5 ** shown[f] for f in one.faults), -one.loss, one.id))
+        left.remove(best)
+        chosen.append(best.id)
+        for shown_now in best.faults:
+            shown[shown_now] += 1
+    return chosen
+
+
+@given(st.lists(st.tuples(st.sets(st.sampled_from([BUS, CAR, BOAT]), min_size=1), st.integers(0, 4)), max_size=12))
+def test_it_equals_the_greedy_choice_that_looks_at_all_each_time(drawn: list[tuple[set[Fault], int]]) -> None:
+    failures = [
+        Failure(f"{place:02}", loss / 4, tuple(sorted(faults, key=repr))) for place, (faults, loss) in enumerate(drawn)
+    ]
+    assert review_order(failures, SURE, 8) == plain_greedy(failures, SURE, 8)
+
+
+def test_evidence_is_drawn_to_nothing_where_there_are_few_images() -> None:
+    def effect(delta: float, sources: int) -> CellEffect:
+        return CellEffect(
+            cell=BUS.cell, sources=sources, counterfactuals=sources, delta_accuracy=delta, delta_probability=None,
+            standing="too few images",
+        )  # fmt: skip
+
+    assert evidence(effect(-0.6, 30)) > evidence(effect(-1.0, 1))
+    assert evidence(effect(-0.6, 30)) > evidence(effect(-0.3, 30)) > 0
+    assert evidence(effect(0.4, 30)) == 0.0
+
+
+def test_apfd_is_the_papers_with_equal_costs_and_weighs_seconds_otherwise() -> None:
+    found, n = [0, 3, 3], 10
+    rothermel = 1 - sum(place + 1 for place in found) / (n * len(found)) + 1 / (2 * n)
+    assert apfd(found, [2.0] * n) == pytest.approx(rothermel)
+    assert apfd([1], [1.0, 1.0, 8.0]) == pytest.approx(1 - 1.5 / 10)
+    assert apfd([1], [8.0, 1.0, 1.0]) == pytest.approx(1 - 8.5 / 10)
+    with pytest.raises(ValueError, match="at least one fault"):
+        apfd([], [1.0])
