@@ -93,7 +93,7 @@ class Measurement:
         name = f"{one.number:05d}{'' if one.kind == 'edit' else 'n'}"
         field, to_value = field_and_value(one.edit)
         wanted = _wanted(scene, field, to_value, one.kind == "edit")
-        found = _Seen(False, False, ()) if seen is None else _seen(scene, field, to_value, one.kind == "edit", *seen)
+        found = Seen(False, False, ()) if seen is None else seen_of(scene, field, to_value, one.kind == "edit", *seen)
         return Record(
             id=name,
             arm=one.kind,
@@ -111,7 +111,7 @@ class Measurement:
             check=one.verdict.check,
             scores={check: round(score, 4) for check, score in one.scores.items()},
             **found._asdict(),
-            known=_known(scene, before),
+            known=known_of(scene, before),
             predicted={} if one.image is None else self._predicted(one.source, one.image),
             weights=self._revision,
             method=self._method,
@@ -141,12 +141,12 @@ def read_again(folder: Path, done: Sequence[Record], proposals: Sequence[Proposa
     before = judge([source_picture(scene) for scene in scenes])
     fresh = {}
     for one, scene, was, now, there in zip(shown, scenes, before, judge(images), placed, strict=True):
-        seen = _seen(scene, one.field, one.to_value, one.arm == "edit", now, there)
-        fresh[one.id] = one.model_copy(update={**seen._asdict(), "known": _known(scene, was)})
+        seen = seen_of(scene, one.field, one.to_value, one.arm == "edit", now, there)
+        fresh[one.id] = one.model_copy(update={**seen._asdict(), "known": known_of(scene, was)})
     return [fresh.get(one.id, one) for one in done]
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """What a record says of the oracles' readings."""
 
     kept: bool
@@ -154,10 +154,10 @@ class _Seen(NamedTuple):
     others: tuple[str, ...]
 
 
-def _seen(scene: Scene, field: str, value: str, edited: bool, read_now: Judged, there: bool) -> _Seen:
+def seen_of(scene: Scene, field: str, value: str, edited: bool, read_now: Judged, there: bool) -> Seen:
     """`edited`: whether the image should show the scene's `field` as `value`, or the scene as it is."""
     wanted = _wanted(scene, field, value, edited)
-    return _Seen(
+    return Seen(
         kept(scene, read_now, "label") and there,
         field != OTHER and kept(_wanted(scene, field, value, True), read_now, field),
         tuple(
@@ -172,7 +172,7 @@ def _wanted(scene: Scene, field: str, value: str, edited: bool) -> Scene:
     return scene.changed(**{field: value}) if edited and field not in (OTHER, "label") else scene
 
 
-def _known(scene: Scene, read_before: Judged) -> tuple[str, ...]:
+def known_of(scene: Scene, read_before: Judged) -> tuple[str, ...]:
     return tuple(name for name in scene_factors(scene) if kept(scene, read_before, name))
 
 

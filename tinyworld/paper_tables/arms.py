@@ -1,0 +1,199 @@
+"""The arms of the tables, and how one is measured: a public job, then oracles, image distances and perplexity."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from pydantic import JsonValue
+
+from gateway.analysis.realism import kernel_distance, perplexity
+from gateway.client import Client
+from gateway.methods import METHODS
+from gateway.model_services import ModelServices
+from shared.images import decode
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
+from shared.schemas.evaluation import EmbedRequest
+from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
+from shared.schemas.language import ScoreRequest
+from shared.schemas.results import JobResults
+from tinyworld.contact_sheet import contact_sheet
+from tinyworld.own_distribution import own_distribution
+from tinyworld.own_services import own_services
+from tinyworld.paper_tables.judging import Judged, factor_figures, judged, text_checks
+from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
+from tinyworld.public_jobs import embedded_client, figures, run_job, seconds_of
+from tinyworld.trials import source_picture
+from tinyworld.world import CLASSES, Scene
+
+RUNS = Path("runs/paper-tables")
+TASK = "classify the object in the picture"
+FIRST = 500_000  # scenes of the split "final-test" that nothing else looks at
+TEXTS = 64  # per message
+SHEET = 24  # accepted counterfactuals on a contact sheet
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A method as the tables ask it; everything else is the profile's."""
+
+    title: str
+    method: str
+    parameters: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+ARMS: dict[str, Arm] = {
+    "dillema-full": Arm("DILLEMA, full", "dillema", {"control_region": "full"}),
+    "dillema-keep": Arm("DILLEMA, keep", "dillema", {"control_region": "keep"}),
+    "lance-direct": Arm("LANCE, direct", "lance", {"inversion": "direct"}),
+    "lance-null-text": Arm("LANCE, null_text", "lance", {"inversion": "null_text"}),
+    "lance-r": Arm("LANCE-R", "lance-r"),
+    "reconstruction": Arm("Reconstruction", "reconstruction"),
+    "reconstruction-null-text": Arm("Reconstruction, null_text", "reconstruction", {"inversion": "null_text"}),
+    "shifts": Arm("Shifts", "shifts"),
+    "corruptions": Arm("Corruptions", "corruptions"),
+}
+
+
+def scenes_of(sources: int) -> list[Scene]:
+    """The first scenes of the models' own distribution, every class in turn."""
+    scenes: list[Scene] = []
+    for index in count(FIRST):
+        if len(scenes) == sources:
+            return scenes
+        scene = own_distribution(index, "final-test")
+        if scene.label == CLASSES[len(scenes) % len(CLASSES)]:
+            scenes.append(scene)
+    raise AssertionError("count never ends")
+
+
+def write_sources(scenes: Sequence[Scene], folder: Path) -> None:
+    """The scenes as PNG files in their order, and a manifest with their classes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["file,label"]
+    for number, scene in enumerate(scenes):
+        Image.fromarray(source_picture(scene)).save(folder / f"{number:05}.png")
+        lines.append(f"{number:05}.png,{scene.label}")
+    (folder / "manifest.csv").write_text("\n".join(lines) + "\n")
+
+
+def measured(name: str, sources: int, profile: str, command: str) -> ArmRow:
+    """Run the job of an arm in an embedded system of its own, so that nothing is found that another has paid for.
+
+    An arm that was interrupted goes on where it stopped; its seconds are then not known. Raises ValueError for a method
+    that is not there.
+    """
+    arm = ARMS[name]
+    if arm.method not in METHODS:
+        raise ValueError(f"there is no method {arm.method!r}; there are {', '.join(METHODS)}")
+    scenes, folder = scenes_of(sources), RUNS / f"sources-{sources}"
+    write_sources(scenes, folder)
+    place = RUNS / f"{name}-{sources}"
+    begun_before = place.exists()
+    with embedded_client(place, profile) as client:
+        spec = JobSpec(task=TASK, methods=[MethodChoice(name=arm.method, parameters=dict(arm.parameters))])
+        job = run_job(client, spec, folder, name)
+        results = figures(client, job)
+        found = judged(list(client.counterfactuals(job.id, {})), scenes, client.image)
+        with own_services(profile, ["evaluator_service", "llm_service"]) as services:
+            row = _row(name, command, job, results, found, _realism(services, client, scenes, found))
+        _sheet(found, scenes, client, RUNS / f"sheet-{name}-{sources}.png")
+    shutil.rmtree(place)
+    return row.model_copy(update={"seconds": None}) if begun_before else row
+
+
+@dataclass(frozen=True, slots=True)
+class _Realism:
+    distance: Distance | None
+    before: float | None
+    after: float | None
+
+
+def _row(
+    name: str, command: str, job: JobDetail, results: JobResults, found: Sequence[Judged], realism: _Realism
+) -> ArmRow:
+    method = ARMS[name].method
+    (chosen,) = job.methods
+    return ArmRow(
+        arm=name,
+        method=method,
+        command=command,
+        machine=f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
+        sources=results.sources - results.sources_failed,
+        parameters={key: value for key, value in chosen.parameters.items() if not key.endswith("thresholds")},
+        weights={service: _revision(said) for service, said in results.made.services.items()},
+        seconds=round(seconds_of(job), 1),
+        funnel=next(one for one in results.funnels if one.method == method),
+        cost=next(one for one in results.costs if one.method == method),
+        distance=realism.distance,
+        perplexity_before=realism.before,
+        perplexity_after=realism.after,
+        text_checks=text_checks(found),
+        factors=factor_figures(found),
+        models=[
+            ModelFigures(model=one.model, metrics=one.metrics, failure_points=one.failure_points)
+            for one in results.results
+            if one.method == method
+        ],
+    )
+
+
+def _revision(said: JsonValue) -> str:
+    return str(said.get("revision", "")) if isinstance(said, dict) else ""
+
+
+def _realism(services: ModelServices, client: Client, scenes: Sequence[Scene], found: Sequence[Judged]) -> _Realism:
+    """Distance of the accepted images from the originals, and perplexity of their captions before and after."""
+    accepted = [one.view for one in found if one.view.verdict.accepted and one.view.image]
+    made = _embedded(services, [client.image(one.image) for one in accepted if one.image])
+    originals = {one.view.source.position: one.view.source.image for one in found}
+    real = _embedded(services, [client.image(digest) for digest in originals.values()])
+    far = None
+    if accepted:
+        places = np.array([one.source.position for one in accepted], np.int64)
+        far = kernel_distance(real, np.array(list(originals), np.int64), made, places)
+    said = [one for one in accepted if one.caption and one.new_caption]
+    features = f"the profile's scorer, evaluator {services.info('evaluator_service').revision[:12]}"
+    return _Realism(
+        None if far is None else Distance(value=far.value, error=far.error, features=features),
+        _perplexity(services, [one.caption for one in said]),
+        _perplexity(services, [one.new_caption for one in said]),
+    )
+
+
+def _embedded(services: ModelServices, images: Sequence[bytes]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    rows: list[list[float]] = []
+    for start in range(0, len(images), MAX_IMAGES_PER_MESSAGE):
+        some = [ImagePayload(png=png) for png in images[start : start + MAX_IMAGES_PER_MESSAGE]]
+        rows += services.embed(EmbedRequest(images=some)).images
+    return np.array(rows, np.float64)
+
+
+def _perplexity(services: ModelServices, texts: Sequence[str]) -> float | None:
+    sums: list[float] = []
+    tokens: list[int] = []
+    for start in range(0, len(texts), TEXTS):
+        reply = services.score(ScoreRequest(texts=list(texts[start : start + TEXTS])))
+        sums += reply.log_likelihoods
+        tokens += reply.tokens
+    return perplexity(np.array(sums, np.float64), np.array(tokens, np.int64))
+
+
+def _sheet(found: Sequence[Judged], scenes: Sequence[Scene], client: Client, path: Path) -> None:
+    """Accepted counterfactuals beside their sources, spread over the job."""
+    accepted = [one for one in found if one.seen is not None]
+    pictures = []
+    for one in accepted[:: max(1, len(accepted) // SHEET)][:SHEET]:
+        scene = scenes[one.view.source.position]
+        value = one.view.changes[0].to_value if one.view.changes else ""
+        lost = "" if one.seen and one.seen.kept else " LOST"
+        pictures += [(source_picture(scene), scene.label), (decode(client.image(one.view.image or "")), value + lost)]
+    if pictures:
+        contact_sheet(pictures, 8, path)

@@ -1,0 +1,95 @@
+"""One row of the tables, as it is kept in `results/`: everything that was measured of one arm, with its command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, JsonValue
+
+from shared.schemas.base import Contract
+from shared.schemas.results import Cost, FailurePoints, Funnel, PaperMetrics, Rate
+
+
+class MeanDifference(Contract):
+    """Mean over source images of their counterfactuals' acc@1 less their own, in −1 … 1, with its 95 % interval."""
+
+    sources: int
+    mean: float
+    low: float
+    high: float
+
+
+class FactorFigures(Contract):
+    """Edits of one factor (or of `all`). Rates are over accepted counterfactuals unless said otherwise.
+
+    `as_asked`: of all proposed edits, those whose captions differ in one field of the scene, of that factor. `shown`
+    and `unchanged` (all other fields of an image; `each_unchanged`: each field of each image) are the oracles'; fields
+    count that both oracles read rightly on the source image. `deltas` by model under test.
+    """
+
+    factor: str
+    as_asked: Rate
+    accepted: Annotated[Rate, Field(description="of the proposed edits")]
+    kept: Rate
+    kept_flipped: Annotated[Rate, Field(description="of the accepted ones that a model under test no longer names")]
+    shown: Rate
+    unchanged: Rate
+    each_unchanged: Rate
+    deltas: dict[str, MeanDifference]
+
+
+class TextChecks(Contract):
+    """What the checks of the words refuse, against tinyworld's grammar. None where a method checks no words.
+
+    `precision`: of the refused edits, those that are wrong; `recall`: of the wrong ones, those that are refused. Wrong
+    is an edit that changes the class, or no field of the scene, or several.
+    """
+
+    precision: Rate
+    recall: Rate
+
+
+class Distance(Contract):
+    """Kernel distance of accepted counterfactuals from the originals, and its standard error."""
+
+    value: float
+    error: float
+    features: str
+
+
+class ModelFigures(Contract):
+    """What a job's results say of one model under test."""
+
+    model: str
+    metrics: PaperMetrics
+    failure_points: list[FailurePoints]
+
+
+class ArmRow(Contract):
+    """All that was measured of one arm: a method with its parameters, as one job on the tables' source images.
+
+    `seconds` of the whole job from its request to its report, on the machine that `machine` names, None where the job
+    was interrupted. `perplexity_before` and `_after` are of the accepted edits' captions.
+    """
+
+    arm: str
+    method: str
+    command: str
+    machine: str
+    sources: int
+    parameters: dict[str, JsonValue]
+    weights: dict[str, str]
+    seconds: float | None
+    funnel: Funnel
+    cost: Cost
+    distance: Distance | None
+    perplexity_before: float | None
+    perplexity_after: float | None
+    text_checks: TextChecks | None
+    factors: list[FactorFigures]
+    models: list[ModelFigures]
+
+    @property
+    def all_factors(self) -> FactorFigures:
+        """The figures of all factors together."""
+        return self.factors[0]

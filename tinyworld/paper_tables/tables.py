@@ -1,0 +1,265 @@
+"""The tables as Markdown: all arms side by side, then the papers' own in kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shared.schemas.results import Accuracy, Rate
+from tinyworld.paper_tables.arms import ARMS
+from tinyworld.paper_tables.rows import ArmRow, MeanDifference, ModelFigures
+
+Rows = Sequence[ArmRow]
+NOTHING = "–"
+LANCE = ("lance-direct", "lance-null-text")
+BAR = 5  # points that one block of a bar stands for
+
+
+def tables(rows: Rows) -> str:
+    """All tables of the rows that there are."""
+    found = sorted(rows, key=lambda row: list(ARMS).index(row.arm))
+    parts = [side_by_side(found), accuracies(found), quality(found), captions(found), sensitivity(found)]
+    return "\n\n".join(part for part in (*parts, dillema_table(found), corruption_points(found)) if part) + "\n"
+
+
+def side_by_side(rows: Rows) -> str:
+    """One table: a row per figure, a column per arm."""
+    models = sorted({one.model for row in rows for one in row.models})
+    lines: list[tuple[str, Callable[[ArmRow], str]]] = [
+        ("yield", lambda row: rate(row.all_factors.accepted)),
+        ("label kept", lambda row: rate(row.all_factors.kept)),
+        ("label kept, of flipped", lambda row: rate(row.all_factors.kept_flipped)),
+        ("edit shown", lambda row: rate(row.all_factors.shown)),
+        ("all others unchanged", lambda row: rate(row.all_factors.unchanged)),
+        ("each other unchanged", lambda row: rate(row.all_factors.each_unchanged)),
+    ]
+    for model in models:
+        lines += [(f"{name}, {model}", _said_of(model, said)) for name, said in MODEL_LINES]
+    lines += [
+        ("KID × 1000", _distance),
+        ("perplexity before → after", _perplexity),
+        ("network evaluations per accepted", lambda row: _number(row.cost.evaluations_per_accepted)),
+        ("seconds per accepted", lambda row: _number(_seconds(row), 1)),
+    ]
+    sources = {row.sources for row in rows}
+    title = f"### All methods on the same {' or '.join(map(str, sorted(sources)))} source images"
+    body = [[name, *(said(row) for row in rows)] for name, said in lines]
+    return title + "\n\n" + grid(["", *(ARMS[row.arm].title for row in rows)], body)
+
+
+def accuracies(rows: Rows) -> str:
+    """LANCE's table 2 in kind: accuracy of each model under test on each test set, and how far that is from reality."""
+    models = sorted({one.model for row in rows for one in row.models})
+    if not rows or not models:
+        return ""
+    fullest = max(rows, key=lambda row: row.all_factors.kept.sources or 0)  # only sources with an accepted image count
+    body = [["originals", *(_of(fullest, m, _originals) for m in models), NOTHING]]
+    body += [
+        [
+            ARMS[row.arm].title,
+            *(_of(row, m, lambda one: f"{_accuracy(one, 1)}; {_accuracy(one, 5)}") for m in models),
+            _distance(row),
+        ]
+        for row in rows
+        if not row.arm.startswith("dillema")
+    ]
+    return (
+        "### Accuracy by test set (LANCE, table 2)\n\n"
+        "acc@1; acc@5 of accepted images. The paper, ResNet-50: 79.86 → 79.86 (reconstructed) → 78.81 (LANCE-R) → "
+        "74.01 (LANCE), FID 13.6, 51.6, 55.4.\n\n" + grid(["test set", *models, "KID × 1000"], body)
+    )
+
+
+def quality(rows: Rows) -> str:
+    """LANCE's table 3 in kind: what its human study asked, answered by the oracles."""
+    body = [
+        [
+            ARMS[row.arm].title,
+            rate(row.all_factors.kept),
+            rate(row.all_factors.shown),
+            rate(row.all_factors.each_unchanged),
+            _distance(row),
+        ]
+        for row in rows
+        if row.arm not in ("corruptions",)
+    ]
+    return (
+        "### Quality of accepted images (LANCE, table 3)\n\n"
+        "By two oracles that must agree; the paper asked people: label kept 95 %, edit success 3.7, fidelity 4.5, "
+        "realism 4.2 of 5.\n\n"
+        + grid(["", "label kept", "edit success", "fidelity (each other factor)", "KID × 1000"], body)
+    )
+
+
+def captions(rows: Rows) -> str:
+    """LANCE's table 4 in kind: edits of captions by factor, and the checks of the words, against the grammar."""
+    some = [row for row in rows if row.arm in ("lance-direct", "dillema-keep", "lance-r")]
+    body = [
+        [ARMS[row.arm].title, one.factor, rate(one.as_asked), rate(one.accepted)] for row in some for one in row.factors
+    ]
+    checks = [
+        [ARMS[row.arm].title, rate(row.text_checks.precision), rate(row.text_checks.recall)]
+        for row in some
+        if row.text_checks is not None
+    ]
+    if not body:
+        return ""
+    table = (
+        "### Edits of captions (LANCE, table 4)\n\n"
+        "As asked: the new caption differs from the old in one field of the scene, of the factor asked for. The paper: "
+        "89 % edit success.\n\n" + grid(["", "factor", "edit as asked", "accepted in the end"], body)
+    )
+    if checks:
+        table += (
+            "\n\nChecks of the words. Wrong: the class, no field, or several change. The paper: 97.2 and 98.4 %.\n\n"
+        )
+        table += grid(["", "precision", "recall"], checks)
+    return table
+
+
+def sensitivity(rows: Rows) -> str:
+    """LANCE's figure 3 in kind: change of acc@1 by factor and model, with bars."""
+    some = next((row for arm in LANCE for row in rows if row.arm == arm), None)
+    if some is None:
+        return ""
+    body = [
+        [one.factor, model, str(delta.sources), _points(delta), _bar(delta.mean)]
+        for one in some.factors
+        for model, delta in sorted(one.deltas.items())
+    ]
+    return (
+        f"### Sensitivity by factor (LANCE, figure 3): {ARMS[some.arm].title}\n\n"
+        f"Δacc@1 in points, sources weighted equally, 95 % interval; a block is {BAR} points lost (▒: gained).\n\n"
+        + grid(["factor", "model", "sources", "Δacc@1", ""], body)
+    )
+
+
+def dillema_table(rows: Rows) -> str:
+    """DILLEMA's table I in kind: validity, error rates before and after, and images of which all or none fail."""
+    body = []
+    for row in (row for row in rows if row.method == "dillema"):
+        for one in row.models:
+            shares = one.metrics.all_or_none
+            body.append(
+                [
+                    ARMS[row.arm].title,
+                    one.model,
+                    rate(row.all_factors.kept),
+                    rate(row.all_factors.kept_flipped),
+                    _error(one),
+                    rate(one.metrics.error_rate_null),
+                    rate(one.metrics.error_rate),
+                    NOTHING if shares is None else f"{rate(shares.all_fail)}, k = {shares.k}",
+                    NOTHING if shares is None else rate(shares.none_fail),
+                ]
+            )
+    if not body:
+        return ""
+    heads = ["", "model", "label kept", "… of flipped", "error, originals", "null arms", "counterfactuals", "all fail"]
+    return (
+        "### Validity and errors (DILLEMA, table I)\n\n"
+        "The paper (ImageNet): labels kept 99.7 %, 82.7 % of misclassified ones; errors 5.26 → 53.29 % (ResNet18), "
+        "2.55 → 45.47 (50), 1.47 → 42.33 (152); all of an image's counterfactuals fail for 33.29 %, none for "
+        "24.85 %.\n\n" + grid([*heads, "none fails"], body)
+    )
+
+
+def corruption_points(rows: Rows) -> str:
+    """At which severity images first fail under each corruption."""
+    body = [
+        [points.corruption, one.model, str(points.sources), *map(str, points.first), str(points.never)]
+        for row in rows
+        for one in row.models
+        for points in one.failure_points
+    ]
+    if not body:
+        return ""
+    heads = ["corruption", "model", "images", *(f"at {severity}" for severity in range(1, 6)), "never"]
+    return "### Where images first fail (corruptions)\n\n" + grid(heads, body)
+
+
+def grid(heads: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [heads, ["---"] * len(heads), *body]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def rate(one: Rate) -> str:
+    """A rate with its count and interval: "93 % (28/30; 79–98)"."""
+    if one.value is None:
+        return NOTHING
+    return f"{100 * one.value:.0f} % ({one.count}/{one.n}; {100 * one.low:.0f}–{100 * one.high:.0f})"
+
+
+def _said_of(model: str, said: Callable[[ModelFigures], str]) -> Callable[[ArmRow], str]:
+    return lambda row: _of(row, model, said)
+
+
+def _of(row: ArmRow, model: str, said: Callable[[ModelFigures], str]) -> str:
+    return next((said(one) for one in row.models if one.model == model), NOTHING)
+
+
+def _at(one: ModelFigures, k: int) -> Accuracy | None:
+    return next((found for found in one.metrics.accuracy if found.k == k), None)
+
+
+def _accuracy(one: ModelFigures, k: int) -> str:
+    found = _at(one, k)
+    return NOTHING if found is None else rate(found.counterfactuals)
+
+
+def _originals(one: ModelFigures) -> str:
+    found = [_at(one, k) for k in (1, 5)]
+    return "; ".join(NOTHING if at is None else rate(at.originals) for at in found)
+
+
+def _deltas(one: ModelFigures) -> str:
+    found = [_at(one, k) for k in (1, 5)]
+    return " / ".join(NOTHING if at is None or at.delta is None else f"{100 * at.delta:+.1f}" for at in found)
+
+
+def _change(one: ModelFigures) -> str:
+    return _number(one.metrics.mean_absolute_delta_probability, 3)
+
+
+def _error(one: ModelFigures) -> str:
+    found = _at(one, 1)
+    if found is None or found.originals.value is None:
+        return NOTHING
+    n, right = found.originals.n, found.originals.count
+    return f"{100 * (1 - found.originals.value):.0f} % ({n - right}/{n})"
+
+
+def _distance(row: ArmRow) -> str:
+    found = row.distance
+    return NOTHING if found is None else f"{1000 * found.value:.1f} ± {1000 * found.error:.1f}"
+
+
+def _perplexity(row: ArmRow) -> str:
+    if row.perplexity_before is None or row.perplexity_after is None:
+        return NOTHING
+    return f"{row.perplexity_before:.2f} → {row.perplexity_after:.2f}"
+
+
+def _seconds(row: ArmRow) -> float | None:
+    accepted = row.funnel.accepted.count
+    return row.seconds / accepted if row.seconds is not None and accepted else None
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return NOTHING if value is None else f"{value:,.{digits}f}"
+
+
+def _points(delta: MeanDifference) -> str:
+    return f"{100 * delta.mean:+.1f} ({100 * delta.low:+.0f} to {100 * delta.high:+.0f})"
+
+
+def _bar(mean: float) -> str:
+    return ("█" if mean < 0 else "▒") * round(abs(100 * mean) / BAR)
+
+
+MODEL_LINES: tuple[tuple[str, Callable[[ModelFigures], str]], ...] = (
+    ("acc@1", lambda one: _accuracy(one, 1)),
+    ("acc@5", lambda one: _accuracy(one, 5)),
+    ("Δacc@1 / @5", _deltas),
+    ("mean \\|Δp\\|", _change),
+)
