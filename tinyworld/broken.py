@@ -51,7 +51,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class Asked:
     """A picture to be drawn, and the scene that it should show."""
 
     kind: Kind
@@ -62,16 +62,16 @@ class _Asked:
 
 def trials(studio: Studio, edits: int, batch: int) -> tuple[list[Trial], Mapping[str, int]]:
     """Scored pictures of all kinds for `edits` edits, and how many of each kind the oracles did not recognise."""
-    asked = [one for proposal in calibration_edits(edits) for one in _asked(proposal)]
+    asked = [one for proposal in calibration_edits(edits) for one in asked_of(proposal)]
     found: list[Trial] = []
     unlike: Counter[str] = Counter()
     for start in range(0, len(asked), batch):
         some = asked[start : start + batch]
         drawn = [(o, i) for o, i in zip(some, studio.draw([o.drawing for o in some]), strict=True) if i is not None]
-        drawn += [(replace(one, kind="gone"), _painted_over(one, image)) for one, image in drawn if one.kind == "good"]
+        drawn += [(replace(one, kind="gone"), painted_over(one, image)) for one, image in drawn if one.kind == "good"]
         seen = judge([image for _, image in drawn])
         for (one, image), read in zip(drawn, seen, strict=True):
-            if not _recognised(one, read):
+            if not recognised(one, read):
                 unlike[one.kind] += 1
                 continue
             source = source_picture(one.proposal.scene)
@@ -93,17 +93,18 @@ def calibration_edits(count: int) -> Iterator[Proposal]:
                 break
 
 
-def _asked(proposal: Proposal) -> Iterator[_Asked]:
+def asked_of(proposal: Proposal) -> Iterator[Asked]:
+    """What is to be drawn for an edit: all kinds but "gone", which is painted."""
     scene, wanted, edit = proposal.scene, proposal.wanted, proposal.edit
     seed = derive_seed("broken", scene.geometry_seed)
     random = np.random.default_rng((0xB20, scene.geometry_seed))
     source = source_picture(scene)
-    yield _Asked("good", proposal, Drawing(source, edit.new_caption, edit, seed), wanted)
-    yield _Asked("unedited", proposal, Drawing(source, edit.caption, edit, seed), scene)
+    yield Asked("good", proposal, Drawing(source, edit.new_caption, edit, seed), wanted)
+    yield Asked("unedited", proposal, Drawing(source, edit.caption, edit, seed), scene)
     label = [name for name in CLASSES if name != scene.label][int(random.integers(len(CLASSES) - 1))]
     other = wanted.changed(label=label)
     prompt = re.sub(rf"\b{scene.label}\b", label, edit.new_caption)
-    yield _Asked("class", proposal, Drawing(source_picture(scene.changed(label=label)), prompt, edit, seed), other)
+    yield Asked("class", proposal, Drawing(source_picture(scene.changed(label=label)), prompt, edit, seed), other)
     stated = [field for field in FIELDS if field != proposal.field]
     second = next(proposals(scene, random, [str(field) for field in random.permutation(stated)]), None)
     if second is not None:
@@ -111,15 +112,16 @@ def _asked(proposal: Proposal) -> Iterator[_Asked]:
         (change,) = second.edit.changes
         prompt = rephrased(edit.new_caption, change.from_phrase, change.to_phrase)
         twice = Edit((*edit.changes, change), edit.caption, prompt)
-        yield _Asked("second", proposal, Drawing(source, twice.new_caption, twice, seed), both)
+        yield Asked("second", proposal, Drawing(source, twice.new_caption, twice, seed), both)
 
 
-def _painted_over(one: _Asked, image: Pixels) -> Pixels:
+def painted_over(one: Asked, image: Pixels) -> Pixels:
+    """The picture with the object painted over."""
     there = (rendered(one.proposal.scene)[1] == 1).astype(np.uint8)
     return np.asarray(cv2.inpaint(image, cv2.dilate(there, np.ones((9, 9), np.uint8)), 3, cv2.INPAINT_TELEA), np.uint8)
 
 
-def _recognised(one: _Asked, read: Mapping[str, str | None]) -> bool:
+def recognised(one: Asked, read: Mapping[str, str | None]) -> bool:
     """Whether both oracles see the class, or its absence, and every changed field as asked for."""
     if one.kind == "gone":
         return read["label"] != one.proposal.scene.label

@@ -37,12 +37,12 @@ Limits = dict[str, float]  # check -> lowest score
 Floats = NDArray[np.float64]
 
 
-def thresholds(found: Sequence[Trial]) -> dict[str, dict[str, float]]:
+def thresholds(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, dict[str, float]]:
     """Check → factor → lowest score; `default` rests on all factors, and serves those with few good ones."""
     groups = {"default": list(found)}
     groups |= {factor: [t for t in found if t.factor == factor] for factor in sorted({t.factor for t in found})}
     by_factor = {
-        name: limits(some)
+        name: limits(some, checks)
         for name, some in groups.items()
         if name == "default" or sum(trial.kind == "good" for trial in some) >= ENOUGH
     }
@@ -52,12 +52,12 @@ def thresholds(found: Sequence[Trial]) -> dict[str, dict[str, float]]:
     }
 
 
-def limits(found: Sequence[Trial]) -> Limits:
-    """The thresholds of all checks that let the fewest broken ones through while refusing at most `REFUSED` good ones.
+def limits(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> Limits:
+    """The thresholds of the checks that let the fewest broken ones through and refuse at most `REFUSED` good ones.
 
     Ties go to the lower thresholds. Raises ValueError where no good one is among the trials.
     """
-    checks = [check for check in CHECKS if all(check in trial.scores for trial in found)]
+    checks = [check for check in checks if all(check in trial.scores for trial in found)]
     scores = {kind: _table([t for t in found if t.kind == kind], checks) for kind in KINDS}
     led = {kind: np.array([t.scores["label_margin"] > 0 for t in found if t.kind == kind], np.bool_) for kind in KINDS}
     good = scores["good"]
@@ -102,16 +102,16 @@ def auroc(good: Sequence[float], broken: Sequence[float]) -> float:
     return float(((difference > 0) + 0.5 * (difference == 0)).mean())
 
 
-def held_out(found: Sequence[Trial]) -> list[tuple[Trial, bool, float]]:
+def held_out(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> list[tuple[Trial, bool, float]]:
     """Each trial with its verdict and margin under thresholds fixed on the other half of the scenes."""
     judged = []
     for half in (0, 1):
         own = [trial for trial in found if trial.scene % 2 != half]
-        chosen = thresholds(own)
+        chosen = thresholds(own, checks)
         good = [trial for trial in own if trial.kind == "good"]
         scale = {check: float(np.std([t.scores[check] for t in good])) or 1.0 for check in chosen}
         judged += [
-            (trial, judge(trial.scores, trial.edit, chosen).accepted, margin(trial, chosen, scale))
+            (trial, judge(trial.scores, trial.edit, chosen, checks).accepted, margin(trial, chosen, scale))
             for trial in found
             if trial.scene % 2 == half
         ]
