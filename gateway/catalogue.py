@@ -46,7 +46,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
     classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
     return Plan(
         methods=[
-            {"name": name, "parameters": _parameters(name, {**_defaults(name, profile), **given})}
+            {"name": name, "parameters": _parameters(name, {**method_defaults(name, profile), **given})}
             for name, given in methods.items()
         ],
         models=models,
@@ -59,7 +59,7 @@ def methods_listing(profile: Profile) -> MethodsReply:
     listing = []
     for name, method in METHODS.items():
         schema = method.parameters.model_json_schema()
-        for parameter, value in _defaults(name, profile).items():
+        for parameter, value in method_defaults(name, profile).items():
             schema["properties"][parameter]["default"] = value
         listing.append(
             MethodInfo(
@@ -73,8 +73,8 @@ def methods_listing(profile: Profile) -> MethodsReply:
     return MethodsReply(methods=listing)
 
 
-def _defaults(name: str, profile: Profile) -> dict[str, JsonValue]:
-    """The profile's parameters of a method, with the thresholds of its scorer where the method takes them."""
+def method_defaults(name: str, profile: Profile) -> dict[str, JsonValue]:
+    """The profile's parameters of a method, with the thresholds of its checks where the method takes them."""
     defaults: dict[str, JsonValue] = {}
     if name in METHODS and "thresholds" in METHODS[name].parameters.model_fields:
         defaults["thresholds"] = {check: dict(limits) for check, limits in profile.thresholds.items()}

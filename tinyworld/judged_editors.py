@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gateway.catalogue import method_defaults
 from gateway.methods import METHODS
 from gateway.methods.checks import Scores
 from gateway.methods.counterfactual import Change, Counterfactual, Edit, SourceImage, Verdict
@@ -51,7 +52,7 @@ EDITORS: dict[str, Editor] = {
     "dillema-full": Editor("dillema", {"control_region": "full"}),
     "lance": Editor("lance", {"inversion": "direct"}),
     "lance-null-text": Editor("lance", {"inversion": "null_text"}),
-    "lance-r": Editor("lance-r", {}),
+    "lance-r": Editor("lance-r", {"counterfactuals_per_image": 1}),
     "reconstruction": Editor("reconstruction", {}),
     "shifts": Editor("shifts", {}),
 }
@@ -97,13 +98,10 @@ def drawing(name: str, profile: str, given: Parameters, null_every: int) -> Iter
 
 
 def parameters_of(editor: Editor, profile: Profile) -> Parameters:
-    """The profile's parameters of the editor's method, the profile's thresholds, and the editor's own."""
+    """The profile's parameters of the editor's method, thresholds included, and the editor's own."""
     if editor.method not in METHODS:
-        raise ValueError(f"there is no method {editor.method!r} yet; there are {', '.join(METHODS)}")
-    found: Parameters = {}
-    if "thresholds" in METHODS[editor.method].parameters.model_fields:
-        found["thresholds"] = {check: dict(limits) for check, limits in profile.thresholds.items()}
-    return found | profile.methods.get(editor.method, {}) | dict(editor.parameters)
+        raise ValueError(f"there is no method {editor.method!r}; there are {', '.join(METHODS)}")
+    return method_defaults(editor.method, profile) | dict(editor.parameters)
 
 
 def controlled(profile: Profile, parameters: DillemaParameters, null_every: int) -> Draw:
