@@ -75,7 +75,6 @@ class Package:
     digest: str
     bytes: int
     format: Format
-    description: ModelDescription
 
 
 @contextmanager
@@ -103,7 +102,9 @@ def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Itera
                     archive.addfile(header, content)
         size = file.tell()
         file.seek(0)
-        yield Package(file, hashlib.file_digest(file, "sha256").hexdigest(), size, kind, description)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        yield Package(file, digest, size, kind)
 
 
 def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
