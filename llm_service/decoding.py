@@ -16,6 +16,7 @@ import llguidance
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from shared.problems import InvalidInput
 
@@ -141,7 +142,7 @@ class Decoder:
     def _cache(self, prefix: tuple[int, ...], rows: int) -> Any:
         """The model's state after `prefix`, for so many rows; the prefix itself always runs alone, as one row."""
         if not prefix:
-            return None
+            return DynamicCache(config=self._model.config)
         if prefix not in self._prefixes:
             output = self._model(input_ids=self._tensor([list(prefix)]), use_cache=True, logits_to_keep=1)
             self._prefixes[prefix] = output.past_key_values

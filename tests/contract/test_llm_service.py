@@ -143,7 +143,8 @@ def test_scores_are_the_log_likelihoods_that_the_model_gives(profile: Path) -> N
         assert value == pytest.approx(-float(loss) * count, rel=1e-5)
 
 
-def test_kept_beginnings_and_padding_change_no_token(profile: Path) -> None:
+@pytest.mark.parametrize("system", [[SYSTEM], []])
+def test_kept_beginnings_and_padding_change_no_token(profile: Path, system: list[Message]) -> None:
     """Batched, cached, padded decoding writes what the plainest loop writes: one row, the whole prompt, no cache."""
     torch.set_num_threads(1)
 
@@ -153,8 +154,9 @@ def test_kept_beginnings_and_padding_change_no_token(profile: Path) -> None:
 
     engine = load_transformers(load_profile(str(profile)).language, settings(profile, deterministic=True), keep)
     request = asked("A red car stands in the rain.", temperature=0.0)
+    request = request.model_copy(update={"messages": [*system, request.messages[-1]]})
     prefix, rest = engine.tokenize(request.messages)
-    assert len(prefix) > 20
+    assert bool(prefix) == bool(system)  # a short beginning is not kept
     grammar = llguidance.LLMatcher.grammar_from_json_schema(KEYWORDS, overrides=JSON_STYLE)
     folder = profile.parent / "language"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), LlamaForCausalLM.from_pretrained(folder).eval()
