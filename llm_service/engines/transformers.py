@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 import llguidance
 import llguidance.hf
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from llm_service.causal import load_causal, with_adapter
 from llm_service.decoding import Decoder, Row, Written
 from shared.chat_server import Completion
 from shared.control_words import control_words, refuse_control_words
@@ -39,7 +39,13 @@ class TransformersLanguageModel:
     """A causal language model with a chat template; its batcher's thread is the only one that runs it."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, weights: WeightsInfo, make_batcher: MakeBatcher, max_batch: int, fixed: bool
+        self,
+        model: Any,
+        tokenizer: Any,
+        weights: Sequence[WeightsInfo],
+        make_batcher: MakeBatcher,
+        max_batch: int,
+        fixed: bool,
     ) -> None:
         config = model.config.get_text_config()
         vocabulary = llguidance.hf.from_tokenizer(tokenizer, n_vocab=config.vocab_size)
@@ -50,7 +56,7 @@ class TransformersLanguageModel:
         self._fixed = fixed
         self._control_words = control_words(tokenizer)
         self.device = str(model.device)
-        self.weights = [weights]
+        self.weights = weights
         self._warm_up()
         self._batcher = make_batcher(self._run, max_batch)
 
@@ -143,19 +149,15 @@ class TransformersLanguageModel:
 def load_transformers(
     profile: Language, settings: ServiceSettings, make_batcher: MakeBatcher
 ) -> TransformersLanguageModel:
-    """Load `profile.weights`, safetensors only. Raises ValueError for a tokenizer without a chat template."""
-    weights = profile.weights
-    assert weights is not None
-    at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
-    tokenizer = AutoTokenizer.from_pretrained(weights.location, **at)
-    if not tokenizer.chat_template:
-        raise ValueError(f"{weights.id} has no chat template; choose an instruction-tuned model")
-    model = AutoModelForCausalLM.from_pretrained(
-        weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
-    )
+    """Load `profile.weights`, with the profile's adapter over them; see `llm_service.causal` for what is refused."""
+    assert profile.weights is not None
+    model, tokenizer, base = load_causal(profile.weights)
+    weights = [base]
+    if profile.adapter is not None:
+        model, adapter = with_adapter(model, profile.adapter, base)
+        weights.append(adapter)
     model.eval().to(choose_device(settings.device))
-    info = weights.info("language", getattr(model.config, "_commit_hash", None))
-    return TransformersLanguageModel(model, tokenizer, info, make_batcher, profile.max_batch, settings.deterministic)
+    return TransformersLanguageModel(model, tokenizer, weights, make_batcher, profile.max_batch, settings.deterministic)
 
 
 def choose_device(name: str) -> str:

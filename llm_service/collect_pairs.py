@@ -1,0 +1,99 @@
+"""Collect caption-edit pairs from any OpenAI-compatible server, for `train_perturber`.
+
+    python -m llm_service.collect_pairs questions.jsonl pairs.jsonl --url http://127.0.0.1:8012/v1 --model NAME
+
+Each line of `questions.jsonl` is a request of `POST /v1/generate`: messages, json_schema, and where wanted temperature,
+max_tokens and seed. Replies that do not satisfy the schema are asked for once more and then left out. Each pair is
+written when it is there; started again, the command asks only what has no pair yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from llm_service.engines.openai import RemoteLanguageModel
+from llm_service.generation import generate
+from llm_service.pairs import BadLine, Pair, digest_of, in_order, read_lines
+from shared.chat_server import ChatServer
+from shared.problems import GenerationFailed, Problem
+from shared.schemas.language import GenerateRequest
+from shared.weights import Server
+
+
+def main() -> None:
+    """Read the command line and collect."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("questions", type=Path, help="JSONL of requests")
+    parser.add_argument("pairs", type=Path, help="JSONL to write, or to go on with")
+    parser.add_argument("--url", required=True, help="the API's root: http://host:8000/v1")
+    parser.add_argument("--model", required=True, help="the server's name of its model")
+    parser.add_argument("--key-variable", default="", help="environment variable that holds the API key")
+    parser.add_argument("--at-once", type=int, default=16, help="requests in flight")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a question may take, both attempts")
+    options = parser.parse_args()
+    try:
+        server = Server(
+            url=options.url, model=options.model, revision="", licence="", gigabytes=1,
+            api_key_variable=options.key_variable, concurrency=options.at_once,
+        )  # fmt: skip
+        requests = list(read_lines(options.questions, GenerateRequest))
+        failed = asyncio.run(collect(ChatServer(server), requests, options.pairs, options.timeout))
+    except (BadLine, OSError, Problem, ValueError) as error:
+        sys.exit(f"{error}\n{options.pairs} keeps what was collected; the same command goes on from there.")
+    if failed:
+        sys.exit(f"{failed} of {len(requests)} questions have no valid reply; the same command asks them again.")
+
+
+async def collect(server: ChatServer, requests: Sequence[GenerateRequest], path: Path, timeout: float) -> int:
+    """Ask what has no pair in `path` yet and append each answer; returns how many questions stayed without.
+
+    `timeout` is in seconds and counts from when a question's turn comes. Raises Problem when the server fails; pairs
+    that were there by then are in the file.
+    """
+    have = _resume(path)
+    wanted = {name: request for request in requests if (name := digest_of(request)) not in have}
+    print(f"{len(requests)} questions, {len(requests) - len(wanted)} of them answered before", file=sys.stderr)
+    model, places = RemoteLanguageModel(server), asyncio.Semaphore(server.server.concurrency)
+
+    async def ask(name: str, request: GenerateRequest) -> bool:
+        async with places:
+            try:
+                reply = await generate(model, request, time.monotonic() + timeout)
+            except GenerationFailed as problem:
+                print(f"{name}: {problem.detail}", file=sys.stderr)
+                return False
+        value = in_order(reply.value, request.json_schema)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        file.write(Pair(messages=request.messages, reply=text, question=name).model_dump_json() + "\n")
+        file.flush()
+        return True
+
+    with path.open("a", encoding="utf-8") as file:
+        tasks = [asyncio.ensure_future(ask(name, request)) for name, request in wanted.items()]
+        try:
+            return sum(not answered for answered in await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)  # none writes when the file is closed
+
+
+def _resume(path: Path) -> set[str]:
+    """The questions that have a pair. A last line without its end, which a crash leaves, is cut off."""
+    if not path.exists():
+        return set()
+    whole = path.read_bytes()
+    if not whole.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(whole.rfind(b"\n") + 1)
+    return {pair.question for pair in read_lines(path, Pair)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Caption-edit pairs: what the perturber is trained on, a JSON object per line.
+
+    {"messages": [{"role": "system", "content": "Change the weather ..."}, {"role": "user", "content": "Caption: ..."}],
+     "reply": "{\"from\":\"in the rain\",\"to\":\"in hail\", ...}"}
+
+`messages` is the question just as the method asks it, so nothing here needs to know a method. `question` names the
+request that a collected pair answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import Field, JsonValue, ValidationError
+
+from shared.problems import validation_sentence
+from shared.schemas.base import Contract
+from shared.schemas.language import GenerateRequest, Message, Text
+
+Line = TypeVar("Line", bound=Contract)
+
+
+class Pair(Contract):
+    """A question and the reply that the perturber is to learn, word for word (compact JSON, as grammars write it)."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=20)]
+    reply: Annotated[Text, Field(min_length=1)]
+    question: str = ""
+
+
+class BadLine(ValueError):
+    """A line of a JSONL file that does not fit; the message names file and line and says what is wrong."""
+
+
+def read_lines(path: Path, kind: type[Line]) -> Iterator[Line]:
+    """The file's lines as `kind`; empty lines are passed over. Raises BadLine."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield kind.model_validate_json(line)
+            except ValidationError as error:
+                raise BadLine(f"{path}, line {number}: {validation_sentence(error.errors())}") from error
+
+
+def digest_of(request: GenerateRequest) -> str:
+    """The name of a question: the same for equal requests only."""
+    return hashlib.sha256(request.model_dump_json().encode()).hexdigest()[:32]
+
+
+def in_order(value: JsonValue, schema: Mapping[str, JsonValue]) -> JsonValue:
+    """A reply with its objects' keys in the order of the schema, the only order that the service's grammar allows."""
+    properties, items = schema.get("properties"), schema.get("items")
+    if isinstance(value, dict) and isinstance(properties, dict):
+        inner = {name: part for name, part in properties.items() if isinstance(part, dict) and name in value}
+        return {name: in_order(value[name], part) for name, part in inner.items()}
+    if isinstance(value, list) and isinstance(items, dict):
+        return [in_order(one, items) for one in value]
+    return value

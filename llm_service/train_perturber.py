@@ -1,0 +1,72 @@
+"""Train a perturber: a LoRA adapter for any causal language model, on caption-edit pairs.
+
+    python -m llm_service.train_perturber pairs.jsonl my-adapter --weights tinyworld/weights/language
+
+Stopped and started again with the same arguments, it goes on from its last checkpoint. See docs/perturber.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from llm_service.pairs import BadLine, Pair, read_lines
+from llm_service.perturber_training import Recipe, train
+from shared.weights import Dtype, Weights
+
+_SAYS = {
+    "rank": "of the adapter's matrices",
+    "alpha": "the adapter counts alpha / rank",
+    "dropout": "of what the adapter reads",
+    "layers": "all-linear, or names of layers with commas between them, such as q_proj,v_proj",
+    "epochs": "times that every pair is seen",
+    "batch": "pairs in a step of the optimiser",
+    "at_once": "pairs that go through the model together; fewer take less memory",
+    "learning_rate": "highest; it rises for a twentieth of the steps and falls as a cosine",
+    "held_out": "share of the pairs to judge on",
+    "longest": "tokens of question and reply",
+    "seed": "of everything drawn",
+    "save_every": "steps between checkpoints",
+}
+
+
+def main() -> None:
+    """Read the command line and train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pairs", type=Path, help="JSONL of pairs, as `collect_pairs` writes them")
+    parser.add_argument("folder", type=Path, help="the adapter's folder")
+    parser.add_argument("--weights", required=True, help="folder, or id on the Hugging Face Hub, of the language model")
+    parser.add_argument("--revision", default="", help="commit on the Hub")
+    parser.add_argument("--dtype", choices=get_args(Dtype), default="float32")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0 leaves it to torch")
+    for field in fields(Recipe):
+        name = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(name, type=type(field.default), default=field.default, help=_SAYS[field.name])
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    here = Path(options.weights)
+    try:
+        weights = Weights(
+            path=here.resolve() if here.is_dir() else None, hub=None if here.is_dir() else options.weights,
+            revision=options.revision, dtype=options.dtype, licence="", gigabytes=1,
+        )  # fmt: skip
+        recipe = Recipe(**{field.name: getattr(options, field.name) for field in fields(Recipe)})
+        pairs = list(read_lines(options.pairs, Pair))
+        trained = train(weights, pairs, recipe, options.folder, device=options.device)
+    except (BadLine, OSError, ValueError) as error:
+        sys.exit(str(error))
+    print(f"{options.folder}: {trained.pairs} pairs, {trained.steps} steps", end="")
+    if trained.loss_before is not None and trained.loss_after is not None:
+        print(f"; loss on {trained.held_out} others {trained.loss_before:.3f}, now {trained.loss_after:.3f}", end="")
+    print()
+
+
+if __name__ == "__main__":
+    main()
