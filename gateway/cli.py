@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gateway import export_command, operator_commands, printing
+from gateway import export_command, operator_commands, printing, suite_commands
 from gateway.client import Client
 from gateway.command_line import URL, JobId, Json, Key, Url, connected, messages
 from gateway.job_files import gather, look_ahead, pair, parameters, spec_of
@@ -251,6 +251,8 @@ def _out(shown: object) -> None:
 
 app.add_typer(operator_commands.keys, name="keys")
 app.command()(export_command.export)
+app.add_typer(suite_commands.suites, name="suites")
+app.command()(suite_commands.gate)
 app.command()(operator_commands.doctor)
 app.command()(operator_commands.replay)
 main: Callable[[], None] = app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -24,6 +24,7 @@ from shared.schemas.jobs import (
     ModelsListing,
     ResultsPage,
 )
+from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
 
 RETRY_SECONDS = 1.0
 MAX_RETRIES = 30
@@ -147,6 +148,41 @@ class Client:
         except httpx.TransportError as error:
             raise Unreachable(f"the connection to {self._http.base_url} broke off: {error!r}") from error
 
+    def create_suite(self, request: SuiteRequest) -> SuiteDetail:
+        """Freeze counterfactuals of a job."""
+        return self._post(SuiteDetail, "/suites", request)
+
+    def suites(self) -> Iterator[SuiteView]:
+        """All suites, page after page."""
+        cursor: str | None = None
+        while True:
+            page = self._get(SuitesPage, "/suites", {"limit": "200", **({"cursor": cursor} if cursor else {})})
+            yield from page.suites
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def suite(self, suite: str) -> SuiteDetail:
+        """A suite with its runs."""
+        return self._get(SuiteDetail, f"/suites/{suite}")
+
+    def delete_suite(self, suite: str) -> None:
+        """Delete a suite with its runs."""
+        self._send(self._http.build_request("DELETE", f"/suites/{suite}"))
+
+    def start_run(self, suite: str, model: str) -> RunView:
+        """Test a model under test against a suite, or find the run that did; waits while the models start."""
+        return self._when_ready(lambda: self._post(RunView, f"/suites/{suite}/runs", RunRequest(model=model)))
+
+    def run(self, suite: str, run: str) -> RunView:
+        """Where a run stands."""
+        return self._get(RunView, f"/suites/{suite}/runs/{run}")
+
+    def run_results(self, suite: str, run: str, baseline: str | None, max_drop: float) -> RunResults:
+        """What a finished run came to, against a baseline run or its own null arms."""
+        asked = {"max_drop": str(max_drop), **({"baseline": baseline} if baseline else {})}
+        return self._get(RunResults, f"/suites/{suite}/runs/{run}/results", asked)
+
     def image(self, digest: str) -> bytes:
         """An image as PNG."""
         return self._send(self._http.build_request("GET", f"/images/{digest}")).content
@@ -175,10 +211,13 @@ class Client:
 
     def models_when_ready(self) -> ModelsListing:
         """The models under test; waits while their service starts. Raises NotReady after a while."""
+        return self._when_ready(self.models)
+
+    def _when_ready(self, ask: Callable[[], Answered]) -> Answered:
         give_up = time.monotonic() + START_PATIENCE_SECONDS
         while True:
             try:
-                return self.models()
+                return ask()
             except NotReady as problem:
                 if problem.members.get("failed") is True or time.monotonic() > give_up:
                     raise
@@ -207,6 +246,11 @@ class Client:
 
     def _get(self, answered: type[Answered], path: str, parameters: Mapping[str, str] | None = None) -> Answered:
         asked = self._http.build_request("GET", path, params=dict(parameters or {}))
+        return answered.model_validate_json(self._send(asked).content)
+
+    def _post(self, answered: type[Answered], path: str, message: Contract) -> Answered:
+        content = message.model_dump_json(exclude_unset=True, by_alias=True)
+        asked = self._http.build_request("POST", path, content=content, headers={"Content-Type": "application/json"})
         return answered.model_validate_json(self._send(asked).content)
 
     def _send(self, request: httpx.Request, allowed: int | None = None) -> httpx.Response:

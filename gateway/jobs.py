@@ -82,8 +82,9 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
 
 
 def find(session: Session, owner: str, job_id: str) -> Job:
-    """The owner's job. Raises NotFound, also for somebody else's."""
-    job = session.scalar(select(Job).where(Job.id == job_id, Job.owner_id == owner))
+    """The owner's job, or run of a suite. Raises NotFound, also for somebody else's, and for what a suite keeps."""
+    kept = Job.suite_id.is_not_distinct_from(Job.id)
+    job = session.scalar(select(Job).where(Job.id == job_id, Job.owner_id == owner, ~kept))
     if job is None:
         raise NotFound(f"there is no job {job_id!r}; GET /jobs lists yours")
     return job
@@ -122,8 +123,9 @@ def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
 
 
 def listing(session: Session, owner: str, cursor: str | None, limit: int) -> JobsPage:
-    """A page of the owner's jobs, newest first."""
-    query = select(Job).where(Job.owner_id == owner).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
+    """A page of the owner's jobs, newest first, without the runs of suites."""
+    mine = select(Job).where(Job.owner_id == owner, Job.suite_id.is_(None))
+    query = mine.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
     if cursor is not None:
         created, job_id = decode_cursor(cursor, (str, str))
         query = query.where(tuple_(Job.created_at, Job.id) < (_time(str(created)), job_id))

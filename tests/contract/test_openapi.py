@@ -22,6 +22,8 @@ PROMISED = {
     "POST /jobs/{job}/cancel", "POST /jobs/{job}/retry", "DELETE /jobs/{job}",
     "GET /jobs/{job}/results", "GET /jobs/{job}/results/{counterfactual}", "GET /jobs/{job}/events",
     "GET /jobs/{job}/failure-points", "GET /jobs/{job}/report", "GET /jobs/{job}/export",
+    "POST /suites", "GET /suites", "GET /suites/{suite}", "DELETE /suites/{suite}",
+    "POST /suites/{suite}/runs", "GET /suites/{suite}/runs/{run}", "GET /suites/{suite}/runs/{run}/results",
     "PUT /images/{digest}", "GET /images/{digest}", "HEAD /images/{digest}",
     "POST /models", "GET /models/{model}", "DELETE /models/{model}", "POST /jobs/{job}/models",
     "GET /methods", "GET /models", "GET /profiles", "GET /healthz", "GET /readyz",
