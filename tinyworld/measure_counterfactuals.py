@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -216,6 +217,7 @@ def _opened(path: Path) -> Pixels:
 def main() -> None:
     """The command."""
     args = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes it started end, too
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     profile = load_profile(args.profile)

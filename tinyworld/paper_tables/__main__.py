@@ -10,6 +10,7 @@ Each arm's row is written to `tinyworld/paper_tables/results/` with its command,
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ SMALL = 40  # source images: five of each class
 def main() -> None:
     """The command."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes it started end, too
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     if options.command == "run":

@@ -10,6 +10,7 @@ python -m tinyworld.yardstick score --rival FILE    # anybody's answer (docs/yar
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -34,6 +35,7 @@ SCENES = 250  # per class
 def main() -> None:
     """The command."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes it started end, too
     torch.set_num_threads(options.threads)
     cv2.setNumThreads(1)
     try:
