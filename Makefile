@@ -59,7 +59,7 @@ benchmark: install-dev ## first figures: each service alone, and a job against t
 simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic tables with a known truth (minutes)
 	$(BIN)/python -m benchmarks.simulate
 
-SOURCES ?= 40
+SOURCES ?= 24
 paper-tables: install ## every method on the same images, and the papers' tables in kind (docs/paper-tables.md)
 	$(BIN)/python -m tinyworld.paper_tables run --sources $(SOURCES)
 

@@ -1,8 +1,8 @@
 """`make paper-tables`: every method as one job on the same source images, and the papers' tables in kind.
 
-python -m tinyworld.paper_tables run --sources 40              # all arms; those that are measured are left alone
+python -m tinyworld.paper_tables run --sources 24              # all arms; those that are measured are left alone
 python -m tinyworld.paper_tables run --arms lance-direct       # one of them; --again measures it anew
-python -m tinyworld.paper_tables print --sources 40 > FILE     # the tables of the rows that there are, as Markdown
+python -m tinyworld.paper_tables print --sources 24 > FILE     # the tables of the rows that there are, as Markdown
 
 Each arm's row is written to `tinyworld/paper_tables/results/` with its command, as soon as it is measured.
 """
@@ -24,7 +24,7 @@ from tinyworld.paper_tables.rows import ArmRow
 from tinyworld.paper_tables.tables import tables
 
 RESULTS = Path(__file__).parent / "results"
-SMALL = 40  # source images: five of each class
+SMALL = 24  # source images: three of each class
 
 
 def main() -> None:
