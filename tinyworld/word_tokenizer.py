@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -39,4 +40,6 @@ def learn_word_tokenizer(
         clean_up_tokenization_spaces=False,
     )
     tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer.json"  # a third of it is white space, and shipped weights are short of room
+    file.write_text(json.dumps(json.loads(file.read_text()), separators=(",", ":"), ensure_ascii=False) + "\n")
     return tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.methods import corruptions, dillema, lance, reconstruction, shifts
+from gateway.methods import corruptions, dillema, lance, lance_r, reconstruction, shifts
 from gateway.methods.counterfactual import Method
 from gateway.methods.inverted import InversionParameters
 from shared.schemas.base import Contract
@@ -48,6 +48,16 @@ METHODS: dict[str, MethodSpec] = {
         "and prompt-to-prompt; the best of a sweep is kept.",
         revision=lance.REVISION,
         needs=("text_embedder",),
+    ),
+    "lance-r": MethodSpec(
+        function=lance_r.lance_r,
+        parameters=lance_r.LanceRParameters,
+        title="LANCE-R",
+        paper="https://arxiv.org/abs/2305.19164",
+        summary="LANCE's random baseline: a word of the caption drawn by chance and replaced by a masked language "
+        "model, made in the image as LANCE makes its edits.",
+        revision=lance_r.REVISION,
+        needs=("masked_words",),
     ),
     "reconstruction": MethodSpec(
         function=reconstruction.reconstruction,

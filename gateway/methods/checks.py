@@ -17,6 +17,8 @@ direction   the image moved away from the source as the new caption did from the
             The paper prints 1 - cos (equation 2) but keeps φ > τ; ours is the cosine. Where a difference is zero there
             is no direction, and the edit is refused as `no change`
 
+LANCE-R has one more (`WORD_CHECKS`): the image is nearer to the new word than to the old one (`word`).
+
 A null arm changes nothing, so it has scores but no check can refuse it: it is the measure of what the generator does
 by itself. Thresholds belong to the scorer's weights and to the factor of the edit, and come from the profile; a check
 without thresholds only scores.
@@ -41,6 +43,7 @@ Vector = NDArray[np.float64]
 
 CHECKS = ("structure", "caption", "label", "fit")
 EDIT_CHECKS = ("likeness", "match", "caption", "label", "direction")
+WORD_CHECKS = ("likeness", "match", "caption", "word", "label", "direction")
 _ZERO = 1e-6  # length of a difference of unit vectors that is none
 # Zero-shot prompts, averaged per class as CLIP's authors do (arXiv 2103.00020, section 3.1.4).
 TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
@@ -71,17 +74,21 @@ def check_images(
     Scores by name: `structure` (0 to 1), `caption` (cosine margin), `caption_gain` (that margin less the source
     image's own), `fit` (cosine of image and new caption less that of source and old caption), `match` (the first of
     these), `direction` (cosine; left out where image or caption did not change), `likeness` (cosine of image and
-    source), and where they are known `label` (probability of the ground truth) and `label_margin` (that less the
-    greatest of the other classes). The verdict is by `checks`. One call to embed and one for structure, since a reply
-    holds at most 15 images.
+    source), `word` (cosine margin of the new phrase over the old, where `checks` has it), and where they are known
+    `label` (probability of the ground truth) and `label_margin` (that less the greatest of the other classes). The
+    verdict is by `checks`. One call to embed and one for structure, since a reply holds at most 15 images.
     """
     if len(edits) != len(reply.images):
         raise ValueError(f"{len(reply.images)} images need as many edits: {len(edits)}")
     agreements = services.structure(StructureRequest(source=source.image, images=reply.images, mask=reply.keep_mask))
-    scorer = _embed(services, source, task, reply, edits)
+    changes = [change for edit in edits if edit and "word" in checks for change in edit.changes]
+    words = list(dict.fromkeys(phrase for change in changes for phrase in (change.from_phrase, change.to_phrase)))
+    scorer = _embed(services, source, task, reply, edits, words)
     results = []
     for image, edit, agreement in zip(scorer.images, edits, agreements.agreements, strict=True):
         scores = {"structure": agreement, **scorer.caption_scores(image, edit), **scorer.label_scores(image)}
+        if edit and words:
+            scores["word"] = scorer.word_score(image, edit)
         results.append((Verdict(True) if edit is None else judge(scores, edit, thresholds, checks), scores))
     return results
 
@@ -120,6 +127,8 @@ def _reason(check: str, scores: Scores, lowest: float) -> str:
         return f"the image is not like the source any more: cosine {score:.3f}, wanted {lowest:.3f}"
     if check == "match":
         return f"the image does not match the new caption: cosine {score:.3f}, wanted {lowest:.3f}"
+    if check == "word":
+        return f"the image is not nearer to the new word than to the old: margin {score:.3f}, wanted {lowest:.3f}"
     if check == "direction":
         return f"the image did not change as the caption did: φ = {score:.3f}, wanted {lowest:.3f}"
     if scores["label_margin"] <= 0:
@@ -129,13 +138,14 @@ def _reason(check: str, scores: Scores, lowest: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Embedded:
-    """Unit vectors in the scorer's space: of the source image, the rendered images, captions and classes."""
+    """Unit vectors in the scorer's space: of the source image, the rendered images, captions, classes and words."""
 
     source: Vector
     images: Vector
     captions: Mapping[str, Vector]
     classes: Vector
     truth: int
+    words: Mapping[str, Vector]
     logit_scale: float
 
     def caption_scores(self, image: Vector, edit: Edit | None) -> Scores:
@@ -158,6 +168,11 @@ class _Embedded:
             }
         )
 
+    def word_score(self, image: Vector, edit: Edit) -> float:
+        """How much nearer the image is to the new phrases than to the old ones; the least of the changes."""
+        words = self.words
+        return min(float(image @ (words[change.to_phrase] - words[change.from_phrase])) for change in edit.changes)
+
     def label_scores(self, image: Vector) -> Scores:
         """The probability of the ground truth, and its lead over the most probable other class."""
         if not len(self.classes):
@@ -171,12 +186,18 @@ class _Embedded:
 
 
 def _embed(
-    services: Services, source: SourceImage, task: TaskDescription, reply: Rendered, edits: Sequence[Edit | None]
+    services: Services,
+    source: SourceImage,
+    task: TaskDescription,
+    reply: Rendered,
+    edits: Sequence[Edit | None],
+    words: Sequence[str],
 ) -> _Embedded:
     captions = list(dict.fromkeys(text for edit in edits if edit for text in (edit.caption, edit.new_caption)))
     classes = _classes(source, task)
-    templates = TEMPLATES if len(classes) * len(TEMPLATES) <= MAX_PROMPTS else TEMPLATES[:1]
-    prompts = [template.format(label.split(",")[0]) for label in classes for template in templates]
+    names = [*(label.split(",")[0] for label in classes), *words]
+    templates = TEMPLATES if len(names) * len(TEMPLATES) <= MAX_PROMPTS else TEMPLATES[:1]
+    prompts = [template.format(name) for name in names for template in templates]
     texts = [*captions, *prompts]
     first = services.embed(EmbedRequest(images=[source.image, *reply.images], texts=texts[:MAX_TEXTS]))
     rows = first.texts
@@ -184,12 +205,14 @@ def _embed(
         rows = rows + services.embed(EmbedRequest(texts=texts[start : start + MAX_TEXTS])).texts
     width = len(first.images[0])
     vectors = np.asarray(rows).reshape(-1, width)
-    means = vectors[len(captions) :].reshape(len(classes), len(templates), width).mean(axis=1)
+    means = vectors[len(captions) :].reshape(len(names), len(templates), width).mean(axis=1)
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
     return _Embedded(
         source=np.asarray(first.images[0]),
         images=np.asarray(first.images[1:]),
         captions=dict(zip(captions, vectors, strict=False)),
-        classes=means / np.linalg.norm(means, axis=1, keepdims=True),
+        classes=means[: len(classes)],
+        words=dict(zip(words, means[len(classes) :], strict=True)),
         truth=classes.index(source.ground_truth) if source.ground_truth in classes else -1,
         logit_scale=first.logit_scale,
     )

@@ -81,6 +81,7 @@ def swept(
     parameters: SweepParameters,
     caption: str,
     edits: Sequence[Edit],
+    checks: Sequence[str] = EDIT_CHECKS,
 ) -> tuple[list[Swept], list[Swept]]:
     """The edits of one source image rendered, checked and chosen, in order; and their null arms by rising fraction.
 
@@ -88,7 +89,7 @@ def swept(
     """
     fractions = sorted(set(parameters.self_fractions))
     size = max(1, _MOST_IMAGES // len(fractions))
-    sweep = _Sweep(image, task, services, parameters, caption)
+    sweep = _Sweep(image, task, services, parameters, caption, tuple(checks))
     made = [one for start in range(0, len(edits), size) for one in sweep.of(edits[start : start + size], fractions)]
     nulls = sweep.of([None], sorted({one.chosen.fraction for one in made})) if made else []
     arms = [
@@ -110,13 +111,14 @@ def best(attempts: Sequence[Attempt]) -> Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """A source image, its caption, and whom to ask with which parameters."""
+    """A source image, its caption, and whom to ask with which parameters and checks."""
 
     image: SourceImage
     task: TaskDescription
     services: Services
     parameters: SweepParameters
     caption: str
+    checks: tuple[str, ...]
 
     def of(self, edits: Sequence[Edit | None], fractions: Sequence[float]) -> list[Swept]:
         """Each edit (None: the null arm) under each of the fractions, by one request."""
@@ -129,8 +131,8 @@ class _Sweep:
         images = [picture for row in reply.images for picture in row]
         arms = [edit for edit in edits for _ in fractions]
         pictures = Pictures(images, reply.keep_mask)
-        thresholds = {"caption": {"default": 0.0}, **p.thresholds}  # nearer to the new caption than to the old
-        checked = check_images(self.services, self.image, self.task, pictures, arms, thresholds, EDIT_CHECKS)
+        nearer = {"caption": {"default": 0.0}, "word": {"default": 0.0}}  # to the new one than to the old
+        checked = check_images(self.services, self.image, self.task, pictures, arms, nearer | p.thresholds, self.checks)
         attempts = [
             Attempt(fraction, picture, verdict, scores)
             for fraction, picture, (verdict, scores) in zip([*fractions] * len(edits), images, checked, strict=True)

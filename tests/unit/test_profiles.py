@@ -27,6 +27,9 @@ def sources(profile: Profile) -> Iterator[Weights | Server]:
     if profile.diffusion.segmenter is not None:
         yield profile.diffusion.segmenter
     yield profile.evaluator.scorer
+    for optional in (profile.evaluator.text_embedder, profile.language.masked_words):
+        if optional is not None:
+            yield optional
     yield from profile.evaluator.models_under_test.values()
 
 

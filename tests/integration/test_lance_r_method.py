@@ -1,0 +1,136 @@
+"""LANCE-R: words drawn by chance and filled by the shipped masked words; which rows it gives. Pictures: arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedded.serving import ListeningPort
+from gateway.catalogue import methods_listing, plan
+from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
+from gateway.methods.lance_r import LanceRParameters, lance_r
+from gateway.model_services import ModelServices
+from llm_service.app import create_app
+from shared.images import encode
+from shared.problems import InvalidInput
+from shared.profiles import load_profile
+from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.diffusion import EditReply, EditRequest
+from shared.schemas.jobs import JobSpec
+from shared.schemas.language import FillReply, FillRequest
+from shared.service import ServiceSettings
+from tests.integration.small_services import serve
+from tests.integration.test_lance_method import LanceServices
+
+CAPTION = "A photo of a small red bus in a city. It is rainy at night."
+SOURCE = SourceImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "bus")
+TASK = TaskDescription("name the vehicle", ("car", "bus", "boat"))
+
+
+class Services(ModelServices):
+    """The clients, with a note of the requests for words and edits, and a caption of one's own."""
+
+    said = CAPTION
+
+    def caption(self, request: CaptionRequest) -> CaptionReply:
+        return CaptionReply(captions=[self.said])
+
+    def fill(self, request: FillRequest) -> FillReply:
+        self.gaps = request.gaps
+        self.fillings = super().fill(request).fillings
+        return FillReply(fillings=self.fillings)
+
+    def edit(self, request: EditRequest) -> EditReply:
+        self.asked = [*getattr(self, "asked", []), request]
+        return super().edit(request)
+
+
+@pytest.fixture(scope="module")
+def language() -> Iterator[str]:
+    """The shipped llm_service."""
+    port = ListeningPort()
+    port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
+    yield port.base_url
+    port.close()
+
+
+@pytest.fixture
+def services(language: str) -> Iterator[Services]:
+    with serve(LanceServices()) as url:
+        others = dict.fromkeys(("caption_service", "diffusion_service", "evaluator_service"), url)
+        made = Services({**others, "llm_service": language})  # type: ignore[dict-item]
+        yield made
+        made.close()
+
+
+def lance_r_of(services: Services, seed: int = 1, **parameters: Any) -> list[Counterfactual]:
+    anything = {"caption": {"default": -2.0}, "word": {"default": -2.0}}
+    chosen = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything} | parameters
+    return list(lance_r(SOURCE, TASK, services, LanceRParameters.model_validate(chosen), seed))
+
+
+def test_one_word_is_replaced_by_the_most_probable_other_one(services: Services) -> None:
+    found = lance_r_of(services)
+    edits = [one for one in found if one.edit is not None]
+    assert len(edits) == 4
+    for one, gap, fillings in zip(edits, services.gaps, services.fillings, strict=False):
+        assert one.edit is not None
+        (change,) = one.edit.changes
+        assert gap.before + change.from_phrase + gap.after == CAPTION
+        assert gap.before + change.to_phrase + gap.after == one.edit.new_caption
+        words = [filling.word for filling in fillings if filling.word != change.from_phrase.lower()]
+        assert change.to_phrase.lower() == words[0]
+        assert change.factor == "other"
+    assert not {"a", "of", "in", "it", "is", "at"} & {
+        one.edit.changes[0].from_phrase.lower() for one in edits if one.edit
+    }
+
+
+def test_words_are_drawn_by_the_seed_and_gone_through_again(services: Services) -> None:
+    drawn = [[one.edit for one in lance_r_of(services, seed)] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    many = [one.edit for one in lance_r_of(services, counterfactuals_per_image=12) if one.edit]
+    assert len({edit.new_caption for edit in many}) == 12, "the caption has eight words that carry meaning"
+    services.said = "It is."
+    assert lance_r_of(services) == []
+
+
+def test_edits_share_requests_and_have_null_arms_and_every_score(services: Services) -> None:
+    found = lance_r_of(services)
+    first, second = services.asked
+    assert [edit.prompt for edit in first.edits] == [one.edit.new_caption for one in found if one.edit]
+    assert [edit.prompt for edit in second.edits] == [CAPTION]
+    for one in (one for one in found if one.arm == "edit"):
+        assert {"likeness", "match", "caption", "word", "direction", "label"} <= set(one.scores)
+        null = found[one.null_ordinal or 0]
+        assert (null.arm, null.lineage["self_fraction"]) == ("null", one.lineage["self_fraction"])
+
+
+def test_an_image_nearer_to_the_old_word_is_refused(services: Services) -> None:
+    found = lance_r_of(services, thresholds={"caption": {"default": -2.0}}, self_fractions=[0.5])
+    edits = [one for one in found if one.arm == "edit"]
+    assert edits
+    for one in edits:
+        assert (one.verdict.check == "word") == (one.scores["word"] < 0), one.verdict
+
+
+@pytest.mark.parametrize(
+    ("method", "table", "need"), [("lance-r", "language", "masked_words"), ("lance", "evaluator", "text_embedder")]
+)
+def test_a_profile_without_the_weights_is_refused_in_a_sentence(method: str, table: str, need: str) -> None:
+    tiny = load_profile("tiny")
+    section = getattr(tiny, table).model_copy(update={need: None})
+    spec = JobSpec.model_validate({"task": "name it", "methods": [{"name": method}], "models": []})
+    with pytest.raises(InvalidInput, match=rf"needs \[{table}\.{need}\]"):
+        plan(spec, tiny.model_copy(update={table: section}), [])
+    assert plan(spec, tiny, []).methods[0]["name"] == method
+    assert plan(spec.model_copy(update={"methods": []}), tiny.model_copy(update={table: section}), []).methods
+
+
+def test_it_is_listed_with_the_profiles_defaults() -> None:
+    listed = {method.name: method for method in methods_listing(load_profile("tiny")).methods}
+    assert listed["lance-r"].parameters["properties"]["steps"]["default"] == 16
