@@ -297,7 +297,7 @@ def _claiming_an_image() -> Executable:
     image_id = (
         select(chosen.id)
         .where(chosen.job_id == job_id, _claimable(chosen))
-        .order_by(chosen.position)
+        .order_by(chosen.turn, chosen.position)
         .limit(1)
         .with_for_update(skip_locked=True)
         .scalar_subquery()

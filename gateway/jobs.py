@@ -15,6 +15,7 @@ from sqlalchemy import Integer, cast, delete, func, insert, select, tuple_
 from sqlalchemy.orm import Session
 
 from gateway import claims
+from gateway.analysis.priority import turns
 from gateway.catalogue import Plan
 from gateway.cursors import decode_cursor, encode_cursor
 from gateway.database import insert_missing
@@ -74,8 +75,10 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
         raise Conflict("this Idempotency-Key was used for another request; take a new key")
     if job.events > 0:  # its first event is written below, in the transaction that made it
         return job_id, False
+    turn = turns([source.label for source in order.sources])
     session.execute(
-        insert(SourceImage), [_source_row(job_id, position, source) for position, source in enumerate(order.sources)]
+        insert(SourceImage),
+        [_source_row(job_id, position, source, turn[position]) for position, source in enumerate(order.sources)],
     )
     add_event(session, job_id, "job", {"state": "running", "images": len(order.sources)})
     return job_id, True
@@ -259,11 +262,12 @@ def _job_row(job_id: str, owner: str, order: Order) -> dict[str, Any]:
     }
 
 
-def _source_row(job_id: str, position: int, source: SourceFile) -> dict[str, Any]:
+def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> dict[str, Any]:
     return {
         "id": derive_id("source image", job_id, position),
         "job_id": job_id,
         "position": position,
+        "turn": turn,
         "digest": source.image.digest if source.image else None,
         "file_name": source.name,
         "ground_truth": source.label,

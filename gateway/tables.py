@@ -216,7 +216,8 @@ class Job(Leased, Table):
 class SourceImage(Leased, Table):
     """An image of the user's test set in a job, and the state row of the work on it (see `gateway.claims`).
 
-    Once `generated`, its counterfactuals are there; work on it again is for the predictions that are not.
+    Once `generated`, its counterfactuals are there; work on it again is for the predictions that are not. Images are
+    claimed in the order of (turn, position): see `gateway.analysis.priority.turns`.
 
     `digest` is None only where the file could not be read as an image: such a row is `failed` from the start.
     """
@@ -227,6 +228,7 @@ class SourceImage(Leased, Table):
         Index(
             "ix_source_images_unfinished",
             "job_id",
+            "turn",
             "position",
             sqlite_where=text(_UNFINISHED_SQL),
             postgresql_where=text(_UNFINISHED_SQL),
@@ -249,6 +251,7 @@ class SourceImage(Leased, Table):
     digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     file_name: Mapped[str] = mapped_column(Text, default="")
     ground_truth: Mapped[str | None] = mapped_column(Text)
+    turn: Mapped[int] = mapped_column(default=0)
     generated: Mapped[bool] = mapped_column(default=False)
     state: Mapped[SourceImageState] = mapped_column(default="pending")
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)

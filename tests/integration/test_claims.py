@@ -59,6 +59,14 @@ def test_images_of_a_job_are_claimed_in_order_and_once(sessions: Sessions) -> No
     assert take(sessions) is None
 
 
+def test_an_earlier_turn_is_claimed_before_an_earlier_position(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=4)
+    with sessions.begin() as session:
+        for position, turn in enumerate((0, 2, 1, 3)):
+            session.get_one(SourceImage, f"a-{position}").turn = turn
+    assert [take_one(sessions).id for _ in range(4)] == ["a-0", "a-2", "a-1", "a-3"]
+
+
 def test_the_job_with_the_fewest_live_leases_is_served_next(sessions: Sessions) -> None:
     add_job(sessions, "large", images=10, minute=0)
     assert [take_one(sessions).job_id for _ in range(4)] == ["large"] * 4

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from gateway import claims, counterfactuals, images, jobs
 from gateway.catalogue import Plan
-from gateway.counterfactuals import Filters
+from gateway.counterfactuals import Listing
 from gateway.database import Sessions, reading
 from gateway.events import events_after
 from gateway.intake import KeptImage, SourceFile
@@ -60,6 +60,16 @@ def test_equal_images_at_two_positions_are_two_source_images(sessions: Sessions)
         assert [event.kind for event in events_after(session, job, 0, 10)] == ["job"]
         with pytest.raises(NotFound):
             jobs.show(session, "somebody else", job)
+
+
+def test_a_job_of_class_folders_takes_the_classes_in_turn(sessions: Sessions) -> None:
+    """Folders come one after the other; a job that is looked at early, or cancelled, has tried every class."""
+    sources = [SourceFile(f"{n}.png", label, kept(n)) for n, label in enumerate(("bus", "bus", "bus", "car", "car"))]
+    create(sessions, jobs.Order(JobSpec(task="classify"), PLAN, "tiny", sources))
+    with sessions.begin() as session:
+        claimed = [claims.claim(session, 60.0) for _ in sources]
+        positions = [session.get_one(SourceImage, lease.id).position for lease in claimed if lease]
+    assert positions == [0, 3, 1, 4, 2]
 
 
 def test_racing_requests_with_one_key_make_one_job(sessions: Sessions) -> None:
@@ -161,7 +171,7 @@ def test_a_manifest_names_uploads_or_pixels(sessions: Sessions) -> None:
 )
 def test_pages_of_counterfactuals_hold_each_once(sessions: Sessions, tmp_path: Path, filters: dict[str, Any]) -> None:
     job = add_drawn_job(sessions, DirectoryStore(tmp_path / "objects"), per_class=2)
-    asked = Filters.model_validate(filters)
+    asked = Listing.model_validate(filters)
     with reading(sessions) as session:
         whole = counterfactuals.results_page(session, LOCAL_OWNER, job, asked, None, 200).counterfactuals
         found: list[str] = []
