@@ -7,7 +7,7 @@ report, paging. Printed and written: memory of every part over time, database st
 the middle and at the end, Redis, blocks that claims and pages touch. A run that was stopped goes on where it was: start
 it again with the same directory.
 
-`--rows 100000` adds a job of that size whose images are done but for the last 200: their rows are copies of the first
+`--rows 100000` adds a job of that size whose images are done but for the last `--left`: their rows are copies of the first
 job's, written by SQL (`benchmarks.scale.copied_rows`). So what depends on the number of rows is measured at full size
 where there is no time to do all the work.
 """
@@ -47,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=1_000, help="source images that are really worked on")
     parser.add_argument("--rows", type=int, default=0, help="images of the second job, most of them copies; 0: none")
+    parser.add_argument("--left", type=int, default=LEFT, help="images of the second job that are worked on")
     parser.add_argument("--directory", type=Path, required=True, help="where everything is kept")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--in-flight", type=int, default=8, help="images at a time in each worker")
@@ -61,8 +62,9 @@ def main() -> None:
         figures["reading"] = reading_costs(site, job_id)
         figures["storage"] = storage(site, arguments.images)
         if arguments.rows:
-            large = make_large_job(site, SPEC, job_id, arguments.images, arguments.rows)
-            figures["large"] = {**large, **work(site, large["job"], arguments.rows, first=arguments.rows - LEFT)}
+            rows, left = arguments.rows, arguments.left
+            large = make_large_job(site, SPEC, job_id, arguments.images, rows, left)
+            figures["large"] = {"rows": rows, **large, **work(site, large["job"], rows, first=rows - left)}
             figures["large"]["reading"] = reading_costs(site, large["job"])
     print(json.dumps(figures, indent=2))
     if arguments.json:
