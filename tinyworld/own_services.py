@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from gateway.model_services import SERVICES, ModelServices, ServiceName
 
-START_SECONDS = 300.0  # how long a call waits for a service that is still loading
+START_SECONDS = 1200.0  # how long a call waits for a service that is still loading
 
 
 @contextmanager
