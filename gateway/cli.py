@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gateway import export_command, operator_commands, printing, suite_commands
+from gateway import export_command, model_commands, operator_commands, printing, suite_commands
 from gateway.client import Client
 from gateway.command_line import URL, JobId, Json, Key, Url, connected, messages
 from gateway.job_files import gather, look_ahead, pair, parameters, spec_of
@@ -212,14 +212,6 @@ def methods(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
         _out(reply.model_dump_json() if as_json else printing.methods(reply))
 
 
-@app.command()
-def models(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
-    """List the models under test."""
-    with connected(url, api_key) as client:
-        listing = client.models_when_ready()
-        _out(listing.model_dump_json() if as_json else printing.models(listing))
-
-
 def _follow(client: Client, detail: JobDetail) -> JobDetail:
     """Show progress until the job is over."""
     with printing.progress_bar(messages, "source images", detail.images) as (bar, task):
@@ -250,6 +242,7 @@ def _out(shown: object) -> None:
 
 
 app.add_typer(operator_commands.keys, name="keys")
+app.add_typer(model_commands.models, name="models")
 app.command()(export_command.export)
 app.add_typer(suite_commands.suites, name="suites")
 app.command()(suite_commands.gate)

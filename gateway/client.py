@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -22,8 +23,10 @@ from shared.schemas.jobs import (
     JobSpec,
     MethodsReply,
     ModelsListing,
+    ModelView,
     ResultsPage,
 )
+from shared.schemas.models import AddedModels, ModelSpec
 from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
 
 RETRY_SECONDS = 1.0
@@ -208,6 +211,24 @@ class Client:
     def models(self) -> ModelsListing:
         """The models under test."""
         return self._get(ModelsListing, "/models")
+
+    def add_model(self, spec: ModelSpec, paths: Sequence[Path]) -> ModelView:
+        """Upload a model under test: an archive, an .onnx file, or the files of a model in Hub layout."""
+        with ExitStack() as stack:
+            parts: list[tuple[str, tuple[str, IO[bytes] | bytes]]] = [
+                ("spec", ("spec.json", spec.model_dump_json(exclude_unset=True).encode()))
+            ]
+            parts += [("model", (path.name, stack.enter_context(path.open("rb")))) for path in paths]
+            asked = self._http.build_request("POST", "/models", files=parts)
+            return ModelView.model_validate_json(self._send(asked).content)
+
+    def remove_model(self, model: str) -> None:
+        """Delete an uploaded model, by its id."""
+        self._send(self._http.build_request("DELETE", f"/models/{model}"))
+
+    def add_models_to_job(self, job: str, names: Sequence[str]) -> JobDetail:
+        """Hold more models against the images of a job that is over; waits while the models start."""
+        return self._when_ready(lambda: self._post(JobDetail, f"/jobs/{job}/models", AddedModels(models=list(names))))
 
     def models_when_ready(self) -> ModelsListing:
         """The models under test; waits while their service starts. Raises NotReady after a while."""

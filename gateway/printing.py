@@ -144,10 +144,12 @@ def methods(reply: MethodsReply) -> RenderableType:
 
 def models(listing: ModelsListing) -> RenderableType:
     """Models under test with their classes."""
-    table = _table("model", "default", "classes", "description")
+    table = _table("model", "default", "yours", "classes", "description")
     for model in listing.models:
         shown = ", ".join(model.classes[:10]) + (" …" if len(model.classes) > 10 else "")
-        table.add_row(model.name, "yes" if model.default else "", shown, model.description)
+        table.add_row(
+            model.name, "yes" if model.default else "", "yes" if model.uploaded else "", shown, model.description
+        )
     return table
 
 

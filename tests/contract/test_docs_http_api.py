@@ -16,6 +16,8 @@ import pytest
 from gateway.results import build_report
 from tests.contract.drawn_job import add_drawn_job
 from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
+from tests.contract.small_packages import zipped
+from tests.unit.test_model_packages import HUB
 
 PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -42,6 +44,8 @@ def folder(tmp_path: Path) -> Path:
         archive.writestr("car/1.png", picture(1))
         archive.writestr("bus/1.png", picture(2))
     (tmp_path / "testset.zip").write_bytes(packed.getvalue())
+    (tmp_path / "my-model.zip").write_bytes(zipped(HUB))
+    (tmp_path / "net.onnx").write_bytes(b"the evaluator is small here")
     return tmp_path
 
 
@@ -51,6 +55,10 @@ def test_the_command_runs(gateway: Gateway, folder: Path, block: str) -> None:
     if "cancel" in block:  # a job that nobody else reads
         reply = gateway.client.post("/jobs", files={"images": picture(1)}, data={"task": "classify the vehicle"})
         job = reply.json()["id"]
+    if "$JOB/models" in block:  # one that is over, and tests another model
+        spec = b'{"task": "classify the vehicle", "models": ["m1"]}'
+        job = gateway.client.post("/jobs", files={"images": picture(1), "spec": spec}).json()["id"]
+        gateway.client.post(f"/jobs/{job}/cancel")
     script = STRICT + block.replace("http://127.0.0.1:8000", str(gateway.client.base_url))
     done = subprocess.run(
         ["bash", "-c", script], cwd=folder, env={**os.environ, "JOB": job}, capture_output=True, text=True, timeout=60

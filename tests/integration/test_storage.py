@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import signal
@@ -10,10 +11,11 @@ import time
 import uuid
 from pathlib import Path
 
+import httpx
 import pytest
 
 from shared.problems import DependencyFailed
-from shared.storage import DirectoryStore, ObjectMissing, ObjectStore, S3Store, image_key
+from shared.storage import DirectoryStore, ObjectMissing, ObjectStore, S3Store, image_key, model_key
 from tests.s3_server import S3Server
 
 
@@ -44,6 +46,25 @@ def test_put_get_exists_delete(store: ObjectStore) -> None:
     store.delete(key)
     store.delete(key)
     assert not store.exists(key)
+
+
+def test_a_link_opens_one_object_for_a_while(request: pytest.FixtureRequest) -> None:
+    server: S3Server = request.getfixturevalue("s3_server")
+    store = s3_store(server, server.secret_key)
+    store.create_bucket()
+    key = model_key("ab" * 32, "1")
+    store.put_file(key, io.BytesIO(b"a model"))
+    link = store.link(key, 60)
+    assert httpx.get(link, trust_env=False).content == b"a model"
+    assert httpx.get(link.replace("ab", "ac", 1), trust_env=False).status_code in (403, 404)
+    assert httpx.get(link[:-1] + ("0" if link[-1] != "0" else "1"), trust_env=False).status_code == 403
+
+
+def test_a_file_is_stored_from_its_beginning(store: ObjectStore) -> None:
+    file = io.BytesIO(bytes(3 * 1024**2) + b"end")
+    file.seek(5)
+    store.put_file("models/a.tar", file)
+    assert store.get("models/a.tar") == file.getvalue()
 
 
 def test_iterate_lists_by_prefix_in_key_order(store: ObjectStore) -> None:
