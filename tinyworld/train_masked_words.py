@@ -21,11 +21,11 @@ from tinyworld.evaluate_language import rate
 from tinyworld.model_card import WEIGHTS, save_model, write_card
 from tinyworld.phrases import SLOTS
 from tinyworld.training_loop import Recipe, recipe_record, train, training_arguments
-from tinyworld.word_tokenizer import learn_word_tokenizer
+from tinyworld.word_tokenizer import whole_word_tokenizer
 from tinyworld.world import Split, sample_scene
 
 FOLDER = WEIGHTS / "masked_words"
-WIDTH, LENGTH, PIECES = 48, 96, 256
+WIDTH, LENGTH = 48, 96
 CAPTIONS = 30_000
 HIDDEN = 0.2  # share of the words that a step hides
 JUDGED = 500
@@ -107,7 +107,7 @@ def main() -> None:
     arguments = training_arguments(__doc__, 240.0)
     recipe = Recipe("masked-words", arguments.seconds, 32, 5e-3, weight_decay=0.01, ema=0.99, seed=arguments.seed)
     texts = captions("generator", CAPTIONS)
-    tokenizer = learn_word_tokenizer(texts, PIECES, FOLDER, max_length=LENGTH)
+    tokenizer = whole_word_tokenizer(texts, FOLDER, max_length=LENGTH)
     torch.manual_seed(recipe.seed)
     model = build_model(len(tokenizer))
     progress = train(model, Loss(tokenizer, texts, recipe.batch), recipe)

@@ -1,8 +1,9 @@
-"""A BERT tokenizer (lower-cased words, and pieces of the words that it does not know) learnt from texts."""
+"""BERT tokenizers: lower-cased words, and pieces of the words that they do not know, down to letters."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,23 +11,39 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def learn_word_tokenizer(
-    texts: Iterable[str], size: int, folder: Path, *, max_length: int, alphabet: str = "abcdefghijklmnopqrstuvwxyz"
-) -> PreTrainedTokenizerFast:
-    """Learn at most `size` WordPieces, write the tokenizer into `folder`, and return it.
+def learn_word_tokenizer(texts: Iterable[str], size: int, folder: Path, *, max_length: int) -> PreTrainedTokenizerFast:
+    """Learn at most `size` WordPieces, write the tokenizer into `folder`, and return it."""
+    words = _blank(models.WordPiece(unk_token="[UNK]"))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=list(LETTERS), show_progress=False
+    )
+    words.train_from_iterator(texts, trainer)
+    return _written(words, folder, max_length)
 
-    The letters of `alphabet` are always among the pieces, so that every word of them can be read.
-    """
-    words = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+
+def whole_word_tokenizer(texts: Iterable[str], folder: Path, *, max_length: int) -> PreTrainedTokenizerFast:
+    """A tokenizer whose pieces are the whole words of some texts and, for other words, letters; written as above."""
+    blank = _blank(models.WordPiece(unk_token="[UNK]"))
+    counted = Counter(
+        word for text in texts for word, _ in blank.pre_tokenizer.pre_tokenize_str(blank.normalizer.normalize_str(text))
+    )
+    pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *(word for word, _ in counted.most_common())]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    return _written(_blank(models.WordPiece(vocab=vocabulary, unk_token="[UNK]")), folder, max_length)
+
+
+def _blank(model: models.WordPiece) -> Tokenizer:
+    words = Tokenizer(model)
     words.normalizer = normalizers.BertNormalizer(lowercase=True)
     words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     words.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=list(alphabet), show_progress=False
-    )
-    words.train_from_iterator(texts, trainer)
+    return words
+
+
+def _written(words: Tokenizer, folder: Path, max_length: int) -> PreTrainedTokenizerFast:
     ends = [(token, words.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     words.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     tokenizer = PreTrainedTokenizerFast(

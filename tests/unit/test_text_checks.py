@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.methods.counterfactual import Change, Factor
-from gateway.methods.text_checks import check_caption, check_change, check_keyword, names_class, occurrences, stem
+from gateway.methods.checks import Scores
+from gateway.methods.counterfactual import Change, Edit, Factor, SourceImage, TaskDescription, Verdict
+from gateway.methods.text_checks import (
+    check_caption,
+    check_change,
+    check_keyword,
+    check_texts,
+    content_words,
+    differing_part,
+    names_class,
+    occurrences,
+    stem,
+)
+from shared.profiles import load_profile
+from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
+from tinyworld.measure_text_checks import BLANK, SORTS, ShippedEmbedder, cases, judged
 
 CAPTION = "A photo of a red bus in a city. It is a foggy night."
 CLASSES = ("car", "bus", "traffic light")
@@ -113,3 +127,101 @@ def test_a_new_phrase_may_hold_the_old_one() -> None:
 def test_a_caption_that_never_named_the_class_cannot_lose_it() -> None:
     made = (change("foggy", "snowy"),)
     assert check_caption(made, "A foggy street.", "A snowy street.", "bus", CLASSES) is None
+
+
+class Embedder(ShippedEmbedder):
+    """The shipped text embedder, with a note of each request."""
+
+    def __init__(self) -> None:
+        super().__init__("tiny")
+        self.asked: list[list[str]] = []
+
+    def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply:
+        self.asked.append(request.texts)
+        return super().embed_texts(request)
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    return Embedder()
+
+
+SAID = "A photo of a red bus in a city. It is a foggy night. There is also a dog."
+LABELS = ("car", "bus", "truck", "boat")
+
+
+def meant(
+    embedder: Embedder, old: str, new: str, new_caption: str = "", truth: str | None = "bus", caption: str = SAID
+) -> tuple[Verdict, Scores]:
+    edit = Edit((change(old, new),), caption, new_caption or caption.replace(old, new))
+    task = TaskDescription("name the vehicle", LABELS)
+    [found] = check_texts(embedder, SourceImage("", BLANK, truth), task, [edit], load_profile("tiny").text_thresholds)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "new_caption", "check"),
+    [
+        ("foggy", "snowy", "", ""),
+        ("red bus", "blue bus", "", ""),
+        ("dog", "bench", "", ""),
+        ("in a city", "in a forest", "", ""),
+        ("foggy", "hazy", "", "paraphrase"),
+        ("red", "crimson", "", "paraphrase"),
+        ("in a city", "downtown", "", "paraphrase"),
+        ("a dog", "a lorry", "", "other class"),
+        ("a dog", "a sailboat", "", "other class"),
+        ("dog", "omnibus", "", "class words"),
+        ("dog", "motor vehicle", "", "class words"),
+        ("foggy", "snowy", SAID.replace("bus", "coach").replace("foggy", "snowy"), ""),
+        ("foggy", "snowy", SAID.replace("bus", "vehicle").replace("foggy", "snowy"), "class kept"),
+        ("foggy", "snowy", SAID.replace("bus", "bench").replace("foggy", "snowy"), "class kept"),
+        ("foggy", "snowy", SAID.replace("dog", "lorry").replace("foggy", "snowy"), "other class"),
+    ],
+)
+def test_edits_are_judged_by_what_they_mean(
+    embedder: Embedder, old: str, new: str, new_caption: str, check: str
+) -> None:
+    verdict, scores = meant(embedder, old, new, new_caption)
+    assert (verdict.check, verdict.accepted) == (check, not check), scores
+    assert {"class_words", "class_before", "class_kept", "other_class", "paraphrase"} == set(scores)
+
+
+@pytest.mark.parametrize("name", ["coach", "vehicle"])
+def test_a_class_that_goes_by_another_name_may_not_go(embedder: Embedder, name: str) -> None:
+    verdict, _ = meant(embedder, f"red {name}", "red bench", caption=SAID.replace("bus", name))
+    assert verdict.check == "class words"
+
+
+def test_without_ground_truth_no_class_may_be_touched(embedder: Embedder) -> None:
+    assert meant(embedder, "red coach", "red bench", truth=None, caption=SAID.replace("bus", "coach"))[0].check
+    assert meant(embedder, "foggy", "snowy", truth=None)[0].accepted
+
+
+def test_all_edits_of_an_image_share_requests_and_class_names_come_first(embedder: Embedder) -> None:
+    embedder.asked.clear()
+    edits = [Edit((change("foggy", new),), SAID, SAID.replace("foggy", new)) for new in ("snowy", "rainy", "hazy")]
+    task = TaskDescription("name the vehicle", LABELS)
+    found = check_texts(embedder, SourceImage("", BLANK, "bus"), task, edits, {})
+    assert [verdict.accepted for verdict, _ in found] == [True] * 3, "without thresholds only equal stems count"
+    assert [embedder.asked[0], len(embedder.asked)] == [sorted(LABELS), 2]
+
+
+def test_the_differing_part_of_phrases() -> None:
+    assert differing_part("a Red bus", "a blue bus") == ("Red", "blue")
+    assert differing_part("photo", "grainy photo") == ("", "grainy")
+    assert differing_part("under a clear sky", "in clear weather") == ("under a clear sky", "in clear weather")
+
+
+def test_content_words_leave_articles_and_prepositions_out() -> None:
+    text = "It is a red bus at No. 5."
+    assert [text[start:end] for start, end in content_words(text)] == ["red", "bus", "No", "5"]
+
+
+def test_the_checks_tell_right_edits_of_tinyworlds_captions_from_wrong_ones() -> None:
+    found = judged(cases("calibration", 15), "tiny")
+    assert len(found) == 15 * len(SORTS)
+    right = [not check for case, check, _ in found if case.right]
+    wrong = [not check for case, check, _ in found if not case.right]
+    assert sum(right) >= 0.95 * len(right)
+    assert sum(wrong) <= 0.05 * len(wrong)
