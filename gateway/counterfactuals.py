@@ -147,8 +147,8 @@ def conditions(filters: Filters) -> list[ColumnElement[bool]]:
     if filters.verdict not in (None, "any"):
         conditions.append(Counterfactual.accepted.is_(filters.verdict == "accepted"))
     if filters.label is not None:
-        labelled = select(SourceImage.id).where(SourceImage.ground_truth == filters.label)
-        conditions.append(Counterfactual.source_image_id.in_(labelled))
+        source = select(SourceImage.id).where(SourceImage.id == Counterfactual.source_image_id)
+        conditions.append(source.where(SourceImage.ground_truth == filters.label).exists())
     if filters.flipped is not None or filters.model is not None:
         said = select(Prediction.id).where(Prediction.counterfactual_id == Counterfactual.id)
         if filters.model is not None:

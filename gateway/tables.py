@@ -241,6 +241,8 @@ class SourceImage(Leased, Table):
             postgresql_where=text("state = 'leased'"),
         ),
         Index("ix_source_images_job_id_digest", "job_id", "digest"),
+        Index("ix_source_images_job_id_state", "job_id", "state", "position"),
+        Index("ix_source_images_job_id_updated_at", "job_id", "updated_at"),
         CheckConstraint("state IN ('pending', 'leased', 'done', 'failed', 'cancelled')", name="state"),
         CheckConstraint("(state = 'leased') = (lease_token IS NOT NULL)", name="lease"),
     )
@@ -271,6 +273,15 @@ class Counterfactual(Table):
     __table_args__ = (
         UniqueConstraint("job_id", "position", "method", "ordinal"),
         Index("ix_counterfactuals_cell", "job_id", "method", "factor", "to_value"),
+        Index("ix_counterfactuals_funnel", "job_id", "method", "arm", "check"),
+        Index(
+            "ix_counterfactuals_rendered",
+            "job_id",
+            "method",
+            "arm",
+            sqlite_where=text("image_digest IS NOT NULL"),
+            postgresql_where=text("image_digest IS NOT NULL"),
+        ),
         CheckConstraint("arm IN ('edit', 'null')", name="arm"),
     )
 

@@ -6,14 +6,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, event
 
-from gateway.database import Sessions
+from gateway import jobs
+from gateway.database import Sessions, reading
 from shared.storage import DirectoryStore
+from tests.integration.rows import add_job
 from tests.integration.small_services import SmallServices, serve
 from tests.integration.work_site import Site
 
-SIZES = (4, 8, 20)
+SIZES = (4, 8, 14)  # each within the share of one message
 
 
 def kinds_of(engine: Engine, site: Site, images: int) -> Counter[str]:
@@ -42,3 +45,30 @@ def test_an_image_costs_the_same_statements_in_a_job_of_any_size(sessions: Sessi
         for client in site.clients:
             client.close()
     assert (some - few) / (SIZES[1] - SIZES[0]) == (many - some) / (SIZES[2] - SIZES[1])
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_how_far_a_job_has_come_is_answered_by_indexes(sessions: Sessions) -> None:
+    add_job(sessions, "job", 3)
+    asked: list[tuple[str, Any]] = []
+
+    def note(_: Any, __: Any, statement: str, parameters: Any, ___: Any, many: bool) -> None:
+        asked.append((statement, parameters))
+
+    engine = sessions.kw["bind"]
+    event.listen(engine, "before_cursor_execute", note)
+    with reading(sessions) as session:
+        jobs.progress(session, "job")
+        jobs.failures(session, "job")
+    event.remove(engine, "before_cursor_execute", note)
+    with engine.connect() as connection:
+        plans = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values).all() for text, values in asked]
+    lines = [str(row[3]) for plan in plans for row in plan]
+    assert not [line for line in lines if line.startswith("SCAN")]
+    used = {word for line in lines for word in line.split() if word.startswith("ix_")}
+    assert used == {
+        "ix_source_images_job_id_state",
+        "ix_source_images_job_id_updated_at",
+        "ix_counterfactuals_funnel",
+        "ix_counterfactuals_rendered",
+    }
