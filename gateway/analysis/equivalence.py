@@ -47,4 +47,4 @@ def equivalence(differences: Floats, margin: float) -> Equivalence:
     error = float(np.concatenate([differences, [-1.0, 1.0]]).std(ddof=1)) / math.sqrt(n)
     reach = float(t.ppf(1 - ALPHA, n - 1)) * error
     above, below = (float(t.sf((margin + side * mean) / error, n - 1)) for side in (1, -1))
-    return Equivalence(n, mean, mean - reach, mean + reach, margin, max(above, below))
+    return Equivalence(n, mean, max(-1.0, mean - reach), min(1.0, mean + reach), margin, max(above, below))
