@@ -222,7 +222,7 @@ def _funnels(session: Session, job_id: str) -> list[FunnelView]:
     counted = select(c.method, c.arm, c.check, func.count()).where(c.job_id == job_id)
     rows = session.execute(counted.group_by(c.method, c.arm, c.check).order_by(c.method)).all()
     drawn = select(c.method, func.count()).where(c.job_id == job_id, c.arm == "edit", c.image_digest.is_not(None))
-    rendered: dict[str, int] = dict(session.execute(drawn.group_by(c.method)).tuples())
+    rendered = {row[0]: row[1] for row in session.execute(drawn.group_by(c.method))}
     funnels = []
     for method in dict.fromkeys(row[0] for row in rows):
         edits = [row for row in rows if row[0] == method and row[1] == "edit"]
