@@ -59,11 +59,20 @@ benchmark: install-dev ## first figures: each service alone, and a job against t
 simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic tables with a known truth (minutes)
 	$(BIN)/python -m benchmarks.simulate
 
+SCALE_IMAGES ?= 1000
+SCALE_ROWS ?= 100000
+SCALE_DIRECTORY ?= /var/tmp/contrafact-scale
+scale: install-dev ## SCALE_IMAGES=1000 images and SCALE_ROWS=100000 rows through the deployed system, models only waiting
+	$(BIN)/python -m benchmarks.scale --images $(SCALE_IMAGES) --rows $(SCALE_ROWS) --directory $(SCALE_DIRECTORY)
+
 SOURCES ?= 24
 paper-tables: install ## every method on the same images, and the papers' tables in kind (docs/paper-tables.md)
 	$(BIN)/python -m tinyworld.paper_tables run --sources $(SOURCES)
 
 METHOD ?=
+cost: install-dev ## what a counterfactual costs by our loops and by the papers' (minutes)
+	$(BIN)/python -m benchmarks.cost_of_methods
+
 yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/yardstick.md)
 	$(BIN)/python -m tinyworld.yardstick run $(if $(METHOD),--method $(METHOD))
 
@@ -75,4 +84,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: install ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate paper-tables yardstick env migrate
+.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate scale paper-tables yardstick env migrate
