@@ -43,6 +43,11 @@ class PromptEncoder:
         ]
         self.encode = lru_cache(maxsize=512)(self._encode)
 
+    @property
+    def networks(self) -> list[Encoder]:
+        """The text encoders."""
+        return [encoder for _, encoder in self._pairs]
+
     def fitted(self, prompt: str) -> str:
         """The prompt, or as many of its first sentences (failing that, words) as the text encoders can read."""
         if self._fits(prompt):

@@ -32,6 +32,12 @@ class Segmenter:
             raise ValueError(f"the segmenter has no labels {unknown}; choose keep_labels from {sorted(labels)}")
         self._keep = [labels[name] for name in keep_labels]
 
+    @property
+    def network(self) -> torch.nn.Module:
+        """The model itself."""
+        network: torch.nn.Module = self._model
+        return network
+
     @torch.inference_mode()
     def keep_mask(self, image: Pixels) -> Pixels:
         """A height × width mask of an RGB image: 255 where a pixel belongs to what must stay, 0 elsewhere."""

@@ -1,0 +1,115 @@
+"""What networks compute while they are watched: sample-evals, floating-point operations, seconds.
+
+Passes are noted by shape, at the cost of a dictionary entry each, and the operations of each shape are counted
+afterwards on one pass of it (torch.utils.flop_counter), so that counting takes no part in the seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A kind of forward pass: network, shapes of its inputs, whether attention was edited, whether with gradients."""
+
+    network: str
+    shapes: tuple[tuple[int, ...], ...]
+    edited: bool
+    trained: bool
+
+
+@dataclass(slots=True)
+class Spent:
+    """What was computed. `cpu_seconds` are those of this process, all threads together."""
+
+    passes: Counter[Pass] = field(default_factory=Counter)
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def sample_evals(self) -> int:
+        """Latents through the UNet; a backward pass counts as two."""
+        passes = ((one, count) for one, count in self.passes.items() if one.network == "unet")
+        return sum(count * one.shapes[0][0] * (3 if one.trained else 1) for one, count in passes)
+
+
+class Meter:
+    """Watches networks by forward hooks. A pass under gradients is taken to have its backward pass."""
+
+    def __init__(self, networks: Mapping[str, nn.Module]) -> None:
+        self._networks = dict(networks)
+        self._examples: dict[Pass, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._flops: dict[Pass, int] = {}
+        self._spent: Spent | None = None
+        for name, network in networks.items():
+            network.register_forward_hook(partial(self._note, name), with_kwargs=True)
+
+    @contextmanager
+    def watching(self, spent: Spent) -> Iterator[None]:
+        """Add what is computed meanwhile to `spent`."""
+        self._spent = spent
+        _finish()
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            yield
+            _finish()
+        finally:
+            spent.seconds += time.perf_counter() - wall
+            spent.cpu_seconds += time.process_time() - cpu
+            self._spent = None
+
+    def flops(self, spent: Spent) -> int:
+        """Floating-point operations of all passes, backward ones included; a multiply-add is two."""
+        return sum(count * self._flops_of(one) for one, count in spent.passes.items())
+
+    def _note(self, name: str, _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: Any) -> None:
+        if self._spent is None:
+            return
+        given = [*inputs, *named.values()]
+        shapes = tuple(tuple(one.shape) for one in given if isinstance(one, Tensor))
+        edited = bool(named.get("cross_attention_kwargs"))
+        one = Pass(name, shapes, edited, torch.is_grad_enabled())
+        self._spent.passes[one] += 1
+        if one not in self._examples:
+            self._examples[one] = tuple(map(_apart, inputs)), {key: _apart(value) for key, value in named.items()}
+
+    def _flops_of(self, one: Pass) -> int:
+        if one not in self._flops:
+            inputs, named = self._examples[one]
+            grads = torch.enable_grad() if one.trained else torch.no_grad()
+            # Fused attention is an operation of its own that the counter knows on some devices only.
+            with grads, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+                output = self._networks[one.network](*inputs, **named)
+                if one.trained:
+                    torch.autograd.backward(_first(output).float().sum())
+            self._flops[one] = counter.get_total_flops()
+        return self._flops[one]
+
+
+def _apart(value: Any) -> Any:
+    """A tensor out of its graph, so that a pass can be made again; anything else as it is."""
+    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+
+def _first(output: Any) -> Tensor:
+    """The tensor of a network's output."""
+    tensor = output if isinstance(output, Tensor) else output[0]
+    assert isinstance(tensor, Tensor)
+    return tensor
+
+
+def _finish() -> None:
+    """Wait for a GPU, whose work goes on after the call returned."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

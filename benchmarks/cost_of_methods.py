@@ -1,0 +1,89 @@
+"""What a counterfactual costs by our loops and by the papers': network evaluations, operations, seconds.
+
+    python -m benchmarks.cost_of_methods [--images 3] [--edits 2] [--json FILE]
+    python -m benchmarks.cost_of_methods --random --device cuda       # Stable Diffusion's full size, random weights
+
+Same weights, images, captions and edits for all arms, in one run; captioner and language model, which all would ask
+alike, are left out, and so are null arms, which the papers do not draw. Arms (`cost_reference.py` has the papers'):
+
+    lance, papers' way      fp32, 50 steps, null-text with trainable weights, one edit and one of 5 fractions at a time
+    lance, their settings   ours at their steps and fractions: `direct`, frozen weights, all of a source in batches
+    lance                   ours as the profile has it
+    dillema, papers' way    the profile's steps, batch 1, control image, mask and prompts for each sibling again
+    dillema                 ours as the profile has it
+
+*Accepted* are edits of which an image passes the profile's checks (those of ours, for all arms); with random weights
+nothing is judged. Pictures are rendered by tinyworld (split `final-test`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.cost_arms import Arms, Source, arms_of, sources
+from benchmarks.cost_report import Row, ratios, row, table
+from benchmarks.cost_weights import Shape, write_random
+from shared.profiles import load_profile
+
+
+def main() -> None:
+    """Read the command line, measure every arm on every source, print the table and the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=3, help="source images")
+    parser.add_argument("--edits", type=int, default=2, help="edits of each")
+    parser.add_argument("--profile", default="tiny", help="weights, parameters and thresholds")
+    parser.add_argument("--random", action="store_true", help="random weights of Stable Diffusion 1.x's size instead")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--methods", nargs="+", choices=("lance", "dillema"), default=["lance", "dillema"])
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    profile, found = load_profile(options.profile), sources(options.images, options.edits)
+    with tempfile.TemporaryDirectory() as folder:
+        if options.random:
+            captions = [text for one in found for text in (one.caption, *one.prompts)]
+            profile = profile.model_copy(update={"diffusion": write_random(Path(folder), Shape(), captions)})
+        arms = arms_of(profile, options.device, judged=not options.random)
+        rows = measure(arms, found, options.methods)
+    print(table(rows))
+    for line in ratios(rows):
+        print(line)
+    if options.json:
+        figures = {
+            "command": f"python -m benchmarks.cost_of_methods {' '.join(sys.argv[1:])}",
+            "images": len(found),
+            "edits_per_image": options.edits,
+            "weights": [weights.model_dump() for weights in arms.weights],
+            "device": options.device,
+            "threads": options.threads,
+            "rows": [one._asdict() for one in rows],
+            "ratios": ratios(rows),
+        }
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def measure(arms: Arms, found: Sequence[Source], methods: Sequence[str]) -> list[Row]:
+    """The rows of all arms of the methods, in order."""
+    chosen = [arm for arm in arms.arms if arm.method in methods]
+    arms.warm_up(chosen, found[0])
+    for number, source in enumerate(found, start=1):
+        for arm in chosen:
+            arms.run(arm, source)
+            print(
+                f"{number}/{len(found)} {arm.name}: {arm.spent.cpu_seconds:.0f} CPU s so far",
+                file=sys.stderr,
+                flush=True,
+            )
+    return [row(arm) for arm in chosen]
+
+
+if __name__ == "__main__":
+    main()

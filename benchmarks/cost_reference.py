@@ -1,0 +1,149 @@
+"""The papers' loops, written from the papers and from what is known of their code (no line of it), on any weights.
+
+LANCE (arXiv 2305.19164, with null-text inversion 2211.09794 and prompt-to-prompt 2208.01626): everything in single
+precision; the null embedding of each step optimised with the networks' weights left trainable; then edit by edit, and
+for each one value of the self-attention fraction after the other, the source branch beside the target, both guided.
+DILLEMA (arXiv 2502.04378): one image at a time, control image and prompts computed again for each sibling.
+
+What a step computes is ours (`StableDiffusion.predict`, attention injection, alignment): only the loops differ, so the
+images are as good as ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffusion_service.alignment import align
+from diffusion_service.attention import CrossEdit, Injection
+from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
+from diffusion_service.segmentation import Segmenter
+from diffusion_service.stable_diffusion import StableDiffusion
+from diffusion_service.steps import Steps
+from shared.images import Pixels
+from shared.schemas.diffusion import Rendering
+
+CROSS = 0.8  # share of the steps in which cross-attention follows the source's
+TOLERANCE, TOLERANCE_STEP = 1e-5, 2e-5  # squared error that ends a step's optimisation, and its growth per step
+
+
+@dataclass(frozen=True, slots=True)
+class PaperLance:
+    """LANCE's numbers; `learning_rate` falls to half."""
+
+    steps: int = 50
+    guidance: float = 7.5
+    iterations: int = 10
+    learning_rate: float = 0.01
+    fractions: tuple[float, ...] = (0.4, 0.525, 0.65, 0.775, 0.9)
+
+
+class LanceLoop:
+    """One set of weights, made trainable, as the authors' code leaves them."""
+
+    def __init__(self, weights: StableDiffusion, how: PaperLance) -> None:
+        self._weights, self._how = weights, how
+        self._steps = Steps.of(weights.scheduler_config, how.steps)
+        weights.unet.requires_grad_(True)
+
+    def edit(self, image: Pixels, caption: str, prompts: Sequence[str]) -> list[list[Pixels]]:
+        """Pictures of each prompt under each fraction."""
+        with torch.no_grad():
+            path = self._climb(self._weights.encode(image), self._states(caption))
+        nulls = self._null_text(path, self._states(caption))
+        return [[self._sampled(path[0], nulls, caption, one, f) for f in self._how.fractions] for one in prompts]
+
+    def _climb(self, latent: Tensor, states: Tensor) -> list[Tensor]:
+        path = [latent]
+        for step in reversed(range(len(self._steps))):
+            path.append(self._steps.up(step, path[-1], self._predict(path[-1], step, states)))
+        return path[::-1]
+
+    def _null_text(self, path: Sequence[Tensor], states: Tensor) -> list[Tensor]:
+        """The null embedding of every step; the path is from noise to image."""
+        latent, null, nulls = path[0], self._states(""), []
+        for step in range(len(self._steps)):
+            progress = step / len(self._steps)
+            trial = null.detach().clone().requires_grad_()
+            optimiser = torch.optim.Adam([trial], lr=self._how.learning_rate * (1 - progress / 2))
+            with torch.no_grad():
+                wanted = self._predict(latent, step, states)
+            for _ in range(self._how.iterations):
+                guided = self._guided(self._predict(latent, step, trial), wanted)
+                loss = (self._steps.down(step, latent, guided) - path[step + 1]).square().mean()
+                optimiser.zero_grad()
+                torch.autograd.backward(loss)  # reaches every weight of the UNet, whose gradients pile up
+                optimiser.step()
+                if loss.item() < TOLERANCE + TOLERANCE_STEP * step:
+                    break
+            null = trial.detach()
+            nulls.append(null)
+            with torch.no_grad():
+                both = self._predict(latent.expand(2, -1, -1, -1), step, torch.cat([null, states]))
+                latent = self._steps.down(step, latent, self._guided(*both[:, None]))
+        return nulls
+
+    @torch.no_grad()
+    def _sampled(self, noise: Tensor, nulls: Sequence[Tensor], caption: str, prompt: str, fraction: float) -> Pixels:
+        """The target's picture; the source's is drawn, too, and thrown away."""
+        states, wanted = self._states(caption), self._states(prompt)
+        source, target = noise, noise
+        for step in range(len(self._steps)):
+            rows = torch.cat([source, source, target, target])
+            told = torch.cat([states, nulls[step], nulls[step], wanted])
+            output = self._predict(rows, step, told, self._injection(step, caption, prompt, fraction, noise))
+            source = self._steps.down(step, source, self._guided(output[1:2], output[0:1]))
+            target = self._steps.down(step, target, self._guided(output[2:3], output[3:4]))
+        return self._weights.pictures(torch.cat([source, target]))[1]
+
+    def _injection(self, step: int, caption: str, prompt: str, fraction: float, noise: Tensor) -> Injection:
+        """Rows are the source under its caption, source and target under the null embedding, the target."""
+        prompts, device = self._weights.prompts, noise.device
+        length = len(prompts.encode("").states)
+        alignment = align(prompts.words(caption), prompts.words(prompt), length, "replace")
+        follow = float(step < round(CROSS * len(self._steps)))
+        inject = step < round(fraction * len(self._steps))
+        return Injection(
+            sources=1,
+            source_of=torch.zeros(1, dtype=torch.long, device=device),
+            self_from=torch.zeros(int(inject), dtype=torch.long, device=device),
+            largest_self=noise[0, 0].numel() // 4,
+            cross=CrossEdit(
+                alignment.mapping[None].to(device),
+                alignment.share[None].to(device) * follow,
+                torch.ones(1, length, device=device),
+            ),
+        )
+
+    def _predict(self, latents: Tensor, step: int, states: Tensor, injection: Injection | None = None) -> Tensor:
+        return self._weights.predict(latents, self._steps.times[step], states, None, None, injection)
+
+    def _guided(self, unconditional: Tensor, conditional: Tensor) -> Tensor:
+        return unconditional + self._how.guidance * (conditional - unconditional)
+
+    def _states(self, prompt: str) -> Tensor:
+        """The prompt's embedding, 1 × tokens × width, computed again each time."""
+        self._weights.prompts.encode.cache_clear()
+        return torch.stack([self._weights.prompts.encode(prompt).states.float()])
+
+
+def dillema_one_by_one(
+    weights: StableDiffusion,
+    segmenter: Segmenter | None,
+    image: Pixels,
+    renderings: Sequence[Rendering],
+    key: BatchKey,
+) -> list[Pixels]:
+    """Siblings in batches of one, with control image, mask and prompts of their own."""
+    pictures = []
+    for rendering in renderings:
+        editor = ControlNetEditor(weights, segmenter)  # which has nothing kept
+        weights.prompts.encode.cache_clear()
+        (made,) = editor.render(key, [RenderItem(editor.source(image), rendering, "")])
+        if not isinstance(made, Rendered):
+            raise made
+        pictures.append(made.image)
+    return pictures
