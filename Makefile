@@ -84,4 +84,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: install ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate scale paper-tables yardstick env migrate
+.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate scale paper-tables cost yardstick env migrate
