@@ -14,6 +14,7 @@ from gateway.job_files import pair
 from shared.schemas.suites import MAX_DROP, RunResults, RunView, SuiteFilters, SuiteRequest
 
 FAILED = 2
+SHOWN = 12  # characters of a revision
 SECONDS_BETWEEN_LOOKS = 1.0
 
 suites = typer.Typer(help="Freeze counterfactuals, to test every release on the same images.", no_args_is_help=True)
@@ -118,9 +119,11 @@ def _summary(found: RunResults) -> str:
     """What was looked at, and how much of it was settled."""
     number = {name: sum(cell.judgement == name for cell in found.cells) for name in ("drop", "held", "undecided")}
     few = len(found.cells) - sum(number.values())
-    against = "its own null arms" if found.baseline is None else f"{found.baseline_model} ({found.baseline_revision})"
+    against = "its own null arms"
+    if found.baseline_model is not None and found.baseline_revision is not None:
+        against = f"{found.baseline_model} ({found.baseline_revision[:SHOWN]})"
     return (
-        f"{found.model} ({found.revision}) against {against}, drops of more than {found.max_drop:g} points: "
+        f"{found.model} ({found.revision[:SHOWN]}) against {against}, drops of more than {found.max_drop:g} points: "
         f"{number['drop']} shown, {number['held']} ruled out, {number['undecided']} undecided, "
         f"{few} with too few images"
     )
