@@ -7,15 +7,17 @@ report, paging. Printed and written: memory of every part over time, database st
 the middle and at the end, Redis, blocks that claims and pages touch. A run that was stopped goes on where it was: start
 it again with the same directory.
 
-`--rows 100000` adds a job of that size whose images are done but for the last `--left`: their rows are copies of the first
-job's, written by SQL (`benchmarks.scale.copied_rows`). So what depends on the number of rows is measured at full size
-where there is no time to do all the work.
+`--rows 100000` adds a job of that size whose images are done but for the last `--left`: their rows are copies of the
+first job's, written by SQL (`benchmarks.scale.copied_rows`). So what depends on the number of rows is measured at full
+size where there is no time to do all the work.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -53,14 +55,17 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=8, help="images at a time in each worker")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
-    figures: dict[str, Any] = {"images": arguments.images, "workers": arguments.workers}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the parts are stopped in order
     with running(arguments.directory, {}, workers=arguments.workers, in_flight=arguments.in_flight) as site:
         intake(site, arguments.images)
         job_id = str(kept(site)["job"])
-        figures |= work(site, job_id, arguments.images)
-        figures["intake"] = kept(site)["intake"]
-        figures["reading"] = reading_costs(site, job_id)
-        figures["storage"] = storage(site, arguments.images)
+        if "figures" not in kept(site):
+            figures: dict[str, Any] = {"images": arguments.images, "workers": arguments.workers}
+            figures |= work(site, job_id, arguments.images)
+            figures["reading"] = reading_costs(site, job_id)
+            figures["storage"] = storage(site, arguments.images)
+            keep(site, {"figures": figures})
+        figures = {**kept(site)["figures"], "intake": kept(site)["intake"]}
         if arguments.rows:
             rows, left = arguments.rows, arguments.left
             large = make_large_job(site, SPEC, job_id, arguments.images, rows, left)

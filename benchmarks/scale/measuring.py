@@ -22,7 +22,7 @@ from gateway.database import Sessions
 from gateway.tables import Job
 
 MEBIBYTE = 1024**2
-_EXECUTED = re.compile(r"^worker\|LOG:  (?:execute [^:]*|statement): (.*)$")
+_EXECUTED = re.compile(r"^worker\|LOG:  (?:execute [^:]*|statement): (.*(?:\n\t.*)*)", re.MULTILINE)
 _TABLE = re.compile(r"\b(?:FROM|INTO|UPDATE)\s+(\w+)", re.IGNORECASE)
 
 
@@ -87,15 +87,14 @@ def statements(site: Site) -> Iterator[Counter[str]]:
         _logging(site.sessions, "none")
         with log.open("rb") as file:
             file.seek(start)
-            for line in file.read().decode(errors="replace").splitlines():
-                if found := _EXECUTED.match(line):
-                    counted[_kind(found.group(1))] += 1
+            for statement in _EXECUTED.findall(file.read().decode(errors="replace")):
+                counted[_kind(statement)] += 1
 
 
 def _kind(statement: str) -> str:
-    verb = statement.split(" ", 1)[0].upper()
+    verb = statement.split(maxsplit=1)[0].upper()
     table = _TABLE.search(statement)
-    return f"{verb} {table.group(1)}" if table else verb or "ping"
+    return f"{verb} {table.group(1)}" if table else "ping" if verb == ";" else verb
 
 
 def _logging(sessions: Sessions, what: str) -> None:
