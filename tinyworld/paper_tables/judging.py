@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
-from gateway.methods.counterfactual import Change, Edit, Factor
+from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor
 from shared.images import decode
 from shared.schemas.jobs import CounterfactualView
 from shared.schemas.results import Rate
@@ -101,9 +101,7 @@ def _edit(view: CounterfactualView) -> Edit:
 
 
 def _factor(name: str) -> Factor:
-    known: dict[str, Factor] = {"subject": "subject", "object": "object", "background": "background"}
-    known |= {"adjective": "adjective", "domain": "domain", "weather": "weather"}
-    return known.get(name, "other")
+    return next((factor for factor in FACTORS if factor == name), "other")
 
 
 def factor_figures(found: Sequence[Judged]) -> list[FactorFigures]:
