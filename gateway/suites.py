@@ -38,19 +38,23 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
 
     Raises NotFound; Conflict while the job runs, or for a name in use; InvalidInput where there is nothing to freeze.
     """
-    job = jobs.find(session, owner, request.job)
+    jobs.find(session, owner, request.job)
+    held = select(Job).where(Job.id == request.job).with_for_update().execution_options(populate_existing=True)
+    job = session.scalar(held)  # so that nobody deletes or retries it between the copies
+    if job is None:
+        raise NotFound(f"there is no job {request.job!r}; GET /jobs lists yours")
     if job.state == "running":
         raise Conflict("the job is running; freeze a suite when it is done, or cancel it first")
     if job.suite_id is not None:
         raise InvalidInput(f"job {job.id} is a run of a suite; make a suite of the job that rendered the images")
-    if session.scalar(select(Suite.id).where(Suite.owner_id == owner, Suite.name == request.name)):
-        raise Conflict(f"you have a suite {request.name!r}; take another name, or delete that one")
     suite_id = uuid.uuid4().hex
     said = request.filters.model_dump(by_alias=True, exclude_none=True)
-    session.add(Suite(id=suite_id, owner_id=owner, name=request.name, made_from=job.id, filters=said))
+    row = {"id": suite_id, "owner_id": owner, "name": request.name, "made_from": job.id, "filters": said}
+    insert_missing(session, Suite, [row])
+    if session.get(Suite, suite_id) is None:
+        raise Conflict(f"you have a suite {request.name!r}; take another name, or delete that one")
     spec = {"task": job.task, "suite": suite_id}
     insert_missing(session, Job, [_job_like(job, suite_id, suite_id, spec, state="done", finished_at=utc_now())])
-    session.flush()
     edits = and_(
         Counterfactual.job_id == job.id,
         Counterfactual.arm == "edit",
@@ -58,7 +62,7 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
         Counterfactual.image_digest.is_not(None),
         *conditions(Filters.model_validate(said)),
     )
-    null, source = aliased(Counterfactual), SourceImage
+    null = aliased(Counterfactual)
     shared = exists().where(
         edits,
         Counterfactual.source_image_id == null.source_image_id,
@@ -67,7 +71,7 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     )
     copies = _Copies(suite_id, lambda row: row)
     used = select(Counterfactual.source_image_id).where(edits)
-    copies.sources(session, source.id.in_(used), state="done")
+    copies.sources(session, SourceImage.id.in_(used), state="done")
     copies.counterfactuals(session, Counterfactual, edits)
     copies.counterfactuals(session, null, and_(null.job_id == job.id, null.arm == "null", shared))
     if session.scalar(select(func.count()).where(SourceImage.job_id == suite_id)) == 0:
@@ -81,7 +85,7 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     The same release is not tested twice; what failed or was cancelled in its run is taken up again. Raises NotFound,
     and InvalidInput where the model does not know the suite's classes.
     """
-    found = find(session, owner, suite)
+    found = _held(session, owner, suite)
     used = select(SourceImage.ground_truth).where(SourceImage.job_id == found.id).distinct()
     labels = {label for label in session.scalars(used) if label is not None}
     refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes}, ADVICE)
@@ -109,6 +113,14 @@ def find(session: Session, owner: str, suite: str) -> Suite:
     found = session.scalar(select(Suite).where(or_(Suite.id == suite, Suite.name == suite), Suite.owner_id == owner))
     if found is None:
         raise NotFound(f"there is no suite {suite!r}; GET /suites lists yours")
+    return found
+
+
+def _held(session: Session, owner: str, suite: str) -> Suite:
+    """As `find`; until the commit nobody else starts a run of it or deletes it."""
+    found = find(session, owner, suite)
+    if session.scalar(select(Suite.id).where(Suite.id == found.id).with_for_update()) is None:
+        raise NotFound(f"there is no suite {suite!r} any more")
     return found
 
 
@@ -174,7 +186,7 @@ def run_view(session: Session, run: Job) -> RunView:
 
 def remove(session: Session, owner: str, suite: str) -> list[str]:
     """Delete a suite with its runs, running or not; returns object keys of reports, to delete after the commit."""
-    found = find(session, owner, suite)
+    found = _held(session, owner, suite)
     members = session.scalars(select(Job.id).where(Job.suite_id == found.id)).all()
     for job_id in members:
         claims.cancel_job(session, job_id)

@@ -178,3 +178,15 @@ def test_suites_are_their_owners_and_hidden_among_jobs(site: Site) -> None:
         freeze(site, "again", job=run)
     with pytest.raises(InvalidInput, match="does not know"):
         start(site, suite, release("m2", classes=["boat"]))
+
+
+def test_outcomes_may_choose_what_is_frozen(site: Site) -> None:
+    with site.sessions() as session:
+        flips = select(Counterfactual.id).join(Prediction, Prediction.counterfactual_id == Counterfactual.id)
+        chosen = flips.where(Prediction.model == "m1", Prediction.flipped, Counterfactual.arm == "edit")
+        wanted = set(session.scalars(chosen))
+    assert wanted, "the small services flip some"
+    suite = freeze(site, filters={"flipped": True, "model": "m1"})
+    with site.sessions() as session:
+        edits = select(Counterfactual.id).where(Counterfactual.job_id == suite, Counterfactual.arm == "edit")
+        assert {name.partition("-")[2] for name in session.scalars(edits)} == wanted
