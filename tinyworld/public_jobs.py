@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.client import Client
+from shared.problems import NotReady
 from shared.schemas.jobs import JobDetail, JobSpec
 from shared.schemas.results import JobResults
 from shared.weights import REPOSITORY
 
 WAIT_SECONDS = 2.0
+START_SECONDS = 1800.0
 
 
 @contextlib.contextmanager
@@ -33,10 +35,22 @@ def embedded_client(directory: Path, profile: str) -> Iterator[Client]:
             if " answers at " not in line:
                 raise RuntimeError("the embedded system did not start; its message is above")
             with contextlib.closing(Client(line.split(" answers at ")[1].split()[0])) as client:
-                client.models_when_ready()
+                _wait_until_ready(client)
                 yield client
         finally:
             process.terminate()
+
+
+def _wait_until_ready(client: Client) -> None:
+    """Wait as long as a busy machine may take to load all weights. Raises NotReady when they fail, or then."""
+    give_up = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            client.models_when_ready()
+            return
+        except NotReady as problem:
+            if problem.members.get("failed") is True or time.monotonic() > give_up:
+                raise
 
 
 def run_job(client: Client, spec: JobSpec, folder: Path, said: str) -> JobDetail:
