@@ -101,8 +101,12 @@ class _Meter:
         self.bytes = self.files = 0
 
     def spend(self, size: int) -> None:
+        self.foresee(size)
         self.bytes += size
-        if self.bytes > self.most:
+
+    def foresee(self, size: int) -> None:
+        """Refuse what would be too much before it is unpacked."""
+        if self.bytes + size > self.most:
             raise TooLarge(f"the archive unpacks to more than {self.most:,} bytes; send it in smaller parts")
 
     def count(self) -> None:
@@ -141,6 +145,7 @@ def _zip_members(file: IO[bytes], meter: _Meter) -> Iterator[Member]:
 def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, meter: _Meter) -> Member:
     if problem := meter.too_large(info.file_size):
         return Member(name, None, problem)
+    meter.foresee(info.file_size)
     try:
         with archive.open(info) as member:
             data = member.read(meter.limits.file_bytes + 1)
@@ -163,6 +168,7 @@ def _tar_members(file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> Iterator[Mem
             if problem := meter.too_large(info.size):
                 yield Member(name, None, problem)
                 continue
+            meter.foresee(info.size)
             data = stream.content(info)
             if len(data) != info.size:
                 raise Malformed(f"the archive ends inside {name!r}; send it again")

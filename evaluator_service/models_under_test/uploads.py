@@ -19,7 +19,7 @@ import httpx
 
 from evaluator_service.models_under_test.loading import Classifier, load_folder, try_out
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
-from shared.problems import DependencyFailed, Forbidden, InvalidInput, NotFound, TooLarge
+from shared.problems import DependencyFailed, InvalidInput, NotFound, TooLarge
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import is_model_file
 from shared.service import LOADING
@@ -82,10 +82,10 @@ class UploadedModels:
 
     def _refuse_elsewhere(self, url: str) -> None:
         if not self._origin:
-            raise Forbidden("this evaluator takes no uploaded models; the operator sets CONTRAFACT_MODEL_ORIGIN")
+            raise InvalidInput("this evaluator takes no uploaded models; the operator sets CONTRAFACT_MODEL_ORIGIN")
         asked, allowed = urlsplit(url), urlsplit(self._origin)
         if (asked.scheme, asked.netloc) != (allowed.scheme, allowed.netloc) or asked.scheme not in ("http", "https"):
-            raise Forbidden("the URL is not of the object store that CONTRAFACT_MODEL_ORIGIN names")
+            raise InvalidInput("the URL is not of the object store that CONTRAFACT_MODEL_ORIGIN names")
 
     def _fetch(self, upload: UploadedModel, file: IO[bytes]) -> None:
         hasher, size = hashlib.sha256(), 0

@@ -53,6 +53,17 @@ contrafact-{{ index . 1 }}:{{ $images.tag | default (index . 0).Chart.AppVersion
   valueFrom: {secretKeyRef: {name: {{ include "contrafact.secret" (index . 0) }}, key: {{ index . 1 }}}}
 {{- end }}
 
+{{/* Where links of the object store lead, which the evaluator follows to uploaded models. */}}
+{{- define "contrafact.modelOrigin" -}}
+{{- if .Values.objectStore.linkOrigin -}}
+{{ .Values.objectStore.linkOrigin }}
+{{- else if .Values.objectStore.bundled -}}
+http://{{ include "contrafact.name" . }}-object-store:7070
+{{- else -}}
+{{ ternary "https" "http" .Values.objectStore.secure }}://{{ .Values.objectStore.endpoint }}
+{{- end -}}
+{{- end }}
+
 {{/* What gateway and worker read. */}}
 {{- define "contrafact.gatewayEnvironment" -}}
 {{- $name := include "contrafact.name" . -}}

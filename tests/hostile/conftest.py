@@ -17,7 +17,7 @@ from tests.contract.gateway_under_test import Gateway, serve_gateway
 
 MAX_SECONDS = 15.0  # of one case, on the processor; the slowest takes five
 MAX_GROWTH = 450 * 1024**2  # bytes of memory at the worst moment of a case
-STORED = re.compile(r"images/[0-9a-f]{2}/[0-9a-f]{64}\.png")
+STORED = re.compile(r"images/[0-9a-f]{2}/[0-9a-f]{64}\.png|\.link-secret")
 _numbers = itertools.count()
 
 
@@ -57,7 +57,7 @@ def watch(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def check_directory(directory: Path) -> None:
-    """Beside its database the gateway writes images under their digests, and nothing else."""
+    """Beside its database the gateway writes images under their digests, what signs links, and nothing else."""
     for path in directory.rglob("*"):
         if path.is_file() and not path.name.startswith("contrafact.db"):
             assert STORED.fullmatch(path.relative_to(directory / "objects").as_posix()), path

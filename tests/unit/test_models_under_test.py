@@ -30,7 +30,7 @@ from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import described, processors
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.uploads import UploadedModels
-from shared.problems import DeadlineExceeded, DependencyFailed, Forbidden, InvalidInput, NotFound
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFound
 from shared.profiles import ModelEndpoint
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import Preprocessing
@@ -272,15 +272,15 @@ def test_uploads_are_fetched_once_from_the_store_alone_and_believed_by_digest(re
             (upload("/elsewhere", "2" * 64), DependencyFailed),
             (upload("/damaged", "3" * 64), DependencyFailed),
             (upload("/link", evil), InvalidInput),
-            (upload("/a", "4" * 64, "http://store:9001"), Forbidden),
-            (upload("/a", "5" * 64, "file://"), Forbidden),
-            (upload("/a", "6" * 64, "http://store:9000@169.254.169.254"), Forbidden),
-            (upload("/a", "7" * 64, "https://store:9000"), Forbidden),
+            (upload("/a", "4" * 64, "http://store:9001"), InvalidInput),
+            (upload("/a", "5" * 64, "file://"), InvalidInput),
+            (upload("/a", "6" * 64, "http://store:9000@169.254.169.254"), InvalidInput),
+            (upload("/a", "7" * 64, "https://store:9000"), InvalidInput),
         ]
         for refused, kind in refusals:
             with pytest.raises(kind):
                 await models.get(refused)
-        with pytest.raises(Forbidden, match="CONTRAFACT_MODEL_ORIGIN"):
+        with pytest.raises(InvalidInput, match="CONTRAFACT_MODEL_ORIGIN"):
             await UploadedModels("", "cpu").get(upload("/a"))
 
     asyncio.run(scenario())
