@@ -42,7 +42,7 @@ _BODY: dict[str, Any] = {
                             "type": "array",
                             "minItems": 1,
                             "items": {"type": "string", "format": "binary"},
-                            "description": "one .onnx file, the files of a model in Hub layout, or a zip or tar of them",
+                            "description": "an .onnx file, the files of a model in Hub layout, or a zip or tar of them",
                         },
                         "name": {"type": "string", "description": "short for a `spec` of nothing but the name"},
                         "spec": _SPEC,

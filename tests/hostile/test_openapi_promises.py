@@ -46,7 +46,9 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "there are no weights", "a model is files, which no schema describes"),
     Exclusion(ACCEPTED, "name the model: -F name", "one of two parts, and JSON Schema's anyOf lets both through"),
     Exclusion(ACCEPTED, "nothing says how pictures become", "what an ONNX file needs is said in words"),
-    Exclusion(ACCEPTED, "takes no uploaded models", "where models come from is the operator's: CONTRAFACT_MODEL_ORIGIN"),
+    Exclusion(
+        ACCEPTED, "takes no uploaded models", "where models come from is the operator's: CONTRAFACT_MODEL_ORIGIN"
+    ),
     Exclusion(ACCEPTED, "let `model` be the digest", "JSON Schema cannot say that two fields are equal"),
     Exclusion(ACCEPTED, "is a classifier; ask it at", "which alias is a segmenter is the profile's: GET /v1/models"),
     Exclusion(ACCEPTED, "shortest_edge", "JSON Schema cannot compare fields"),
