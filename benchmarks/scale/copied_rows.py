@@ -1,12 +1,13 @@
 """A job of full size without the work: sent as a manifest, then filled by SQL with copies of rows that workers wrote.
 
 The last images (`LEFT`) stay pending and are new, so that claims, statements, report and pages meet a job of that size.
-Copies have ids of their own; images, labels and figures are the first job's, repeated.
+Copies have ids of their own and are all accepted; images, labels and figures are the first job's, repeated.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from typing import Any
 
@@ -15,7 +16,8 @@ from sqlalchemy import select, text
 from benchmarks.scale.images import name, pictures
 from benchmarks.scale.measuring import MEBIBYTE, memory
 from benchmarks.scale.site import Site
-from gateway.tables import SourceImage
+from gateway.database import Sessions
+from gateway.tables import Job, SourceImage
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage
 
 LEFT = 200
@@ -26,16 +28,16 @@ _COPIES = (
     INSERT INTO counterfactuals (id, job_id, source_image_id, position, method, ordinal, arm, null_ordinal, seed,
         changes, factor, from_value, to_value, caption, new_caption, image_digest, control_digest, accepted, "check",
         reason, scores, lineage)
-    SELECT md5(s.id || c.id), :large, s.id, s.position, c.method, c.ordinal, c.arm, c.null_ordinal, c.seed, c.changes,
-        c.factor, c.from_value, c.to_value, c.caption, c.new_caption, c.image_digest, c.control_digest, c.accepted,
-        c."check", c.reason, c.scores, c.lineage
+    SELECT md5(s.id || c.id), s.job_id, s.id, s.position, c.method, c.ordinal, c.arm, c.null_ordinal, c.seed, c.changes,
+        c.factor, c.from_value, c.to_value, c.caption, c.new_caption, c.image_digest, c.control_digest, true, '', '',
+        c.scores, c.lineage
     FROM source_images s JOIN counterfactuals c ON c.job_id = :small AND c.position = s.position % :images
     WHERE s.job_id = :large AND s.position >= :first AND s.position < :last
     """,
     """
     INSERT INTO predictions (id, job_id, source_image_id, counterfactual_id, model, predicted, probability,
         ground_truth_probability, rank, flipped, top)
-    SELECT md5(s.id || p.id), :large, s.id, md5(s.id || p.counterfactual_id), p.model, p.predicted, p.probability,
+    SELECT md5(s.id || p.id), s.job_id, s.id, md5(s.id || p.counterfactual_id), p.model, p.predicted, p.probability,
         p.ground_truth_probability, p.rank, p.flipped, p.top
     FROM source_images s JOIN source_images o ON o.job_id = :small AND o.position = s.position % :images
         JOIN predictions p ON p.source_image_id = o.id
@@ -43,7 +45,7 @@ _COPIES = (
     """,
     """
     INSERT INTO events (job_id, sequence, kind, payload, created_at)
-    SELECT :large, s.position + 2, 'image', jsonb_build_object('state', 'done', 'position', s.position), now()
+    SELECT s.job_id, s.position + 2, 'image', jsonb_build_object('state', 'done', 'position', s.position), now()
     FROM source_images s WHERE s.job_id = :large AND s.position >= :first AND s.position < :last
     """,
     "UPDATE jobs SET events = :last + 1 WHERE id = :large",
@@ -80,7 +82,7 @@ def make_large_job(site: Site, spec: JobSpec, small: str, images: int, rows: int
         "gateway_mib_before": round(before / MEBIBYTE, 1),
         "gateway_mib_after": round(memory(site, "gateway") / MEBIBYTE, 1),
     }
-    _fill(site, small, job, images, rows - left)
+    fill(site.sessions, small, job, images, rows - left)
     for part in site.workers:
         part.start()
     for part in site.workers:
@@ -88,19 +90,20 @@ def make_large_job(site: Site, spec: JobSpec, small: str, images: int, rows: int
     return taken
 
 
-def _fill(site: Site, small: str, large: str, images: int, copies: int) -> None:
-    with site.sessions() as session:
-        events = session.connection().exec_driver_sql("SELECT events FROM jobs WHERE id = %s", (large,)).scalar_one()
-    for first in range(int(events) - 1, copies, _AT_ONCE):
+def fill(sessions: Sessions, small: str, large: str, images: int, copies: int) -> None:
+    """Make the first `copies` images of job `large` done, like the first `images` of job `small`, again and again."""
+    with sessions() as session:
+        events = session.get_one(Job, large).events
+    for first in range(events - 1, copies, _AT_ONCE):
         last = min(first + _AT_ONCE, copies)
         values = {"small": small, "large": large, "images": images, "first": first, "last": last}
-        with site.sessions.begin() as session:
+        with sessions.begin() as session:
             session.execute(text("SET LOCAL session_replication_role = replica"))  # what they refer to is there
             for statement in _COPIES:
                 session.execute(text(statement), values)
-        print(f"{last:,} of {copies:,} images filled in", flush=True)
-    with site.sessions.begin() as session:
-        session.execute(text("ANALYZE"))
+        print(f"{last:,} of {copies:,} images filled in", file=sys.stderr, flush=True)
+    with sessions.kw["bind"].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE"))  # as autovacuum does some time after so many rows
 
 
 def upload(site: Site, data: bytes) -> str:
