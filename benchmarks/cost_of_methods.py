@@ -22,7 +22,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -52,37 +52,28 @@ def main() -> None:
             captions = [text for one in found for text in (one.caption, *one.prompts)]
             profile = profile.model_copy(update={"diffusion": write_random(Path(folder), Shape(), captions)})
         arms = arms_of(profile, options.device, judged=not options.random)
-        rows = measure(arms, found, options.methods)
-    print(table(rows))
-    for line in ratios(rows):
-        print(line)
-    if options.json:
-        figures = {
-            "command": f"python -m benchmarks.cost_of_methods {' '.join(sys.argv[1:])}",
-            "images": len(found),
-            "edits_per_image": options.edits,
-            "weights": [weights.model_dump() for weights in arms.weights],
-            "device": options.device,
-            "threads": options.threads,
-            "rows": [one._asdict() for one in rows],
-            "ratios": ratios(rows),
-        }
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+        rows: list[Row] = []
+        for done, rows in enumerate(measure(arms, found, options.methods), start=1):
+            if options.json:  # after each source, so that a run that is stopped has measured something
+                command = f"python -m benchmarks.cost_of_methods {' '.join(sys.argv[1:])}"
+                figures = {"command": command, "images": done, "edits_per_image": options.edits}
+                figures |= {"device": options.device, "threads": options.threads}
+                figures |= {"weights": [weights.model_dump() for weights in arms.weights]}
+                figures |= {"rows": [one._asdict() for one in rows], "ratios": ratios(rows)}
+                options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    print(table(rows), *ratios(rows), sep="\n")
 
 
-def measure(arms: Arms, found: Sequence[Source], methods: Sequence[str]) -> list[Row]:
-    """The rows of all arms of the methods, in order."""
+def measure(arms: Arms, found: Sequence[Source], methods: Sequence[str]) -> Iterator[list[Row]]:
+    """The rows of all arms of the methods, in order, after each of the sources."""
     chosen = [arm for arm in arms.arms if arm.method in methods]
     arms.warm_up(chosen, found[0])
     for number, source in enumerate(found, start=1):
         for arm in chosen:
             arms.run(arm, source)
-            print(
-                f"{number}/{len(found)} {arm.name}: {arm.spent.cpu_seconds:.0f} CPU s so far",
-                file=sys.stderr,
-                flush=True,
-            )
-    return [row(arm) for arm in chosen]
+            spent = f"{arm.spent.cpu_seconds:.0f} CPU s so far"
+            print(f"{number}/{len(found)} {arm.name}: {spent}", file=sys.stderr, flush=True)
+        yield [row(arm) for arm in chosen]
 
 
 if __name__ == "__main__":

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.cost_arms import Arm
-
-Z = 1.96  # of 95 % intervals
+from gateway.analysis.certainty import wilson
 
 
 class Row(NamedTuple):
@@ -30,19 +28,14 @@ class Row(NamedTuple):
 
 def row(arm: Arm) -> Row:
     """An arm's figures; the shares of accepted edits have Wilson's interval."""
-    low, high = (None, None) if arm.accepted is None else wilson(arm.accepted, arm.produced)
+    low = high = None
+    if arm.accepted is not None:
+        share = wilson(arm.accepted, arm.produced)
+        low, high = share.low, share.high
     return Row(
         arm.name, arm.method, arm.papers, arm.settings, arm.produced, arm.accepted, low, high,
         arm.spent.sample_evals(), arm.meter.flops(arm.spent) / 1e12, arm.spent.cpu_seconds, arm.spent.seconds,
     )  # fmt: skip
-
-
-def wilson(hits: int, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
-    share, spread = hits / count, Z * Z / count
-    centre = (share + spread / 2) / (1 + spread)
-    half = Z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.cost_arms import Arms, Source, arms_of, sources
 from benchmarks.cost_of_methods import measure
 from benchmarks.cost_reference import LanceLoop, PaperLance
-from benchmarks.cost_report import Row, ratios, row, table, wilson
+from benchmarks.cost_report import Row, ratios, row, table
 from benchmarks.cost_weights import Shape, write_random
 from diffusion_service.attention import install
 from diffusion_service.stable_diffusion import StableDiffusion, load
@@ -46,7 +46,8 @@ def arms(profile: Profile) -> Arms:
 
 @pytest.fixture(scope="module")
 def rows(profile: Profile) -> list[Row]:
-    return measure(arms_of(profile, "cpu", judged=False, paper=PAPER), sources(1, 2), ["lance", "dillema"])
+    (found,) = measure(arms_of(profile, "cpu", judged=False, paper=PAPER), sources(1, 2), ["lance", "dillema"])
+    return found
 
 
 def test_the_evaluations_are_those_of_the_loops(rows: list[Row]) -> None:
@@ -100,10 +101,6 @@ def test_siblings_one_by_one_and_together_are_the_same_pictures(arms: Arms) -> N
     (source,) = sources(1, 2)
     for (alone,), (in_company,) in zip(one_by_one.render(source), together.render(source), strict=True):
         assert np.abs(alone.astype(int) - in_company.astype(int)).max() <= 1
-
-
-def test_shares_have_wilsons_interval() -> None:
-    assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
 
 
 def _weights(profile: Profile) -> StableDiffusion:
