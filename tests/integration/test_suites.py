@@ -173,8 +173,8 @@ def test_suites_are_their_owners_and_hidden_among_jobs(site: Site) -> None:
             results(session, LOCAL_OWNER, suite, run, None, 5)
     with pytest.raises(Conflict, match="another name"):
         freeze(site)
+    site.worker().step()
     with pytest.raises(InvalidInput, match="run of a suite"):
-        site.worker().step()
         freeze(site, "again", job=run)
     with pytest.raises(InvalidInput, match="does not know"):
         start(site, suite, release("m2", classes=["boat"]))
