@@ -23,6 +23,8 @@ FOLDERS = {
     "us/diffusion": "diffusion",
     "us/segmenter": "segmenter",
     "us/scorer": "scorer",
+    "us/text-embeddings": "text_embeddings",
+    "us/masked-words": "masked_words",
     "us/street-classifier": "models_under_test/street-classifier",
     "us/street-classifier-night-bus": "models_under_test/street-classifier-night-bus",
 }
@@ -76,7 +78,7 @@ def test_everything_is_fetched_but_code_and_pickles(profile: Path, hub: SmallHub
     assert code == 1
     assert "us/captioner at 0123" in text
     code, text = fetch(profile, home, address)
-    assert (code, "8 sets" in text) == (0, True), text
+    assert (code, "10 sets" in text) == (0, True), text
     assert hub.tokens == {"hf_ours"}
     assert not [file for file in hub.served if file.endswith((".bin", ".py")) or "everything-in-one" in file]
     assert "us/diffusion/unet/config.json" in hub.served
