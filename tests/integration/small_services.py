@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class SmallServices:
         problems.install(self.app)
         self.app.get("/v1/info")(self._info)
         self.app.get("/v1/models")(self._models)
-        for path, answer in {
+        answers: dict[str, Callable[..., object]] = {
             "/v1/captions": self._captions,
             "/v1/generate": self._generate,
             "/v1/renderings": self._renderings,
@@ -82,7 +82,8 @@ class SmallServices:
             "/v1/examinations": self._examinations,
             "/v1/embeddings": self._embeddings,
             "/v1/structure": self._structure,
-        }.items():
+        }
+        for path, answer in answers.items():
             self.app.post(path)(answer)
 
     def _called(self, name: str) -> None:

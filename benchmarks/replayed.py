@@ -1,0 +1,188 @@
+"""A finished job as `benchmarks.priority` replays it: images with their seconds, edits with the faults they show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from gateway.analysis.effects import Outcomes
+from gateway.analysis.priority import Fault
+from gateway.job_rows import CounterfactualRow, SourceRows, stream_sources
+from gateway.outcomes import cells_of, load_rows
+from gateway.report.review import ReviewList
+from gateway.results import measure
+from gateway.tables import Counterfactual, Job, Prediction, RecordedCall, SourceImage
+from shared.images import decode
+from shared.storage import ObjectStore, image_key
+from tinyworld.oracles import judge
+from tinyworld.yardstick.formats import AnswerKey
+from tinyworld.yardstick.score import truth_of
+
+JUDGED_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A source image: its class, how sure the models are of it (mean probability), and what its calls took."""
+
+    label: str
+    confidence: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Edit:
+    """A rendered edit of image number `image`. `shows`: faults of the key that it shows validly.
+
+    `cell`: class and new value, known before it is rendered. `failed`: some model is right on the null arm and wrong
+    here; `loss`: the greatest loss of the truth's probability then; `confidence`: of the least sure model.
+    """
+
+    id: str
+    image: int
+    cell: tuple[str, str]
+    captions: tuple[str, str]
+    accepted: bool
+    failed: bool
+    loss: float
+    confidence: float
+    suspected: frozenset[Fault]
+    shows: frozenset[Fault] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One method of one job. `edits` are in the order in which they were made, `review` is the house's review list."""
+
+    method: str
+    images: list[Image]
+    edits: list[Edit]
+    review: list[str]
+    outcomes: dict[str, Outcomes]  # by model under test
+    weaknesses: frozenset[Fault]
+
+    @property
+    def faults(self) -> frozenset[Fault]:
+        """Those that some edit shows."""
+        return frozenset(fault for edit in self.edits for fault in edit.shows)
+
+
+def replays(session: Session, store: ObjectStore, key: AnswerKey) -> Iterator[Replay]:
+    """Every method of every finished job whose models the key knows, where some fault of the key is shown."""
+    known = {model.name for model in key.models}
+    for job in session.scalars(select(Job).where(Job.state == "done").order_by(Job.created_at)):
+        if not job.models or not set(job.models) <= known:
+            continue
+        rows = load_rows(session, job.id)
+        results = measure(rows)
+        review = ReviewList(results)
+        streamed = list(review.watching(stream_sources(session, job.id, rows.relation)))
+        for method in rows.methods:
+            weaknesses = _weaknesses(key, job.models, method)
+            images, edits = _images(session, job, streamed), _edits(session, job, method, streamed, weaknesses)
+            _look(session, store, edits, images)
+            outcomes = {model: rows.models[model, method].outcomes for model in job.models}
+            made = Replay(method, images, edits, review.order(), outcomes, weaknesses)
+            if made.faults:
+                yield made
+
+
+def _weaknesses(key: AnswerKey, models: Sequence[str], method: str) -> frozenset[Fault]:
+    return frozenset(
+        Fault(model.name, method, true.cell)
+        for model in key.models
+        for true in model.cells
+        if model.name in models and truth_of(true) == "weakness"
+    )
+
+
+def _images(session: Session, job: Job, streamed: Sequence[SourceRows]) -> list[Image]:
+    seconds = dict(
+        session.execute(
+            select(SourceImage.id, func.sum(RecordedCall.seconds))
+            .join(RecordedCall, RecordedCall.source_digest == SourceImage.digest)
+            .where(SourceImage.job_id == job.id)
+            .group_by(SourceImage.id)
+        ).all()
+    )
+    images = []
+    for rows in streamed:
+        sure = [row.p_truth or 0.0 for row in rows.predictions if row.counterfactual is None]
+        images.append(
+            Image(rows.source.ground_truth or "", sum(sure) / max(1, len(sure)), seconds.get(rows.source.id, 0.0))
+        )
+    return images
+
+
+def _edits(
+    session: Session, job: Job, method: str, streamed: Sequence[SourceRows], weaknesses: frozenset[Fault]
+) -> list[Edit]:
+    captions = {
+        row.id: (row.caption, row.new_caption)
+        for row in session.execute(
+            select(Counterfactual.id, Counterfactual.caption, Counterfactual.new_caption).where(
+                Counterfactual.job_id == job.id, Counterfactual.method == method, Counterfactual.arm == "edit"
+            )
+        )
+    }
+    sure = dict(
+        session.execute(
+            select(Prediction.counterfactual_id, func.min(Prediction.probability))
+            .where(Prediction.job_id == job.id, Prediction.counterfactual_id.is_not(None))
+            .group_by(Prediction.counterfactual_id)
+        ).all()
+    )
+    edits = []
+    for number, rows in enumerate(streamed):
+        nulls = {row.ordinal: row.id for row in rows.counterfactuals if row.arm == "null" and row.method == method}
+        for row in rows.counterfactuals:
+            if row.method == method and row.arm == "edit" and row.rendered:
+                null = rows.source.id if row.null_ordinal is None else nulls.get(row.null_ordinal, "")
+                failed, loss = _failed(rows, row, null, job.models)
+                label = rows.source.ground_truth or ""
+                suspected = frozenset(Fault(m, method, cell) for m in failed for cell in cells_of(row, label))
+                edits.append(
+                    Edit(
+                        id=row.id,
+                        image=number,
+                        cell=(label, ", ".join(change["to_value"] for change in row.changes)),
+                        captions=captions[row.id],
+                        accepted=row.accepted,
+                        failed=row.accepted and bool(failed),
+                        loss=loss,
+                        confidence=sure.get(row.id, 1.0),
+                        suspected=suspected & weaknesses if row.accepted else frozenset(),
+                    )
+                )
+    return edits
+
+
+def _failed(rows: SourceRows, row: CounterfactualRow, null: str, models: Sequence[str]) -> tuple[list[str], float]:
+    """The models that are right on the null arm and wrong on the edit, and their greatest loss of probability."""
+    failed, loss = [], 0.0
+    for model in models:
+        said = rows.said_by(model)
+        before, after = said.get(null), said.get(row.id)
+        if before is not None and after is not None and before.rank == 1 and after.rank != 1:
+            failed.append(model)
+            loss = max(loss, (before.p_truth or 0.0) - (after.p_truth or 0.0))
+    return failed, loss
+
+
+def _look(session: Session, store: ObjectStore, edits: Sequence[Edit], images: Sequence[Image]) -> None:
+    """Fill in what edits show: what they suspect, where both oracles still see the class in the picture."""
+    waiting = [edit for edit in edits if edit.suspected]
+    digests: dict[str, str] = {}
+    for start in range(0, len(waiting), JUDGED_AT_ONCE):
+        part = waiting[start : start + JUDGED_AT_ONCE]
+        named = select(Counterfactual.id, Counterfactual.image_digest).where(
+            Counterfactual.id.in_([edit.id for edit in part])
+        )
+        digests |= {name: digest or "" for name, digest in session.execute(named)}
+        read = judge([decode(store.get(image_key(digests[edit.id]))) for edit in part])
+        for edit, seen in zip(part, read, strict=True):
+            if seen["label"] == images[edit.image].label:
+                edit.shows = edit.suspected
