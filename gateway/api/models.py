@@ -18,7 +18,7 @@ from gateway.database import reading
 from gateway.intake import NamedFile
 from shared.problems import InvalidInput
 from shared.schemas.jobs import JobDetail, ModelsListing, ModelView
-from shared.schemas.models import AddedModels, ModelSpec
+from shared.schemas.models import NAME_PATTERN, AddedModels, ModelSpec
 
 router = APIRouter(tags=["models"])
 ModelId = Annotated[str, Path(max_length=64, description="`id` of an uploaded model")]
@@ -44,7 +44,11 @@ _BODY: dict[str, Any] = {
                             "items": {"type": "string", "format": "binary"},
                             "description": "an .onnx file, the files of a model in Hub layout, or a zip or tar of them",
                         },
-                        "name": {"type": "string", "description": "short for a `spec` of nothing but the name"},
+                        "name": {
+                            "type": "string",
+                            "pattern": NAME_PATTERN,
+                            "description": "short for a `spec` of nothing but the name",
+                        },
                         "spec": _SPEC,
                     },
                 },

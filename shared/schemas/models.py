@@ -30,10 +30,11 @@ Index = Annotated[int, Field(ge=0, lt=MAX_CLASSES)]
 Side = Annotated[int, Field(ge=1, le=4_096, description="pixels")]
 Triple = tuple[float, float, float]
 Text = Annotated[str, AfterValidator(refuse_deceptive)]
+NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 ModelName = Annotated[
     str,
     Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        pattern=NAME_PATTERN,
         description="what jobs call it: letters, digits, `.`, `_`, `-`; up to 100 of them",
     ),
 ]
