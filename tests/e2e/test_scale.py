@@ -30,5 +30,5 @@ def test_a_large_job_costs_an_image_what_a_small_one_does(tmp_path: Path) -> Non
         pages = reading_costs(site, filled["job"])
     # A page touches as much of the database at the end of a large job as at the beginning, and as that of a small one.
     assert pages["last_page"]["blocks"] < 2 * max(first["first_page"]["blocks"], pages["first_page"]["blocks"])
-    (counted,) = large["statements_per_image"].values()
-    assert counted["claim_blocks"] < 200
+    for counted in large["statements_per_image"].values():
+        assert counted["claim_blocks"] < 200
