@@ -60,6 +60,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
             seed=job.seed,
             parameters={str(method["name"]): method.get("parameters", {}) for method in job.methods},
             services={info.service: info.model_dump(mode="json") for info in services},
+            uploaded_models=job.uploaded_models,
             versions={
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("contrafact", "numpy", "scipy")},

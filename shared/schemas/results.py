@@ -228,6 +228,9 @@ class HowMade(Contract):
     seed: int
     parameters: dict[str, JsonValue]
     services: dict[str, JsonValue]
+    uploaded_models: Annotated[dict[str, str], Field(description="digests of the models that were uploaded")] = Field(
+        default_factory=dict
+    )
     versions: dict[str, str]
     analysis_seed: int
 
