@@ -73,7 +73,7 @@ def defocus_blur(image: Tensor, chance: torch.Generator, radius: float) -> Tenso
     places = torch.arange(-reach, reach + 1).float()
     distance = (places[:, None] ** 2 + places**2).sqrt()
     disc = (radius + 0.5 - distance).clamp(0, 1)  # a pixel on the rim counts in part
-    return kornia.filters.filter2d(image[None], disc[None], normalized=True)[0]
+    return torch.as_tensor(kornia.filters.filter2d(image[None], disc[None], normalized=True)[0])
 
 
 def motion_blur(image: Tensor, chance: torch.Generator, length: float) -> Tensor:
@@ -81,7 +81,7 @@ def motion_blur(image: Tensor, chance: torch.Generator, length: float) -> Tensor
     widest = min(image.shape[1:]) * 2 - 1
     size = min(max(3, 2 * round((_pixels(image, length) - 1) / 2) + 1), widest)
     angle = float(torch.rand((), generator=chance)) * 90 - 45
-    return kornia.filters.motion_blur(image[None], size, angle, 0.0, mode="bilinear")[0]
+    return torch.as_tensor(kornia.filters.motion_blur(image[None], size, angle, 0.0, mode="bilinear")[0])
 
 
 def zoom_blur(image: Tensor, chance: torch.Generator, most: float) -> Tensor:
@@ -96,7 +96,7 @@ def zoom_blur(image: Tensor, chance: torch.Generator, most: float) -> Tensor:
 def fog(image: Tensor, chance: torch.Generator, thickness: float, decay: float) -> Tensor:
     """Bright haze of uneven (fractal) thickness over the image, whose range stays as it was."""
     height, width = image.shape[1:]
-    haze = diamond_square(
+    haze: Tensor = diamond_square(
         (1, 1, height, width),
         roughness=1 / decay,
         random_fn=partial(torch.rand, generator=chance),
@@ -122,7 +122,7 @@ def pixelate(image: Tensor, chance: torch.Generator, kept: float) -> Tensor:
     height, width = image.shape[1:]
     fewer = (max(1, int(height * kept)), max(1, int(width * kept)))
     resize = kornia.geometry.transform.resize
-    return resize(resize(image[None], fewer, "area"), (height, width), "nearest-exact")[0]
+    return torch.as_tensor(resize(resize(image[None], fewer, "area"), (height, width), "nearest-exact")[0])
 
 
 def jpeg(image: Tensor, chance: torch.Generator, quality: float) -> Tensor:
