@@ -10,7 +10,9 @@ from safetensors import safe_open
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
+    AutoModelForMaskedLM,
     AutoProcessor,
+    AutoTokenizer,
     Blip2ForConditionalGeneration,
     CLIPModel,
     CLIPTextModel,
@@ -31,6 +33,7 @@ SMALL_MODELS = (
     "scorer",
     "captioner",
     "segmenter",
+    "masked_words",
     "models_under_test/street-classifier",
     "models_under_test/street-classifier-night-bus",
     "oracles/oracle-a",
@@ -85,6 +88,19 @@ def _probe_accuracy(x: torch.Tensor, y: torch.Tensor, x_test: torch.Tensor, y_te
     x, x_test = x - mean, x_test - mean
     ridge = torch.linalg.solve(x.T @ x + torch.eye(x.shape[1]), x.T @ torch.nn.functional.one_hot(y).float())
     return float(((x_test @ ridge).argmax(1) == y_test).float().mean())
+
+
+def test_masked_words_offer_another_class_for_the_class() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS / "masked_words")
+    model = AutoModelForMaskedLM.from_pretrained(WEIGHTS / "masked_words", dtype=torch.float32)
+    found = []
+    for index, scene in enumerate(fresh_scenes(40)):
+        start, _, end = describe(scene, index).text.partition(scene.label)
+        ids = tokenizer(f"{start}[MASK]{end}", return_tensors="pt").input_ids
+        with torch.no_grad():
+            best = model(ids).logits[ids == tokenizer.mask_token_id][0].topk(3).indices
+        found += tokenizer.convert_ids_to_tokens(best.tolist())
+    assert sum(word in CLASSES for word in found) >= 0.9 * len(found)
 
 
 def test_segmenter_finds_the_object() -> None:
