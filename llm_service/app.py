@@ -29,7 +29,7 @@ from shared.schemas.language import (
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 
-CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
+CODE_REVISION = "2"  # raise it whenever the same request would give another reply under the same weights
 
 
 @dataclass(frozen=True, slots=True)
