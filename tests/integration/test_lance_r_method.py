@@ -132,5 +132,6 @@ def test_a_profile_without_the_weights_is_refused_in_a_sentence(method: str, tab
 
 
 def test_it_is_listed_with_the_profiles_defaults() -> None:
-    listed = {method.name: method for method in methods_listing(load_profile("tiny")).methods}
-    assert listed["lance-r"].parameters["properties"]["steps"]["default"] == 16
+    (listed,) = (method for method in methods_listing(load_profile("tiny")).methods if method.name == "lance-r")
+    properties: Any = listed.parameters["properties"]
+    assert properties["steps"]["default"] == 16
