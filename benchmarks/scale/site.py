@@ -82,8 +82,7 @@ class Site:
 @contextmanager
 def running(directory: Path, paces: Mapping[ServiceName, Pace], *, workers: int, in_flight: int) -> Iterator[Site]:
     """Start everything over `directory`, or go on with what is there; stop all of it at the end."""
-    directory.mkdir(parents=True, exist_ok=True)
-    directory.chmod(0o755)
+    directory.mkdir(0o700, parents=True, exist_ok=True)
     with ExitStack() as stack:
         servers = [postgres(directory), redis(directory)]
         urls = {name: f"http://127.0.0.1:{free_port()}" for name in SERVICES}
