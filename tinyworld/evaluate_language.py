@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llguidance
 import llguidance.hf
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -24,7 +23,7 @@ from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, check_diff, perturb_schema
 from llm_service.decoding import Decoder, Row, Written
-from llm_service.engines.transformers import JSON_STYLE
+from llm_service.engines.transformers import json_grammar
 from shared.problems import InvalidInput
 from tinyworld.captions import Withheld
 from tinyworld.language_examples import KINDS, MOST_EDITS, Example, Kind, Wordings, example, perturbed, replaced
@@ -179,7 +178,7 @@ def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, asked:
     """Replies to questions of one kind, as llm_service writes them: under the schema, alternatives sampled."""
     decoder = Decoder(model, llguidance.hf.from_tokenizer(tokenizer, n_vocab=model.config.vocab_size), 0)
     kind = asked[0].kind
-    grammar = llguidance.LLMatcher.grammar_from_json_schema(_SCHEMAS[kind], overrides=JSON_STYLE)
+    grammar = json_grammar(_SCHEMAS[kind])
     fixed = [message.model_dump() for message in asked[0].messages[:-1]]
     beginning = f"{tokenizer.apply_chat_template(fixed, tokenize=False)}<|user|>"
     prefix = tuple(tokenizer(beginning, add_special_tokens=False).input_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +25,18 @@ LENGTH_STEP = 32  # deterministic batches pad prompts to multiples of so many to
 SHORTEST_PREFIX = 16
 # Compact JSON: with free white space a weak model fills its budget with it.
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+
+
+def json_grammar(schema: dict[str, Any]) -> str:
+    """The grammar of compact JSON that satisfies a schema. Raises ValueError where there is none.
+
+    `no_forcing`: text that the schema forces may still be written by any tokens. Otherwise it is split into tokens of
+    llguidance's choice, which a model that learnt to write it as longer ones does not go on from.
+    """
+    llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=JSON_STYLE)
+    return f'%llguidance {{"no_forcing": true}}\nstart: %json {json.dumps({**schema, "x-guidance": JSON_STYLE})}'
+
+
 WARM_UP = Message(role="user", content="Say yes.")
 
 
@@ -69,7 +82,7 @@ class TransformersLanguageModel:
         if room < 1:
             raise InvalidInput(f"the prompt has {prompt} tokens, the model reads {self._longest}; shorten the messages")
         try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(request.json_schema, overrides=JSON_STYLE)
+            grammar = json_grammar(request.json_schema)
         except ValueError as error:
             raise InvalidInput(f"json_schema cannot be compiled: {str(error)[:300]}") from error
         row = Row(rest, grammar, request.temperature, min(request.max_tokens, room), request.seed)
