@@ -1,9 +1,9 @@
 """`make demo`: one whole job on this machine, as a user would run it, with small models.
 
-Two models under test see 48 drawn street pictures and their counterfactuals. One has a planted weakness, and the
+Two models under test see 60 drawn street pictures and their counterfactuals. One has a planted weakness, and the
 demo shows whether Contrafact finds it. The commands are the public ones; they are printed before they run.
 
-    python -m embedded.demo [--directory contrafact-demo] [--per-class 16]
+    python -m embedded.demo [--directory contrafact-demo] [--per-class 20]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
     """Parse the command line and run the demo."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("contrafact-demo"), help="where everything is written")
-    parser.add_argument("--per-class", type=int, default=16, help="source images per class")
+    parser.add_argument("--per-class", type=int, default=20, help="source images per class")
     options = parser.parse_args()
     started = time.monotonic()
     run_demo(options.directory, options.per_class)

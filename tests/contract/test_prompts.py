@@ -55,7 +55,7 @@ def test_weather_time_and_place_are_found(answers: dict[Kind, tuple[list[Example
 
 
 def test_forced_text_may_be_written_as_the_model_learnt_it() -> None:
-    """Replies to LANCE's question were nonsense while the grammar split what it forces into tokens of its own choice."""
+    """Replies to LANCE's question were nonsense while the grammar split forced text into tokens of its own choice."""
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     add_pieces(tokenizer)
     vocabulary = llguidance.hf.from_tokenizer(tokenizer, n_vocab=len(tokenizer))
