@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import create_engine, make_url, text
 
 from gateway.database import Sessions, migrate, open_engine, open_sessions
 from tests.s3_server import s3_server as s3_server
 
 _numbers = itertools.count()
+
+settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing on a busy one
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

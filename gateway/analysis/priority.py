@@ -1,8 +1,8 @@
 """What comes first: which source images are worked on, and which failures a person looks at. And how good an order is.
 
 Before anything is rendered images are taken class by class in turn: whenever one looks, every class has been tried
-about equally often. Afterwards the failures are known, and most of them show the same few faults again: so the next to look
-at is the one that shows most that was not shown yet. `benchmarks/priority.py` holds both against other orders.
+about equally often. Afterwards the failures are known, and most of them show the same few faults again: so the next to
+look at is the one that shows most that was not shown yet. `benchmarks/priority.py` holds both against other orders.
 """
 
 from __future__ import annotations

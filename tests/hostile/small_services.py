@@ -20,6 +20,7 @@ from tests.contract.small_diffusion import write_diffusion, write_segmenter
 from tests.contract.small_evaluator import write_classifier, write_scorer
 from tests.contract.small_models import save_blip2, save_llama
 from tests.contract.small_profile import write_profile
+from tinyworld.model_card import WEIGHTS
 
 APPS: dict[str, Callable[[ServiceSettings], FastAPI]] = {
     "caption_service": create_caption,
@@ -31,8 +32,12 @@ SEGMENTER = """[diffusion]
 keep_labels = ["object"]
 segmenter = { path = "segmenter", licence = "none", gigabytes = 0.01 }
 """
-MODEL = """[evaluator]
-models_under_test.first = { path = "first", licence = "MIT", gigabytes = 0.01 }
+MODEL = f"""[evaluator]
+models_under_test.first = {{ path = "first", licence = "MIT", gigabytes = 0.01 }}
+text_embedder = {{ path = "{WEIGHTS / "text_embeddings"}", licence = "none", gigabytes = 0.01 }}
+"""
+WORDS = f"""[language]
+masked_words = {{ path = "{WEIGHTS / "masked_words"}", licence = "none", gigabytes = 0.01 }}
 """
 
 
@@ -46,6 +51,7 @@ def write_weights(folder: Path) -> Path:
     write_scorer(folder / "scorer")
     profile = write_profile(folder, caption_engine="blip2", language_engine="transformers")
     text = profile.read_text().replace("[diffusion]\n", SEGMENTER).replace("[evaluator]\n", MODEL)
+    text = text.replace("[language]\n", WORDS)
     profile.write_text(text)
     return profile
 
