@@ -18,7 +18,7 @@ from tests.integration.small_services import SmallServices, serve
 
 PICTURES = np.random.default_rng(9).integers(0, 255, (4, 16, 16, 3)).astype(np.uint8)
 SPEC = (
-    b'{"task": "name the vehicle", "methods": [{"name": "sepia", "parameters": {"steps": 3}}], '
+    b'{"task": "name the vehicle", "methods": [{"name": "sepia", "parameters": {"steps": 3, "thresholds": {}}}], '
     b'"models": ["m1"], "ground_truth": "none"}'
 )
 

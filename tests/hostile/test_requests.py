@@ -195,7 +195,7 @@ def test_more_files_than_may_be_open_are_refused_in_words(gateway: Gateway) -> N
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
     try:
-        refused(gateway.client.post("/jobs", content=body, headers=headers), 429, "send a zip or tar")
+        refused(gateway.client.post("/jobs", content=body, headers=headers), 429, "as a zip or tar")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert gateway.client.get("/jobs").status_code == 200

@@ -201,6 +201,6 @@ def test_oracles_agree_on_the_truth() -> None:
 
 def test_image_processors_give_exactly_the_pixels_trained_on(tmp_path: Path) -> None:
     picture = pictures_of(fresh_scenes(1))
-    for name in SMALL_MODELS[1:]:
+    for name in [name for name in SMALL_MODELS if any((WEIGHTS / name).glob("*processor_config.json"))]:
         values = AutoImageProcessor.from_pretrained(WEIGHTS / name)(picture, return_tensors="pt").pixel_values
         assert torch.allclose(values, as_pixel_values(np.stack(picture)), atol=1e-6), name
