@@ -69,12 +69,12 @@ SOURCES ?= 24
 paper-tables: install ## every method on the same images, and the papers' tables in kind (docs/paper-tables.md)
 	$(BIN)/python -m tinyworld.paper_tables run --sources $(SOURCES)
 
-METHOD ?=
 cost: install-dev ## what a counterfactual costs by our loops and by the papers' (minutes)
 	$(BIN)/python -m benchmarks.cost_of_methods
 
+METHOD ?= dillema
 yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/yardstick.md)
-	$(BIN)/python -m tinyworld.yardstick run $(if $(METHOD),--method $(METHOD))
+	$(BIN)/python -m tinyworld.yardstick run --method $(METHOD)
 
 env: ## write .env for `docker compose`: .env.example with a secret of its own wherever one is missing
 	@test ! -e .env || (echo ".env is there already; remove it first" && false)
