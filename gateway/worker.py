@@ -274,6 +274,7 @@ def register(celery: Celery, worker: Worker) -> None:
 def main() -> None:
     """Run a worker with the settings of the environment until it is told to stop."""
     json_logging.configure()
+    logging.captureWarnings(True)  # Celery's about running as root among them
     settings = read_settings()
     celery = open_celery(settings.broker_url)
     services = ModelServices(
