@@ -61,7 +61,7 @@ simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic
 
 SCALE_IMAGES ?= 1000
 SCALE_ROWS ?= 100000
-SCALE_DIRECTORY ?= /var/tmp/contrafact-scale
+SCALE_DIRECTORY ?= runs/scale
 scale: install-dev ## SCALE_IMAGES=1000 images and SCALE_ROWS=100000 rows through the deployed system, models only waiting
 	$(BIN)/python -m benchmarks.scale --images $(SCALE_IMAGES) --rows $(SCALE_ROWS) --directory $(SCALE_DIRECTORY)
 

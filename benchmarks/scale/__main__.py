@@ -1,6 +1,6 @@
 """A job of any size through the deployed system with models that only wait, and what it costs per image.
 
-    python -m benchmarks.scale --images 100000 --directory /var/tmp/scale [--workers 2] [--json FILE]
+    python -m benchmarks.scale --images 100000 --directory runs/scale [--workers 2] [--json FILE]
 
 Intake as one archive, work by Celery workers, five counterfactuals and a null arm an image (method `shifts`), the
 report, paging. Printed and written: memory of every part over time, database statements per image at the beginning, in

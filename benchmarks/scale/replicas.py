@@ -1,6 +1,6 @@
 """Throughput of a job from 1 to 32 replicas of a diffusion service that only waits, against what the replicas could do.
 
-    python -m benchmarks.scale.replicas --directory /var/tmp/replicas [--replicas 1 2 4 8 16 32] [--json FILE]
+    python -m benchmarks.scale.replicas --directory runs/replicas [--replicas 1 2 4 8 16 32] [--json FILE]
 
 A batch is the work on one source image (five edits and a null arm) and takes so long that all replicas together do at
 most `--rate` images a second: the machine is to stay idle, and what is measured is whether the pipeline feeds the

@@ -1,6 +1,6 @@
 """What depends on the number of rows alone, at full size, with nothing but Postgres and one process.
 
-    python -m benchmarks.scale.rows --directory /var/tmp/scale --rows 10000 30000 100000 [--json FILE]
+    python -m benchmarks.scale.rows --directory runs/scale --rows 10000 30000 100000 [--json FILE]
 
 `--directory` is one that `python -m benchmarks.scale` has worked in, not running now. For each size a job is written
 whose rows are copies of those that its workers wrote (`copied_rows`); the last 20 images are pending. Then: the blocks

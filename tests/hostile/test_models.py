@@ -22,7 +22,7 @@ class Evil:
     """A pickle that would make a file."""
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
-        return open, ("/tmp/contrafact-was-here", "w")
+        return open, ("contrafact-was-here", "w")
 
 
 def post(gateway: Gateway, *files: tuple[str, bytes], name: str = "m") -> httpx.Response:
