@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.scale.copied_rows import LEFT, make_large_job
 from benchmarks.scale.images import write_archive
 from benchmarks.scale.measuring import MEBIBYTE, Samples, blocks, images_done, memory, seconds, slope, statements
-from benchmarks.scale.site import Site, running
+from benchmarks.scale.site import Site, absolute, running
 from benchmarks.scale.waiting_services import MODEL
 from gateway import claims, jobs
 from gateway.counterfactuals import Listing, results_page
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1_000, help="source images that are really worked on")
     parser.add_argument("--rows", type=int, default=0, help="images of the second job, most of them copies; 0: none")
     parser.add_argument("--left", type=int, default=LEFT, help="images of the second job that are worked on")
-    parser.add_argument("--directory", type=Path, required=True, help="where everything is kept")
+    parser.add_argument("--directory", type=absolute, required=True, help="where everything is kept")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--in-flight", type=int, default=8, help="images at a time in each worker")
     parser.add_argument("--json", type=Path, help="write the figures here too")

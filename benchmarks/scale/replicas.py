@@ -23,7 +23,7 @@ import httpx
 
 from benchmarks.scale.__main__ import intake, kept
 from benchmarks.scale.measuring import images_done
-from benchmarks.scale.site import Pace, Site, running
+from benchmarks.scale.site import Pace, Site, absolute, running
 from benchmarks.scale.waiting_services import Balance, Batches
 from gateway.model_services import ServiceName
 from gateway.tables import Job
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=200, help="images of a point's job at least")
     parser.add_argument("--per-replica", type=int, default=15, help="images per replica at least")
     parser.add_argument("--balance", choices=("least busy", "connection"), default="least busy")
-    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--directory", type=absolute, required=True)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     points: list[dict[str, Any]] = []

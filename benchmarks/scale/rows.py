@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 
 from benchmarks.scale.copied_rows import fill
 from benchmarks.scale.measuring import blocks
+from benchmarks.scale.site import absolute
 from gateway import claims, jobs
 from gateway.counterfactuals import Listing, results_page
 from gateway.cursors import encode_cursor
@@ -46,7 +47,7 @@ FROM generate_series(0, :rows - 1) n JOIN source_images s ON s.job_id = :small A
 def main() -> None:
     """Measure every size that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--directory", type=absolute, required=True)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()

@@ -79,6 +79,11 @@ class Site:
         return {name: sum(_cpu(process) for process in self.processes(part)) for name, part in self.parts.items()}
 
 
+def absolute(text: str) -> Path:
+    """A folder given on a command line, as processes of other working folders know it; Postgres wants it short."""
+    return Path(text).absolute()
+
+
 @contextmanager
 def running(directory: Path, paces: Mapping[ServiceName, Pace], *, workers: int, in_flight: int) -> Iterator[Site]:
     """Start everything over `directory`, or go on with what is there; stop all of it at the end."""

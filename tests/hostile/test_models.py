@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+from pathlib import Path
 
 import httpx
 import pytest
@@ -18,11 +19,14 @@ from tests.unit.test_model_packages import HUB, safetensors
 pytestmark = [pytest.mark.usefixtures("watch"), pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)]
 
 
+WRITTEN = Path("contrafact-was-here")  # where a loaded pickle would show
+
+
 class Evil:
     """A pickle that would make a file."""
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
-        return open, ("contrafact-was-here", "w")
+        return open, (str(WRITTEN), "w")
 
 
 def post(gateway: Gateway, *files: tuple[str, bytes], name: str = "m") -> httpx.Response:
@@ -73,6 +77,7 @@ def test_a_hostile_model_is_refused_in_words(
     gateway: Gateway, name: str, files: list[tuple[str, bytes]], status: int, words: str
 ) -> None:
     refused(post(gateway, *files), status, words)
+    assert not WRITTEN.exists(), "a pickle was loaded"
 
 
 @pytest.mark.parametrize(
