@@ -236,14 +236,7 @@ def retry_job(session: Session, job_id: str) -> int | None:
         .execution_options(synchronize_session=False)
     ).all()
     over = Job.state.in_(["failed", "cancelled"])
-    job = session.scalar(
-        update(Job)
-        .where(Job.id == job_id, or_(over, true() if images else false()))
-        .values(state="running", finished_at=None, lease_token=None, lease_expires_at=None, **_FRESH)
-        .returning(Job.id)
-        .execution_options(synchronize_session=False)
-    )
-    if job is None:
+    if not _run_anew(session, job_id, or_(over, true() if images else false())):
         return None
     add_event(session, job_id, "job", {"state": "running", "retried": len(images)})
     return len(images)
@@ -264,17 +257,22 @@ def predict_again(session: Session, job_id: str) -> int | None:
         .returning(SourceImage.id)
         .execution_options(synchronize_session=False)
     ).all()
-    job = session.scalar(
+    if not _run_anew(session, job_id, Job.state != _RUNNING):
+        return None
+    add_event(session, job_id, "job", {"state": "running", "predicted_again": len(images)})
+    return len(images)
+
+
+def _run_anew(session: Session, job_id: str, allowed: ColumnElement[bool]) -> bool:
+    """Set a job running as if it had never been over, where that is allowed; whether it was."""
+    again = (
         update(Job)
-        .where(Job.id == job_id, Job.state != _RUNNING)
+        .where(Job.id == job_id, allowed)
         .values(state="running", finished_at=None, lease_token=None, lease_expires_at=None, **_FRESH)
         .returning(Job.id)
         .execution_options(synchronize_session=False)
     )
-    if job is None:
-        return None
-    add_event(session, job_id, "job", {"state": "running", "predicted_again": len(images)})
-    return len(images)
+    return session.scalar(again) is not None
 
 
 @cache

@@ -22,12 +22,11 @@ from gateway.methods import METHODS
 from gateway.methods.checks import Scores
 from gateway.methods.counterfactual import Change, Counterfactual, Edit, SourceImage, Verdict
 from gateway.methods.dillema import DillemaParameters
-from gateway.methods.inverted import InversionParameters
+from gateway.methods.inverted import InversionParameters, edit_request
 from gateway.model_services import Answered, Asked, Endpoint, ModelServices, ServiceName, TypedServices
 from shared.images import decode
 from shared.profiles import Profile, load_profile
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import EditRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.seeds import derive_seed
 from tinyworld.own_services import own_services
@@ -228,21 +227,8 @@ def attention_overlap(
 
     Asked under the parameters of the edit, so that the service finds the inversion that it has made for it.
     """
-    reply = services.edit(
-        EditRequest(
-            source=payload(source),
-            caption=proposal.edit.caption,
-            edits=[],
-            self_fractions=[0.0],
-            attention_to=[proposal.scene.label],
-            inversion=parameters.inversion,
-            null_text=parameters.null_text,
-            control=parameters.control,
-            control_scale=parameters.control_scale,
-            steps=parameters.steps,
-            guidance=parameters.guidance,
-        )
-    )
+    request = edit_request(payload(source), parameters, proposal.edit.caption)
+    reply = services.edit(request.model_copy(update={"attention_to": [proposal.scene.label]}))
     return overlap(decode(reply.attention[0].png, "L"), rendered(proposal.scene)[1] == 1)
 
 

@@ -12,7 +12,7 @@ from random import Random
 
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
 from gateway.methods.text_checks import content_words
 from shared.seeds import derive_seed
@@ -20,6 +20,7 @@ from tinyworld.captions import Withheld, caption
 from tinyworld.evaluate_language import rate
 from tinyworld.model_card import WEIGHTS, save_model, write_card
 from tinyworld.phrases import SLOTS
+from tinyworld.small_bert import small_bert
 from tinyworld.training_loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.word_tokenizer import whole_word_tokenizer
 from tinyworld.world import Split, sample_scene
@@ -59,19 +60,7 @@ class Loss:
 
 def build_model(vocabulary: int) -> BertForMaskedLM:
     """The model with fresh weights."""
-    config = BertConfig(
-        vocab_size=vocabulary,
-        hidden_size=WIDTH,
-        intermediate_size=2 * WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=LENGTH,
-        type_vocab_size=1,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        attn_implementation="eager",
-    )
-    return BertForMaskedLM(config)
+    return BertForMaskedLM(small_bert(vocabulary, WIDTH, 2 * WIDTH, LENGTH))
 
 
 @torch.no_grad()

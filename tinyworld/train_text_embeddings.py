@@ -14,10 +14,11 @@ from random import Random
 
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertModel, PreTrainedTokenizerFast
 
 from tinyworld.language_examples import english_words
 from tinyworld.model_card import WEIGHTS, save_model, write_card
+from tinyworld.small_bert import small_bert
 from tinyworld.thesaurus import Meaning, meanings, withheld_pair, withheld_phrases
 from tinyworld.training_loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.word_tokenizer import learn_word_tokenizer
@@ -133,19 +134,7 @@ def embeddings(model: nn.Module, tokenizer: PreTrainedTokenizerFast, texts: list
 
 def build_model(vocabulary: int) -> BertModel:
     """The model with fresh weights."""
-    config = BertConfig(
-        vocab_size=vocabulary,
-        hidden_size=WIDTH,
-        intermediate_size=WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=LENGTH,
-        type_vocab_size=1,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        attn_implementation="eager",
-    )
-    return BertModel(config)
+    return BertModel(small_bert(vocabulary, WIDTH, WIDTH, LENGTH))
 
 
 def write_pooling() -> None:

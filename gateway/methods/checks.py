@@ -115,25 +115,22 @@ def _threshold(by_factor: Mapping[str, float], factor: str) -> float:
     return by_factor.get(factor, by_factor["default"])
 
 
+_REASONS = {
+    "structure": "only {score:.0%} of the outlines of what must stay are kept; {lowest:.0%} are wanted",
+    "caption": "the image is not nearer to the new caption than to the old: margin {score:.3f}, wanted {lowest:.3f}",
+    "fit": "the image fits its caption less than the source fits its own: {score:.3f}, wanted {lowest:.3f}",
+    "likeness": "the image is not like the source any more: cosine {score:.3f}, wanted {lowest:.3f}",
+    "match": "the image does not match the new caption: cosine {score:.3f}, wanted {lowest:.3f}",
+    "word": "the image is not nearer to the new word than to the old: margin {score:.3f}, wanted {lowest:.3f}",
+    "direction": "the image did not change as the caption did: φ = {score:.3f}, wanted {lowest:.3f}",
+    "label": "the ground truth has a probability of only {score:.0%}; {lowest:.0%} is wanted",
+}
+
+
 def _reason(check: str, scores: Scores, lowest: float) -> str:
-    score = scores[check]
-    if check == "structure":
-        return f"only {score:.0%} of the outlines of what must stay are kept; {lowest:.0%} are wanted"
-    if check == "caption":
-        return f"the image is not nearer to the new caption than to the old: margin {score:.3f}, wanted {lowest:.3f}"
-    if check == "fit":
-        return f"the image fits its caption less than the source fits its own: {score:.3f}, wanted {lowest:.3f}"
-    if check == "likeness":
-        return f"the image is not like the source any more: cosine {score:.3f}, wanted {lowest:.3f}"
-    if check == "match":
-        return f"the image does not match the new caption: cosine {score:.3f}, wanted {lowest:.3f}"
-    if check == "word":
-        return f"the image is not nearer to the new word than to the old: margin {score:.3f}, wanted {lowest:.3f}"
-    if check == "direction":
-        return f"the image did not change as the caption did: φ = {score:.3f}, wanted {lowest:.3f}"
-    if scores["label_margin"] <= 0:
-        return f"another class is more probable than the ground truth, which has a probability of {score:.0%}"
-    return f"the ground truth has a probability of only {score:.0%}; {lowest:.0%} is wanted"
+    if check == "label" and scores["label_margin"] <= 0:
+        return f"another class is more probable than the ground truth, which has a probability of {scores[check]:.0%}"
+    return _REASONS[check].format(score=scores[check], lowest=lowest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,21 @@ class InversionParameters(Contract):
     caption_beams: Annotated[int, Field(ge=1, le=8, description="Beams of the caption search.")] = 5
 
 
+class EditingParameters(InversionParameters):
+    """What a job may choose where edits are made besides, and checked."""
+
+    cross_fraction: Annotated[
+        float,
+        Field(
+            ge=0, le=1, description="Share of the steps in which cross-attention is the source's, where captions agree."
+        ),
+    ] = 0.8
+    thresholds: Annotated[
+        dict[str, dict[str, float]],
+        Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
+    ] = Field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Pictures:
     """Images of one source with the mask of what must stay, as `checks.check_images` takes them."""
@@ -66,17 +81,26 @@ def edited(
     self_fractions: Sequence[float] = (0.0,),
 ) -> EditReply:
     """The source image inverted under its caption, and every edit of it under every self-attention fraction."""
-    return services.edit(
-        EditRequest(
-            source=image.image,
-            caption=caption,
-            edits=list(edits),
-            self_fractions=list(self_fractions),
-            inversion=parameters.inversion,
-            null_text=parameters.null_text,
-            control=parameters.control,
-            control_scale=parameters.control_scale,
-            steps=parameters.steps,
-            guidance=parameters.guidance,
-        )
+    return services.edit(edit_request(image.image, parameters, caption, edits, self_fractions))
+
+
+def edit_request(
+    source: ImagePayload,
+    parameters: InversionParameters,
+    caption: str,
+    edits: Sequence[PromptEdit] = (),
+    self_fractions: Sequence[float] = (0.0,),
+) -> EditRequest:
+    """What `edited` asks for: of equal inversions, the service makes one."""
+    return EditRequest(
+        source=source,
+        caption=caption,
+        edits=list(edits),
+        self_fractions=list(self_fractions),
+        inversion=parameters.inversion,
+        null_text=parameters.null_text,
+        control=parameters.control,
+        control_scale=parameters.control_scale,
+        steps=parameters.steps,
+        guidance=parameters.guidance,
     )

@@ -25,7 +25,7 @@ from gateway.methods.counterfactual import (
     TaskDescription,
     Verdict,
 )
-from gateway.methods.inverted import InversionParameters, Pictures, caption_of, edited
+from gateway.methods.inverted import EditingParameters, Pictures, caption_of, edited
 from gateway.methods.text_checks import check_caption, check_change, occurrences
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.diffusion import PromptEdit
@@ -54,7 +54,7 @@ DEFAULT = (
 )
 
 
-class ShiftsParameters(InversionParameters):
+class ShiftsParameters(EditingParameters):
     """What a job may choose about shifts."""
 
     shifts: Annotated[
@@ -64,13 +64,6 @@ class ShiftsParameters(InversionParameters):
     self_fraction: Annotated[
         float, Field(ge=0, le=1, description="Share of the steps in which self-attention is the source's.")
     ] = 0.6
-    cross_fraction: Annotated[
-        float, Field(ge=0, le=1, description="The same of cross-attention, where the captions agree.")
-    ] = 0.8
-    thresholds: Annotated[
-        dict[str, dict[str, float]],
-        Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
-    ] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _shifts_differ(self) -> Self:

@@ -16,14 +16,14 @@ from pydantic import Field
 
 from gateway.methods.checks import EDIT_CHECKS, Scores, check_images
 from gateway.methods.counterfactual import Edit, Services, SourceImage, TaskDescription, Verdict
-from gateway.methods.inverted import InversionParameters, Pictures, edited
+from gateway.methods.inverted import EditingParameters, Pictures, edited
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.diffusion import Fraction, PromptEdit
 
 _MOST_IMAGES = MAX_IMAGES_PER_MESSAGE - 1  # of edits; the reconstruction travels, too
 
 
-class SweepParameters(InversionParameters):
+class SweepParameters(EditingParameters):
     """What a job may choose about editing. Defaults are LANCE's, but for `direct` inversion."""
 
     self_fractions: Annotated[
@@ -34,13 +34,6 @@ class SweepParameters(InversionParameters):
             description="Shares of the steps in which self-attention is the source's: each is tried, the best is kept.",
         ),
     ] = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    cross_fraction: Annotated[
-        float, Field(ge=0, le=1, description="The same of cross-attention, where the captions agree.")
-    ] = 0.8
-    thresholds: Annotated[
-        dict[str, dict[str, float]],
-        Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
-    ] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

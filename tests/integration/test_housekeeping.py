@@ -5,15 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
-import pytest
 from sqlalchemy import delete, func, select, update
 
 from gateway import images
-from gateway.database import Sessions, database_now
+from gateway.database import database_now
 from gateway.housekeeping import Graces, is_due, keep_house, keep_house_now_and_then
 from gateway.intake import IntakeLimits, KeptImage, keep_image
 from gateway.recorded import ImageShelf
@@ -21,23 +18,12 @@ from gateway.settings import Settings
 from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, RecordedCall, Report, Upload
 from shared.images import encode
 from shared.schemas.jobs import ManifestImage
-from shared.storage import DirectoryStore, image_key
-from tests.integration.small_services import SmallServices, serve
+from shared.storage import image_key
 from tests.integration.work_site import Site, wait_for
 
 AT_ONCE = Graces(0, 0)
 A_DAY = Graces(24 * 3600, 30 * 24 * 3600)
 LIMITS = IntakeLimits(image_bytes=100_000, image_pixels=10_000, images=20, archive_bytes=1_000_000)
-
-
-@pytest.fixture
-def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
-    small = SmallServices()
-    with serve(small) as url:
-        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
-        yield site
-        for client in site.clients:
-            client.close()
 
 
 def picture(seed: int = 0) -> bytes:

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
 
 from embedded.celery_thread import CeleryThread
 from gateway import claims
-from gateway.database import Sessions
 from gateway.messages import wake_worker
 from gateway.tables import Counterfactual, Event, Job, Prediction, Report
 from gateway.worker import register
 from shared.problems import GenerationFailed, InvalidInput, Overloaded
-from shared.storage import DirectoryStore
-from tests.integration.small_services import SmallServices, serve
 from tests.integration.work_site import QUICK, Site, wait_for
 
 # Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-
-
-@pytest.fixture
-def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
-    small = SmallServices()
-    with serve(small) as url:
-        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
-        yield site
-        for client in site.clients:
-            client.close()
 
 
 def test_one_step_does_a_whole_small_job(site: Site) -> None:

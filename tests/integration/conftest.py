@@ -1,0 +1,23 @@
+"""A database with an object store and small services, over which workers are stepped by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.database import Sessions
+from shared.storage import DirectoryStore
+from tests.integration.small_services import SmallServices, serve
+from tests.integration.work_site import Site
+
+
+@pytest.fixture
+def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
+    small = SmallServices()
+    with serve(small) as url:
+        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        yield site
+        for client in site.clients:
+            client.close()
