@@ -88,7 +88,7 @@ def score_rival(options: argparse.Namespace) -> None:
 
 def fitting_key(size: str) -> AnswerKey:
     """The committed key if it is about these very weights and has the factors, else one that is measured now."""
-    fields = FIELDS if size == "small" else ALL_FIELDS
+    fields = ALL_FIELDS if size == "wide" else FIELDS
     own = YARDSTICK / "key.json"
     for path in (COMMITTED_KEY, own):
         if path.exists():

@@ -44,7 +44,8 @@ class Size:
 
 SIZES = {
     "small": Size(sources=60, factors=("weather",), counterfactuals=5),
-    "full": Size(sources=400, factors=("weather", "background", "domain", "adjective"), counterfactuals=16),
+    "full": Size(sources=300, factors=("weather",), counterfactuals=5),
+    "wide": Size(sources=400, factors=("weather", "background", "domain", "adjective"), counterfactuals=16),
 }
 
 
