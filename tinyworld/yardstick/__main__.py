@@ -4,6 +4,7 @@ python -m tinyworld.yardstick train                 # the 24 models under test, 
 python -m tinyworld.yardstick key --out FILE        # what is true of them
 python -m tinyworld.yardstick run --size small      # `make yardstick`: Contrafact's answers, one per method, scored
 python -m tinyworld.yardstick compare --size small  # the scores of all methods that were run, side by side
+python -m tinyworld.yardstick dilution --size small # after `run`: where planted effects are lost
 python -m tinyworld.yardstick score --rival FILE    # anybody's answer (docs/yardstick.md has the format)
 """
 
@@ -20,12 +21,15 @@ from pydantic import ValidationError
 
 from shared.problems import validation_sentence
 from shared.weights import digest_folder
+from tinyworld.demo_images import demo_scenes
+from tinyworld.public_jobs import embedded_client
 from tinyworld.yardstick.answer_key import ALL_FIELDS, FIELDS, measure
 from tinyworld.yardstick.classifiers import YARDSTICK, model_folder, train_all
 from tinyworld.yardstick.contrafact import METHODS, SIZES, answers
+from tinyworld.yardstick.dilution import dilutions
 from tinyworld.yardstick.formats import Answer, AnswerKey, Score
-from tinyworld.yardstick.plants import MODELS
-from tinyworld.yardstick.printing import compared, printed, printed_key
+from tinyworld.yardstick.plants import MODELS, PLANTED, TESTED_CLASSES
+from tinyworld.yardstick.printing import compared, printed, printed_dilutions, printed_key
 from tinyworld.yardstick.score import score
 
 COMMITTED_KEY = Path(__file__).parent / "key.json"
@@ -78,6 +82,20 @@ def compare(options: argparse.Namespace) -> None:
     print(compared([Score.model_validate_json(path.read_text(encoding="utf-8")) for path in found]))
 
 
+def dilution(options: argparse.Namespace) -> None:
+    """Print how much of what was planted arrived in the counterfactuals of `run --method dillema`."""
+    scenes = demo_scenes(TESTED_CLASSES, SIZES[options.size].sources)
+    with embedded_client(YARDSTICK / "contrafact", str((YARDSTICK / "profile.toml").resolve())) as client:
+        named = [one.name for one in PLANTED]
+        ended = (client.job(job.id) for job in client.jobs().jobs if job.state == "done")
+        done = next((job.id for job in ended if job.models == named and job.images == len(scenes)), None)
+        if done is None:
+            raise ValueError(
+                f"no job of this size is done; first: python -m tinyworld.yardstick run --size {options.size}"
+            )
+        print(printed_dilutions(dilutions(client, done, PLANTED, scenes)))
+
+
 def score_rival(options: argparse.Namespace) -> None:
     """Score an answer that somebody wrote."""
     truth = AnswerKey.model_validate_json(options.key.read_text(encoding="utf-8"))
@@ -103,7 +121,7 @@ def fitting_key(size: str) -> AnswerKey:
     return measured
 
 
-COMMANDS = {"train": train, "key": key, "run": run, "compare": compare, "score": score_rival}
+COMMANDS = {"train": train, "key": key, "run": run, "compare": compare, "dilution": dilution, "score": score_rival}
 
 
 def _options() -> argparse.Namespace:
@@ -120,6 +138,8 @@ def _options() -> argparse.Namespace:
     running.add_argument("--method", nargs="+", choices=METHODS, default=METHODS, help="one after the other")
     comparing = commands.add_parser("compare")
     comparing.add_argument("--size", choices=SIZES, default="small")
+    diluting = commands.add_parser("dilution")
+    diluting.add_argument("--size", choices=SIZES, default="small")
     scoring = commands.add_parser("score")
     scoring.add_argument("--rival", type=Path, required=True, help="an answer as JSON")
     scoring.add_argument("--key", type=Path, default=COMMITTED_KEY)

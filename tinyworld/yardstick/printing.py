@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE
 from shared.schemas.results import Rate
+from tinyworld.world import BACKGROUNDS
+from tinyworld.yardstick.dilution import Dilution
 from tinyworld.yardstick.formats import Agreement, AnswerKey, Score, Spent
 
 
@@ -91,6 +93,19 @@ def printed_key(key: AnswerKey) -> str:
                 f"{worst.cell.direction} {worst.cell.value} {points(worst.effect)}"
             )
     return "\n".join(lines)
+
+
+def printed_dilutions(found: Iterable[Dilution]) -> str:
+    """Where planted effects are lost, a row per relabelled cell, as Markdown."""
+    rows = [
+        "| model | cell | images in the plant's places | called as planted there | right elsewhere | null arm there |",
+        "|" + "---|" * 6,
+    ]
+    for one in found:
+        name = f"{one.plant.label} to {one.plant.value}, {len(one.plant.places)} of {len(BACKGROUNDS)} places"
+        shares = " | ".join(rate(share) for share in (one.covered, one.arrived, one.right, one.right_before))
+        rows.append(f"| {one.model} | {name} | {shares} |")
+    return "\n".join(rows)
 
 
 def rate(rate: Rate) -> str:

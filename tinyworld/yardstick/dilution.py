@@ -1,0 +1,72 @@
+"""How much of what was planted arrives in the counterfactuals: where an understated effect is lost.
+
+A relabelled cell is spoilt in some places (backgrounds) only. There a model should answer with the planted class on
+every counterfactual to the cell's value, elsewhere it should stay right; what is missing from either, and a share of
+such places other than the plant's, is what makes an estimate differ from the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gateway.analysis.certainty import wilson
+from gateway.client import Client
+from shared.schemas.jobs import CounterfactualView, ModelOpinion
+from shared.schemas.results import Rate
+from tinyworld.world import EDIT_FACTOR, Scene
+from tinyworld.yardstick.plants import Planned, Plant
+
+
+@dataclass(frozen=True, slots=True)
+class Dilution:
+    """One relabelled cell of one model, in accepted counterfactuals to its value.
+
+    `covered`: of the source images behind them, those in places of the plant. `arrived`: counterfactuals there that the
+    model calls what was planted. `right` and `right_before`: counterfactuals elsewhere, and their null arms, that it
+    still gets right.
+    """
+
+    model: str
+    plant: Plant
+    covered: Rate
+    arrived: Rate
+    right: Rate
+    right_before: Rate
+
+
+def dilutions(client: Client, job: str, models: Sequence[Planned], scenes: Sequence[Scene]) -> Iterator[Dilution]:
+    """Of every relabelled cell in a job whose source images are pictures of `scenes`, in their order."""
+    cells = [(model, plant) for model in models for plant in model.plants if plant.kind == "relabelled"]
+    for factor, value in sorted({(EDIT_FACTOR[plant.field], plant.value) for _, plant in cells}):
+        asked = {"factor": factor, "value": value, "verdict": "accepted"}
+        found = list(client.counterfactuals(job, asked))
+        for model, plant in cells:
+            if plant.value == value:
+                yield _dilution(model.name, plant, found, scenes)
+
+
+def _dilution(model: str, plant: Plant, found: Iterable[CounterfactualView], scenes: Sequence[Scene]) -> Dilution:
+    inside: dict[int, bool] = {}
+    arrived, right, right_before = [], [], []
+    for one in found:
+        scene = scenes[one.source.position]
+        if scene.label != plant.label or not any(change.to_value == plant.value for change in one.changes):
+            continue
+        covered = inside[one.source.position] = scene.background in plant.places
+        null, new = _answers(one.predictions, model)
+        if covered:
+            arrived.append(new == plant.called)
+        else:
+            right.append(new == plant.label)
+            right_before.append(null == plant.label)
+    outcomes = (list(inside.values()), arrived, right, right_before)
+    return Dilution(model, plant, *(wilson(sum(some), len(some)) for some in outcomes))
+
+
+def _answers(opinions: Iterable[ModelOpinion], model: str) -> tuple[str, str]:
+    """What a model calls null arm and counterfactual."""
+    opinion = next(one for one in opinions if one.model == model)
+    if opinion.null_arm is None or opinion.counterfactual is None:
+        raise ValueError(f"{model} was not asked about an accepted counterfactual")
+    return opinion.null_arm.predicted, opinion.counterfactual.predicted
