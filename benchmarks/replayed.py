@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Outcomes
 from gateway.analysis.priority import Fault
-from gateway.job_rows import CounterfactualRow, SourceRows, stream_sources
-from gateway.outcomes import cells_of, load_rows
+from gateway.job_rows import CounterfactualRow, SourceRows, cells_of, stream_sources
+from gateway.outcomes import load_rows
 from gateway.report.review import ReviewList
 from gateway.results import measure
 from gateway.tables import Counterfactual, Job, Prediction, RecordedCall, SourceImage

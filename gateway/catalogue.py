@@ -9,21 +9,27 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
+from gateway.masks import mask_reader
 from gateway.methods import METHODS
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply, ProfilesReply, ProfileView
+from shared.schemas.jobs import JobKind, JobSpec, MethodInfo, MethodsReply, ProfilesReply, ProfileView
+from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A spec with every default filled in: `methods` are names with complete, checked parameters."""
+    """A spec with every default filled in: `methods` are names with complete, checked parameters.
+
+    `kind` is what the models under test do, all of them.
+    """
 
     methods: list[dict[str, Any]]
     models: list[ModelUnderTestInfo]
     classes: list[str]
+    kind: JobKind = "classification"
 
 
 def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestInfo]) -> Plan:
@@ -35,7 +41,13 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
     methods = chosen or {name: {} for name in profile.defaults.methods}
     for name in methods:
         _check_needs(name, profile)
-    models = chosen_models(profile.defaults.models if spec.models is None else spec.models, known_models)
+    models = _models(spec, profile, known_models)
+    kind = kind_of(models, "classification" if spec.masks is None else "segmentation")
+    if kind == "classification" and spec.masks is not None:
+        raise InvalidInput(
+            f"the ground truth are masks, but the model under test {models[0].name!r} classifies; choose "
+            "segmenters, or leave out `masks`"
+        )
     if spec.calibration is not None and spec.calibration not in profile.calibration:
         there_are = ", ".join(profile.calibration) or "none"
         raise InvalidInput(
@@ -44,6 +56,13 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
     if spec.calibration is not None and any("thresholds" in given for given in chosen.values()):
         raise InvalidInput("`calibration` holds for the profile's own thresholds; leave out one of the two")
     classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
+    if spec.masks is not None:
+        classes = list(mask_reader(spec.masks, spec.label_map).classes)
+        refuse_unknown_classes(classes, models)
+    if kind == "segmentation" and len(classes) > MAX_MASK_CLASSES:
+        raise InvalidInput(
+            f"the segmenters know {len(classes)} classes, more than {MAX_MASK_CLASSES}; test them in jobs of their own"
+        )
     return Plan(
         methods=[
             {"name": name, "parameters": _parameters(name, {**method_defaults(name, profile), **given})}
@@ -51,6 +70,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         ],
         models=models,
         classes=classes,
+        kind=kind,
     )
 
 
@@ -135,12 +155,45 @@ def _parameters(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def chosen_models(names: Sequence[str], known: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
-    """The models of these names. Raises InvalidInput for one that is not known, or tells no classes of whole images."""
+    """The models of these names. Raises InvalidInput for one that is not known."""
     by_name = {model.name: model for model in known}
     if unknown := [name for name in names if name not in by_name]:
         there_are = ", ".join(by_name) or "none"
         raise InvalidInput(f"there is no model under test {', '.join(map(repr, unknown))}; there are: {there_are}")
-    chosen = [by_name[name] for name in names]
-    if other := next((model for model in chosen if model.task != "classification"), None):
-        raise InvalidInput(f"the model under test {other.name!r} does {other.task}; jobs test classification")
-    return chosen
+    return [by_name[name] for name in names]
+
+
+def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: JobKind) -> JobKind:
+    """What models do, all alike; `otherwise` without models. Raises InvalidInput for models of both kinds."""
+    kinds: dict[str, str] = {model.task: model.name for model in models}
+    if len(kinds) > 1:
+        said = " and ".join(f"{name!r} does {task}" for task, name in kinds.items())
+        raise InvalidInput(f"{said}; test models of one kind in a job")
+    if "segmentation" in kinds:
+        return "segmentation"
+    return "classification" if kinds else otherwise
+
+
+def refuse_unknown_classes(classes: Sequence[str], models: Sequence[ModelUnderTestInfo]) -> None:
+    """Raise InvalidInput where masks have classes that a segmenter does not know."""
+    for model in models:
+        if unknown := [name for name in classes if name not in model.classes]:
+            raise InvalidInput(
+                f"model under test {model.name!r} does not know the mask classes "
+                f"{', '.join(map(repr, unknown[:5]))}; it knows {', '.join(map(repr, model.classes[:20]))}. Map "
+                "them with `label_map`, or list their values in `masks.void`",
+                members={"unknown_classes": [*unknown[:100]]},
+            )
+
+
+def _models(spec: JobSpec, profile: Profile, known: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
+    """Those that the spec names, else those of the profile's defaults that do what the ground truth asks for."""
+    if spec.models is not None:
+        return chosen_models(spec.models, known)
+    wanted: JobKind = "classification" if spec.masks is None else "segmentation"
+    defaults = chosen_models(profile.defaults.models, known)
+    able = [model for model in defaults if model.task == wanted]
+    if defaults and not able:
+        others = ", ".join(repr(model.name) for model in known if model.task == wanted) or "none"
+        raise InvalidInput(f"profile {profile.profile.name!r} tests no {wanted} by default; name `models`: {others}")
+    return able

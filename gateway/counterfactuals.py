@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Select, select, tuple_
+from sqlalchemy import ColumnElement, Select, cast, or_, select, tuple_
+from sqlalchemy import Text as Text_
 from sqlalchemy.orm import Session
 
 from gateway import jobs
@@ -30,7 +32,10 @@ class Filters(Contract):
     factor: Text | None = None
     value: Annotated[Text | None, Field(description="the value that the edit changed to")] = None
     from_value: Annotated[Text | None, Field(alias="from", description="the value that the edit changed")] = None
-    label: Annotated[Text | None, Field(alias="class", description="ground truth of the source image")] = None
+    label: Annotated[
+        Text | None,
+        Field(alias="class", description="ground truth of the source image, or a class that its mask holds"),
+    ] = None
     verdict: Verdict | None = None
     check: Annotated[Text | None, Field(description="the check that refused")] = None
     flipped: Annotated[bool | None, Field(description="the prediction changed (of `model`, else of any)")] = None
@@ -134,6 +139,13 @@ def _filtered(job_id: str, filters: Filters) -> Select[Counterfactual]:
     return edits.where(*conditions(filters))
 
 
+def has_class(label: str) -> ColumnElement[bool]:
+    """Whether a source image's ground truth names the class: as its label, or somewhere in its mask."""
+    held = cast(SourceImage.mask_classes, Text_)
+    written = {json.dumps(label), json.dumps(label, ensure_ascii=False)}  # SQLite and Postgres write them differently
+    return or_(SourceImage.ground_truth == label, *(held.contains(one, autoescape=True) for one in sorted(written)))
+
+
 def conditions(filters: Filters) -> list[ColumnElement[bool]]:
     """What the filters ask of a counterfactual's row."""
     columns = {
@@ -148,7 +160,7 @@ def conditions(filters: Filters) -> list[ColumnElement[bool]]:
         conditions.append(Counterfactual.accepted.is_(filters.verdict == "accepted"))
     if filters.label is not None:
         source = select(SourceImage.id).where(SourceImage.id == Counterfactual.source_image_id)
-        conditions.append(source.where(SourceImage.ground_truth == filters.label).exists())
+        conditions.append(source.where(has_class(filters.label)).exists())
     if filters.flipped is not None or filters.model is not None:
         said = select(Prediction.id).where(Prediction.counterfactual_id == Counterfactual.id)
         if filters.model is not None:

@@ -18,19 +18,32 @@ from gateway import claims
 from gateway.claims import Lease
 from gateway.database import Sessions, reading
 from gateway.events import add_event
+from gateway.job_rows import relation_of
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import Counterfactual as Made
 from gateway.methods.counterfactual import SourceImage as MethodImage
 from gateway.methods.counterfactual import TaskDescription
 from gateway.models_tested import Tested, tested
 from gateway.recorded import ImageShelf, RecordedServices
+from gateway.segment_step import segmented
 from gateway.tables import Counterfactual, Job, Prediction, SourceImage
+from shared.images import decode
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
+from shared.schemas.masks import MaskSpec
 from shared.seeds import derive_id
 
 TOP = 5
 _MOST_PNG_BYTES = MAX_MESSAGE_BYTES * 5 // 7  # base64 makes 4 of 3, and a little is left for the rest of a message
 _LINEAGE = TypeAdapter(dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Segmentation:
+    """What a segmentation job knows of an image: its mask, if it has one; without any in the job, it is metamorphic."""
+
+    classes: tuple[str, ...]
+    mask_digest: str | None
+    metamorphic: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ class ImageWork:
     methods: tuple[tuple[str, Mapping[str, Any]], ...]
     models: tuple[Tested, ...]
     seed: int
+    segmentation: Segmentation | None = None
     made: tuple[tuple[str, str], ...] | None = None
 
 
@@ -65,10 +79,11 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """What the work came to, as rows without the job's and the image's ids."""
+    """What the work came to, as rows without the job's and the image's ids. `segmented` are segmenters' predictions."""
 
     counterfactuals: list[dict[str, Any]]
     opinions: list[Opinion]
+    segmented: list[dict[str, Any]]
 
 
 def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
@@ -97,10 +112,11 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             digest=image.digest,
             occurrence=occurrence or 0,
             ground_truth=image.ground_truth,
-            task=TaskDescription(job.task, tuple(job.classes)),
+            task=TaskDescription(job.task, _told_classes(job)),
             methods=tuple((method["name"], method.get("parameters", {})) for method in job.methods),
             models=_unasked(session, job, image) if image.generated else tested(session, job),
             seed=job.seed,
+            segmentation=_segmentation(session, job, image),
             made=_made(session, image) if image.generated else None,
         )
 
@@ -117,8 +133,23 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     else:
         rows = []
         images += [(name, ImagePayload(png=shelf.load(digest))) for name, digest in work.made]
+    if work.segmentation is not None:
+        return ImageResult(rows, [], _segmented(work, work.segmentation, images, services, shelf, link))
     opinions = [opinion for model in work.models for opinion in _opinions(model, images, services, link)]
-    return ImageResult(rows, opinions)
+    return ImageResult(rows, opinions, [])
+
+
+def _segmented(
+    work: ImageWork,
+    how: Segmentation,
+    images: Sequence[tuple[str | None, ImagePayload]],
+    services: RecordedServices,
+    shelf: ImageShelf,
+    link: Callable[[str], str],
+) -> list[dict[str, Any]]:
+    mask = None if how.mask_digest is None else decode(shelf.load(how.mask_digest), "L")
+    parts = list(_messages(images))
+    return segmented(work.id, work.models, how.classes, parts, mask, how.metamorphic, services, shelf, link)
 
 
 def _make(
@@ -152,6 +183,8 @@ def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) 
         session.execute(insert(Counterfactual), rows)
     if result.opinions:
         session.execute(insert(Prediction), [{**common, **row} for row in _prediction_rows(work, result.opinions)])
+    if result.segmented:
+        session.execute(insert(Prediction), [{**common, **row} for row in result.segmented])
     edits = [row for row in result.counterfactuals if row["arm"] == "edit"]
     payload = {
         "state": "done",
@@ -200,6 +233,22 @@ def row_of(work: ImageWork, method: str, made: Made, shelf: ImageShelf) -> dict[
         "scores": dict(made.scores),
         "lineage": lineage,
     }
+
+
+def _told_classes(job: Job) -> tuple[str, ...]:
+    """The label set as methods see it; in a segmentation job the classes whose words no edit may touch."""
+    masks = job.spec.get("masks")
+    if masks is None:
+        return tuple(job.classes)
+    renamed = job.spec.get("label_map", {})
+    protected = MaskSpec.model_validate(masks).protected
+    return tuple(dict.fromkeys(name for one in protected for name in (one, renamed.get(one, one))))
+
+
+def _segmentation(session: Session, job: Job, image: SourceImage) -> Segmentation | None:
+    if job.kind != "segmentation":
+        return None
+    return Segmentation(tuple(job.classes), image.mask_digest, relation_of(session, job.id) == "metamorphic")
 
 
 def _made(session: Session, image: SourceImage) -> tuple[tuple[str, str], ...]:

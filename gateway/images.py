@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from gateway.database import Sessions, insert_missing
-from gateway.intake import KeptImage, SourceFile
+from gateway.intake import KeptImage, KeptMask, SourceFile
 from gateway.tables import Image, OwnedImage, Table, Upload
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.jobs import ManifestImage
@@ -76,6 +76,16 @@ def remember(session: Session, owner: str, kept: Sequence[KeptImage]) -> None:
             for upload, digest in sorted(uploads.items())
         ],
     )
+
+
+def remember_masks(session: Session, owner: str, kept: Sequence[KeptMask]) -> None:
+    """The same of masks."""
+    by_digest = {mask.digest: mask for mask in kept}
+    masks = [by_digest[digest] for digest in sorted(by_digest)]
+    want(session, [mask.digest for mask in masks])
+    rows = [{"digest": m.digest, "width": m.width, "height": m.height, "bytes": m.bytes, "mode": "L"} for m in masks]
+    _insert_all(session, Image, rows)
+    _insert_all(session, OwnedImage, [{"owner_id": owner, "digest": mask.digest} for mask in masks])
 
 
 def find(session: Session, owner: str, digest: str) -> KeptImage:

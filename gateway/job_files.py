@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gateway.archives import is_archive
 from gateway.client import Client
-from gateway.manifests import folder_labels, match_labels, parse_manifest
+from gateway.manifests import folder_labels, match_rows, parse_manifest
 from gateway.printing import progress_bar
 from shared.schemas.jobs import JobDetail, JobPlan, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 
@@ -110,7 +110,7 @@ def _labelled_files(
     files = _image_files(paths)
     names = [name for name, _ in files]
     if manifest is not None:
-        return files, match_labels(parse_manifest(manifest), names)
+        return files, [row.label for row in match_rows(parse_manifest(manifest), names)]
     return files, folder_labels(names, known_classes)
 
 

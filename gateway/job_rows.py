@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Executable, null, select
 from sqlalchemy.orm import Session
 
+from gateway.analysis.segmentation import FOUND, with_mean
 from gateway.tables import Counterfactual, Prediction, SourceImage
-from shared.schemas.results import Relation
+from shared.schemas.results import Cell, Direction, Relation
 
 _FETCHED_AT_ONCE = 1_000
 
@@ -29,6 +30,7 @@ class SourceRow(NamedTuple):
     id: str
     state: str
     ground_truth: str | None
+    mask_classes: list[str] | None = None
 
 
 class CounterfactualRow(NamedTuple):
@@ -59,6 +61,18 @@ class PredictionRow(NamedTuple):
     p_truth: float | None
     rank: int | None
     top: list[dict[str, Any]] | None
+    overlaps: dict[str, float] | None = None
+    confusion: list[int] | None = None
+
+    def holds(self, label: str) -> bool:
+        """Whether it says the class; of a segmenter, whether it finds it where the reference has it."""
+        if self.overlaps is not None:
+            return with_mean(self.overlaps).get(label, 0.0) >= FOUND
+        return self.predicted == label
+
+    def worth(self, label: str) -> float | None:
+        """How sure it is of the truth, 0 to 1: its probability, or of a segmenter the IoU of the class."""
+        return self.p_truth if self.overlaps is None else with_mean(self.overlaps).get(label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +93,43 @@ class SourceRows:
             return self.source.ground_truth
         return original.predicted if original else None
 
+    def labels(self, original: PredictionRow | None, relation: Relation) -> list[str]:
+        """All classes that predictions are held against: one; of segmenters those of the reference, and their mean."""
+        if original is not None and original.overlaps is not None:
+            return list(with_mean(original.overlaps))
+        label = self.label(original, relation)
+        return [] if label is None else [label]
+
+
+def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
+    """The cells of a counterfactual: to its new values, and from the old ones where the caption said them."""
+    directions: tuple[tuple[Direction, Literal["to_value", "from_value"]], ...] = (
+        ("to", "to_value"),
+        ("from", "from_value"),
+    )
+    return [
+        Cell(label=label, factor=change["factor"], value=change[key], direction=direction)
+        for change in row.changes
+        for direction, key in directions
+        if change[key]
+    ]
+
 
 def relation_of(session: Session, job_id: str) -> Relation:
     """Whether predictions are held against ground truth or, where no image has one, against themselves."""
-    labelled = select(SourceImage.id).where(SourceImage.job_id == job_id, SourceImage.ground_truth.is_not(None))
-    return "metamorphic" if session.scalar(labelled.limit(1)) is None else "labelled"
+    for truth in (SourceImage.ground_truth, SourceImage.mask_digest):
+        labelled = select(SourceImage.id).where(SourceImage.job_id == job_id, truth.is_not(None))
+        if session.scalar(labelled.limit(1)) is not None:
+            return "labelled"
+    return "metamorphic"
 
 
 def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterator[SourceRows]:
     """The source images of a job in the order of their positions; the session must stay open meanwhile."""
     c, p, s = Counterfactual, Prediction, SourceImage
-    sources = select(s.position, s.id, s.state, s.ground_truth).where(s.job_id == job_id).order_by(s.position)
+    sources = (
+        select(s.position, s.id, s.state, s.ground_truth, s.mask_classes).where(s.job_id == job_id).order_by(s.position)
+    )
     counterfactuals = (
         select(
             c.position, c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
@@ -102,7 +142,7 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
     predictions = (
         select(
             s.position, p.source_image_id, p.counterfactual_id, p.model, p.predicted, p.ground_truth_probability,
-            p.rank, top,
+            p.rank, top, p.overlaps, p.confusion,
         )
         .join(s, p.source_image_id == s.id)
         .where(p.job_id == job_id)

@@ -57,6 +57,7 @@ class Order:
         parts = [self.spec.model_dump_json(exclude_unset=True)]
         for source in self.sources:
             parts += [source.name, repr(source.label), source.image.upload if source.image else source.failure]
+            parts += [source.mask.digest] if source.mask else []
         return derive_digest(*parts).hex()
 
 
@@ -96,14 +97,16 @@ def find(session: Session, owner: str, job_id: str) -> Job:
 def show(session: Session, owner: str, job_id: str) -> JobDetail:
     """A job with its progress."""
     job = find(session, owner, job_id)
-    images, labelled = session.execute(
-        select(func.count(), func.count(SourceImage.ground_truth)).where(SourceImage.job_id == job_id)
+    images, labels, masks = session.execute(
+        select(func.count(), func.count(SourceImage.ground_truth), func.count(SourceImage.mask_digest)).where(
+            SourceImage.job_id == job_id
+        )
     ).one()
     report = session.scalar(select(Report.job_id).where(Report.job_id == job_id))
     return JobDetail(
         **view(job).model_dump(),
         images=images,
-        labelled=labelled,
+        labelled=labels + masks,
         progress=progress(session, job_id),
         failures=failures(session, job_id),
         report=f"/jobs/{job_id}/report" if report else None,
@@ -113,15 +116,16 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
 def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
     """A job's plan, as a dry run would have shown it."""
     job = find(session, owner, job_id)
-    sources = select(SourceImage.ground_truth).where(SourceImage.job_id == job_id, SourceImage.digest.is_not(None))
-    labels = session.scalars(sources).all()
+    truths = select(SourceImage.ground_truth, SourceImage.mask_classes)
+    rows = session.execute(truths.where(SourceImage.job_id == job_id, SourceImage.digest.is_not(None))).all()
+    held = [masked or ([] if label is None else [label]) for label, masked in rows]
     return JobPlan(
-        **view(job).model_dump(include={"task", "methods", "models", "classes", "profile", "seed"}),
-        images=len(labels),
-        labelled=sum(label is not None for label in labels),
+        **view(job).model_dump(include={"task", "kind", "methods", "models", "classes", "profile", "seed"}),
+        images=len(held),
+        labelled=sum(map(bool, held)),
         missing=0,
         failures=[],
-        sensitivity=sensitivity_of(labels, job.methods),
+        sensitivity=sensitivity_of([label for labels in held for label in labels], job.methods),
     )
 
 
@@ -249,6 +253,7 @@ def _job_row(job_id: str, owner: str, order: Order) -> dict[str, Any]:
         "id": job_id,
         "owner_id": owner,
         "task": order.spec.task,
+        "kind": order.plan.kind,
         "classes": order.plan.classes or sorted({source.label for source in order.sources if source.label is not None}),
         "methods": order.plan.methods,
         "models": [model.name for model in order.plan.models],
@@ -270,6 +275,8 @@ def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> di
         "digest": source.image.digest if source.image else None,
         "file_name": source.name,
         "ground_truth": source.label,
+        "mask_digest": source.mask.digest if source.mask and source.image else None,
+        "mask_classes": list(source.mask.classes) if source.mask and source.image else None,
         "state": "pending" if source.image else "failed",
         "failure": source.failure,
     }

@@ -1,6 +1,6 @@
-"""Which file of a job has which label: from a manifest, or from class folders.
+"""Which file of a job has which label or mask: from a manifest, or from class folders.
 
-A manifest is CSV (`file,label`) or JSON Lines (`{"file": …, "label": …}`).
+A manifest is CSV (`file,label` or `file,mask`) or JSON Lines (`{"file": …, "label": …}`).
 """
 
 from __future__ import annotations
@@ -8,29 +8,30 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from shared.problems import InvalidInput, Malformed, validation_sentence
 from shared.schemas.base import Contract
-from shared.schemas.jobs import Label
+from shared.schemas.masks import Label
 
-COLUMNS = ("file", "label")
+COLUMNS = ("file", "label", "mask")
 MANIFEST_NAMES = ("manifest.csv", "manifest.jsonl")
 _LISTED = 5
 
 
 class ManifestRow(Contract):
-    """One line: a file's name as it was sent, and its ground truth (empty or absent: none)."""
+    """One line: a file's name as it was sent, and its ground truth: a label, or a mask's file (or none)."""
 
     file: Annotated[str, Field(min_length=1, max_length=1_000)]
     label: Label | None = None
+    mask: Annotated[str | None, Field(min_length=1, max_length=1_000)] = None
 
 
-def parse_manifest(data: bytes) -> dict[str, str | None]:
-    """Labels by file name. JSON Lines if the first character is `{`, CSV with a header otherwise.
+def parse_manifest(data: bytes) -> dict[str, ManifestRow]:
+    """The rows by file name. JSON Lines if the first character is `{`, CSV with a header otherwise.
 
     Raises `Malformed` or `InvalidInput` with the number of the line.
     """
@@ -41,32 +42,32 @@ def parse_manifest(data: bytes) -> dict[str, str | None]:
     if "\0" in text or "\\u0000" in text:
         raise InvalidInput("the manifest contains the character U+0000; leave it out")
     rows = _json_rows(text) if text.lstrip().startswith("{") else _csv_rows(text)
-    labels: dict[str, str | None] = {}
+    found: dict[str, ManifestRow] = {}
     for number, row in rows:
-        if row.file in labels:
+        if row.file in found:
             raise InvalidInput(f"line {number} of the manifest names {row.file!r} again; name each file once")
-        labels[row.file] = row.label
-    if not labels:
+        found[row.file] = row
+    if not found:
         raise InvalidInput("the manifest has no rows; give one per image, or leave the manifest out")
-    return labels
+    return found
 
 
-def match_labels(labels: dict[str, str | None], names: Sequence[str]) -> list[str | None]:
-    """The label of each name, in order. Manifest and images must name exactly the same files, each once.
+def match_rows(rows: Mapping[str, ManifestRow], names: Sequence[str]) -> list[ManifestRow]:
+    """The row of each name, in order. Manifest and images must name exactly the same files, each once.
 
     A folder that all names share may be left out in the manifest ("set/a.png" matches "a.png").
     """
     if repeated := {name for name, count in Counter(names).items() if count > 1}:
         raise InvalidInput(f"with a manifest, file names must be distinct; sent more than once: {_listing(repeated)}")
     root = shared_folder(names)
-    keys = [name if name in labels else name.removeprefix(root) for name in names]
-    if missing := set(labels) - set(keys):
+    keys = [name if name in rows else name.removeprefix(root) for name in names]
+    if missing := set(rows) - set(keys):
         raise InvalidInput(
             f"the manifest names files that were not sent: {_listing(missing)}; send them or drop the rows"
         )
-    if unlisted := set(keys) - set(labels):
+    if unlisted := set(keys) - set(rows):
         raise InvalidInput(f"the manifest has no row for {_listing(unlisted)}; add one (its label may be empty)")
-    return [labels[key] for key in keys]
+    return [rows[key] for key in keys]
 
 
 def folder_labels(names: Sequence[str], known_classes: Collection[str]) -> list[str | None]:
@@ -93,7 +94,9 @@ def _csv_rows(text: str) -> Iterable[tuple[int, ManifestRow]]:
     try:
         header = [column.strip().lower() for column in next(reader, [])]
         if "file" not in header or set(header) - set(COLUMNS) or len(set(header)) < len(header):
-            raise InvalidInput(f"the manifest's first line is {','.join(header)[:200]!r}; it must be 'file,label'")
+            raise InvalidInput(
+                f"the manifest's first line is {','.join(header)[:200]!r}; it must be 'file,label' or 'file,mask'"
+            )
         for cells in reader:
             if not cells:
                 continue

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from gateway import claims, jobs
-from gateway.catalogue import chosen_models
+from gateway.catalogue import chosen_models, kind_of, refuse_unknown_classes
 from gateway.database import insert_missing, reading
 from gateway.intake import NamedFile, refuse_unknown_labels
 from gateway.model_packages import Package, packed
@@ -173,6 +173,10 @@ def add_to_job(parts: Parts, owner: str, job_id: str, names: Sequence[str]) -> J
             raise InvalidInput("models names one more than once; name each once")
         if len(job.models) + len(names) > MAX_MODELS_OF_JOB:
             raise InvalidInput(f"a job tests at most {MAX_MODELS_OF_JOB} models, and this one tests {len(job.models)}")
+        if kind_of(chosen, job.kind) != job.kind:
+            raise InvalidInput(f"{chosen[0].name!r} does {chosen[0].task}, and the job tests {job.kind}")
+        if job.kind == "segmentation":
+            refuse_unknown_classes(job.classes, chosen)
         used = select(SourceImage.ground_truth).where(SourceImage.job_id == job_id).distinct()
         labels = {label for label in session.scalars(used) if label is not None}
         refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes for model in chosen}, ADVICE)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from gateway.tables import Job, ModelUnderTest
 from shared.problems import NotFound
 from shared.schemas.base import ImagePayload
-from shared.schemas.evaluation import PredictRequest, UploadedModel
+from shared.schemas.evaluation import PredictRequest, SegmentRequest, UploadedModel
 from shared.storage import model_key
 
 
@@ -24,16 +24,21 @@ class Tested:
     key: str | None = None
 
     def request(self, images: list[ImagePayload], link: Callable[[str], str]) -> PredictRequest:
-        """What the evaluator is asked. Raises NotFound for a model that was deleted."""
+        """What the evaluator is asked about whole images. Raises NotFound for a model that was deleted."""
+        return PredictRequest(model=self.digest or self.name, images=images, upload=self._upload(link))
+
+    def segment_request(self, images: list[ImagePayload], link: Callable[[str], str]) -> SegmentRequest:
+        """What it is asked about every pixel. Raises as `request` does."""
+        return SegmentRequest(model=self.digest or self.name, images=images, upload=self._upload(link))
+
+    def _upload(self, link: Callable[[str], str]) -> UploadedModel | None:
         if self.digest is None:
-            return PredictRequest(model=self.name, images=images)
+            return None
         if self.key is None:
             raise NotFound(
                 f"the model under test {self.name!r} was deleted; add the same files again, then retry the job"
             )
-        return PredictRequest(
-            model=self.digest, images=images, upload=UploadedModel(digest=self.digest, url=link(self.key))
-        )
+        return UploadedModel(digest=self.digest, url=link(self.key))
 
 
 def tested(session: Session, job: Job) -> tuple[Tested, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,10 @@ from sqlalchemy.orm import Session
 from gateway.analysis.effects import Integers, Outcomes, Predictions
 from gateway.analysis.funnel import Fate
 from gateway.analysis.validity import Screened
-from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows, relation_of, stream_sources
+from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows, cells_of, relation_of, stream_sources
+from gateway.segmentation_rows import SegmentedColumns, SegmentedRows
 from gateway.tables import Job
-from shared.schemas.results import Cell, Direction, Relation
+from shared.schemas.results import Cell, Relation
 
 
 @dataclass(slots=True)
@@ -45,15 +47,17 @@ class ModelRows(NamedTuple):
 class JobRows:
     """Everything that the figures of a job are computed from, in a fixed order.
 
-    `labels` are the ground truths of the source images that did not fail; `failed` counts the others.
+    `labels` are the ground truths of the source images that did not fail, of each image its label or the classes of its
+    mask; `failed` counts the others. Of a segmentation job `segmented` takes the place of `models`.
     """
 
     job: Job
     relation: Relation
-    labels: list[str | None]
+    labels: list[tuple[str, ...]]
     failed: int
     methods: dict[str, MethodRows]
     models: dict[tuple[str, str], ModelRows]  # by model under test and method
+    segmented: dict[tuple[str, str], SegmentedRows]
 
 
 def load_rows(session: Session, job_id: str) -> JobRows:
@@ -61,36 +65,36 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     job = session.get_one(Job, job_id)
     relation = relation_of(session, job_id)
     methods = {str(method["name"]): MethodRows() for method in job.methods}
-    columns = {(model, method): _Columns(relation) for model in job.models for method in methods}
-    labels: list[str | None] = []
+    pairs = [(model, method) for model in job.models for method in methods]
+    segments = job.kind == "segmentation"
+    columns = {} if segments else {pair: _Columns(relation) for pair in pairs}
+    segmented = {pair: SegmentedColumns(relation, job.classes) for pair in pairs} if segments else {}
+    taking: dict[tuple[str, str], _Columns | SegmentedColumns] = {**columns, **segmented}
+    labels: list[tuple[str, ...]] = []
     failed = 0
     for number, rows in enumerate(stream_sources(session, job_id, relation)):
         if rows.source.state == "failed":
             failed += 1
         else:
-            labels.append(_once(rows.source.ground_truth))
+            labels.append(
+                _once(rows.source.mask_classes or ([rows.source.ground_truth] if rows.source.ground_truth else []))
+            )
         made = {method: [row for row in rows.counterfactuals if row.method == method] for method in methods}
         for method, found in methods.items():
             _note_fates(found, made[method], rows.source.id)
         for model in job.models:
             said = rows.said_by(model)
             for method in methods:
-                columns[model, method].add(number, rows, made[method], said)
-    return JobRows(job, relation, labels, failed, methods, {name: found.rows() for name, found in columns.items()})
-
-
-def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
-    """The cells of a counterfactual: to its new values, and from the old ones where the caption said them."""
-    directions: tuple[tuple[Direction, Literal["to_value", "from_value"]], ...] = (
-        ("to", "to_value"),
-        ("from", "from_value"),
+                taking[model, method].add(number, rows, made[method], said)
+    return JobRows(
+        job,
+        relation,
+        labels,
+        failed,
+        methods,
+        {pair: found.rows() for pair, found in columns.items()},
+        {pair: found.rows() for pair, found in segmented.items()},
     )
-    return [
-        Cell(label=label, factor=change["factor"], value=change[key], direction=direction)
-        for change in row.changes
-        for direction, key in directions
-        if change[key]
-    ]
 
 
 def _note_fates(found: MethodRows, made: list[CounterfactualRow], source: str) -> None:
@@ -190,9 +194,9 @@ def _renumbered(place: NDArray[np.int_], codes: array[int]) -> Integers:
     return place[np.asarray(codes)] if codes else np.zeros(0, np.int64)
 
 
-def _once(label: str | None) -> str | None:
+def _once(labels: Sequence[str]) -> tuple[str, ...]:
     """One object for equal labels, of which a job has few."""
-    return None if label is None else sys.intern(label)
+    return tuple(map(sys.intern, labels))
 
 
 def _seen(row: PredictionRow | None, label: str, relation: Relation) -> _Seen | None:

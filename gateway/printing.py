@@ -12,9 +12,24 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.analysis.wording import points
-from gateway.report.words import interval, p_value
-from shared.schemas.jobs import CounterfactualView, JobDetail, JobPlan, JobsPage, MethodsReply, ModelsListing
-from shared.schemas.results import CellEffect, DetectableDrop, JobResults, ModelResults, Sensitivity
+from gateway.report.words import interval, p_value, percent
+from shared.schemas.jobs import (
+    CounterfactualView,
+    JobDetail,
+    JobPlan,
+    JobsPage,
+    MethodsReply,
+    ModelsListing,
+    PredictionView,
+)
+from shared.schemas.results import (
+    CellEffect,
+    DetectableDrop,
+    JobResults,
+    ModelResults,
+    SegmentationMetrics,
+    Sensitivity,
+)
 
 CLASSES_SHOWN = 20
 
@@ -30,6 +45,8 @@ def findings(results: JobResults) -> RenderableType:
             parts += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in found.findings]
         else:
             parts.append(Text("  No finding: no change of a class breaks this model beyond chance and 5 points."))
+        if found.segmentation is not None:
+            parts.append(_classes_table(found.segmentation))
         parts.append(Text(""))
     parts.append(Text(_standing_of_checks(results)))
     return Group(*parts)
@@ -121,15 +138,23 @@ def counterfactuals(views: Iterable[CounterfactualView]) -> RenderableType:
         changes = ", ".join(f"{change.from_phrase} → {change.to_phrase}" for change in view.changes)
         verdict = "accepted" if view.verdict.accepted else f"rejected: {view.verdict.check}"
         said = "\n".join(
-            f"{opinion.model}: {opinion.original.predicted} → {opinion.counterfactual.predicted}"
+            f"{opinion.model}: {_said(opinion.original)} → {_said(opinion.counterfactual)}"
             + (" (flipped)" if opinion.flipped else "")
             for opinion in view.predictions
             if opinion.original and opinion.counterfactual
         )
         table.add_row(
-            view.source.name or str(view.source.position), view.source.ground_truth or "", changes, verdict, said
+            view.source.name or str(view.source.position),
+            view.source.ground_truth or ", ".join(view.source.mask_classes),
+            changes,
+            verdict,
+            said,
         )
     return table
+
+
+def _said(view: PredictionView) -> str:
+    return view.predicted if view.segmentation is None else f"mIoU {percent(view.segmentation.mean_iou)}"
 
 
 def methods(reply: MethodsReply) -> RenderableType:
@@ -168,7 +193,14 @@ def progress_bar(console: Console, what: str, total: int) -> Iterator[tuple[Prog
 
 
 def _basis(found: ModelResults) -> str:
-    accuracy = found.metrics.accuracy[0] if found.metrics.accuracy else None
+    pixels = found.segmentation
+    if pixels is not None:
+        shares = [percent(one.mean_iou) for one in (pixels.originals, pixels.nulls, pixels.counterfactuals)]
+        return (
+            f"  {found.counterfactuals} counterfactuals of {found.sources} source images; mIoU {shares[0]} on "
+            f"originals, {shares[1]} on null arms, {shares[2]} on counterfactuals"
+        )
+    accuracy = found.metrics.accuracy[0] if found.metrics and found.metrics.accuracy else None
     right = ""
     if accuracy is not None and accuracy.originals.value is not None and accuracy.counterfactuals.value is not None:
         right = (
@@ -176,6 +208,14 @@ def _basis(found: ModelResults) -> str:
             f"{accuracy.counterfactuals.value:.1%} of the counterfactuals"
         )
     return f"  {found.counterfactuals} counterfactuals of {found.sources} source images{right}"
+
+
+def _classes_table(pixels: SegmentationMetrics) -> Table:
+    table = _table("class", "IoU originals", "null arms", "counterfactuals")
+    for place, name in enumerate(pixels.classes):
+        arms = (pixels.originals, pixels.nulls, pixels.counterfactuals)
+        table.add_row(name, *(percent(arm.iou[place]) for arm in arms))
+    return table
 
 
 def _findings_table(effects: Iterable[CellEffect]) -> Table:

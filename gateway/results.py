@@ -23,9 +23,11 @@ from gateway.job_rows import stream_sources
 from gateway.methods import METHODS
 from gateway.outcomes import JobRows, MethodRows, ModelRows, load_rows
 from gateway.plans import sensitivity_of
+from gateway.report.overlays import class_colours
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
 from gateway.report.review import ReviewList
+from gateway.segmentation_rows import SegmentedRows, segmentation_metrics
 from gateway.tables import Counterfactual, Report
 from gateway.views import counterfactual_views
 from shared.schemas.results import Calibration, CheckErrors, Cost, HowMade, JobResults, ModelResults, Relation
@@ -46,10 +48,14 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         sources_failed=rows.failed,
         provisional=calibration is None,
         calibration=calibration,
-        sensitivity=sensitivity_of(rows.labels, job.methods),
+        sensitivity=sensitivity_of([label for labels in rows.labels for label in labels], job.methods),
         results=[
             _model_results(found, rows.relation, model, method, derive_seed(seed, method, model), calibration)
             for (model, method), found in rows.models.items()
+        ]
+        + [
+            _segmenter_results(found, rows.relation, model, method, derive_seed(seed, method, model), calibration)
+            for (model, method), found in rows.segmented.items()
         ],
         funnels=[funnel(method, made.fates) for method, made in rows.methods.items()],
         costs=[_cost(method, made) for method, made in rows.methods.items()],
@@ -89,6 +95,23 @@ def _model_results(
     )
 
 
+def _segmenter_results(
+    rows: SegmentedRows, relation: Relation, model: str, method: str, seed: int, calibration: Calibration | None
+) -> ModelResults:
+    checked = Checked(calibration.errors, rows.screened) if calibration and METHODS[method].checked else None
+    return ModelResults(
+        model=model,
+        method=method,
+        relation=relation,
+        metric="iou",
+        sources=len(np.unique(rows.source)),
+        counterfactuals=len(rows.source),
+        left_out=rows.left_out,
+        cells=assess(rows.cells, relation, seed, checked, "iou"),
+        segmentation=segmentation_metrics(rows, seed),
+    )
+
+
 def _cost(method: str, made: MethodRows) -> Cost:
     rendered = sum(fate.rendered for fate in made.fates)
     accepted = sum(not fate.refused_by for fate in made.fates)
@@ -124,7 +147,8 @@ def build_report(
         chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
         views = {view.id: view for view in counterfactual_views(session, chosen)}
     results = results.model_copy(update={"review": review.order()})
-    page = report_page(results, selection, views, lambda digest: store.get(image_key(digest)))
+    colours = class_colours(rows.job.classes, rows.job.spec)
+    page = report_page(results, selection, views, lambda digest: store.get(image_key(digest)), colours)
     key = f"reports/{job_id}.html"
     store.put(key, page.encode())
     with sessions.begin() as session:

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from gateway import images, jobs, models
 from gateway.catalogue import Plan, plan
 from gateway.database import reading
-from gateway.intake import NamedFile, SourceFile, relabel, take_in
+from gateway.intake import NamedFile, SentMasks, SourceFile, relabel, take_in, truths_of
+from gateway.masks import mask_reader
 from gateway.parts import Parts
 from gateway.plans import sensitivity_of
+from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage, MethodChoice
 
 
@@ -23,6 +25,7 @@ class Submission:
 
     spec: JobSpec
     files: Sequence[NamedFile] = ()
+    masks: Sequence[NamedFile] = ()
     uploaded: Sequence[ManifestImage] | None = None
     manifest: bytes | None = None
     idempotency_key: str | None = None
@@ -40,6 +43,7 @@ def submit(parts: Parts, owner: str, submission: Submission) -> JobDetail:
     order = jobs.Order(spec, chosen, parts.profile.profile.name, sources, submission.idempotency_key)
     with parts.sessions.begin() as session:
         images.remember(session, owner, [source.image for source in sources if source.image is not None])
+        images.remember_masks(session, owner, [source.mask for source in sources if source.mask is not None])
         job_id, _ = jobs.create(session, owner, order)
     parts.wake()
     with reading(parts.sessions) as session:
@@ -59,16 +63,18 @@ def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
         for position, source in enumerate(sources)
         if source.failure
     ]
-    labels = [source.label for source in sources if not source.failure]
+    usable = [source for source in sources if not source.failure]
+    labels = [label for source in usable for label in truths_of(source)]
     return JobPlan(
         task=spec.task,
+        kind=chosen.kind,
         methods=[MethodChoice.model_validate(method) for method in chosen.methods],
         models=[model.name for model in chosen.models],
-        classes=chosen.classes or sorted({label for label in labels if label is not None}),
+        classes=chosen.classes or sorted(set(labels)),
         profile=parts.profile.profile.name,
         seed=spec.seed,
-        images=len(labels),
-        labelled=sum(label is not None for label in labels),
+        images=len(usable),
+        labelled=sum(bool(truths_of(source)) for source in usable),
         missing=sum(source.image is None and not source.failure for source in sources),
         failures=failed[: jobs.FAILURES_SHOWN],
         sensitivity=sensitivity_of(labels, chosen.methods),
@@ -91,6 +97,7 @@ def _plan(parts: Parts, owner: str, spec: JobSpec) -> Plan:
 
 
 def _sources(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
+    _refuse_loose_masks(submission)
     if submission.uploaded is not None:
         with parts.sessions.begin() as session:
             return images.from_manifest(session, owner, submission.uploaded)
@@ -98,6 +105,7 @@ def _sources(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> 
 
 
 def _looked_at(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
+    _refuse_loose_masks(submission)
     if submission.uploaded is None:
         return _taken_in(parts, submission, chosen, _NothingKept())
     with reading(parts.sessions) as session:
@@ -108,12 +116,27 @@ def _looked_at(parts: Parts, owner: str, submission: Submission, chosen: Plan) -
 def _taken_in(
     parts: Parts, submission: Submission, chosen: Plan, place: images.ImagePlace | _NothingKept
 ) -> list[SourceFile]:
-    known = {*chosen.classes, *submission.spec.label_map}
-    return take_in(submission.files, submission.manifest, known, place, parts.limits)
+    spec = submission.spec
+    known = {*chosen.classes, *spec.label_map}
+    masks = SentMasks(mask_reader(spec.masks, spec.label_map), submission.masks) if spec.masks else None
+    return take_in(submission.files, submission.manifest, known, place, parts.limits, masks)
+
+
+def _refuse_loose_masks(submission: Submission) -> None:
+    if submission.masks and submission.spec.masks is None:
+        raise InvalidInput("there are masks, but the spec does not say what they mean; give `masks` in it")
+    if submission.uploaded is not None and submission.spec.masks is not None:
+        raise InvalidInput("masks come as parts of a form or in an archive; send the images with them that way")
 
 
 def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> list[SourceFile]:
-    if spec.ground_truth == "none":
+    if spec.ground_truth == "none" or spec.masks is not None:
         return [replace(source, label=None) for source in sources]
+    if chosen.kind == "segmentation" and any(source.label is not None for source in sources):
+        names = ", ".join(repr(model.name) for model in chosen.models)
+        raise InvalidInput(
+            f"the ground truth is a label for each image, but {names} segments: send masks, choose classifiers, or "
+            'send `"ground_truth": "none"` to test whether predictions stay what they were'
+        )
     lists = {f"model under test {model.name!r}": model.classes for model in chosen.models}
     return relabel(sources, spec.label_map, {"`classes`": spec.classes, **lists} if spec.classes else lists)

@@ -47,6 +47,8 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
         raise Conflict("the job is running; freeze a suite when it is done, or cancel it first")
     if job.suite_id is not None:
         raise InvalidInput(f"job {job.id} is a run of a suite; make a suite of the job that rendered the images")
+    if job.kind == "segmentation":
+        raise InvalidInput("suites hold releases of classifiers against each other, and this job tests segmenters")
     suite_id = uuid.uuid4().hex
     said = request.filters.model_dump(by_alias=True, exclude_none=True)
     row = {"id": suite_id, "owner_id": owner, "name": request.name, "made_from": job.id, "filters": said}
@@ -88,6 +90,8 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     found = _held(session, owner, suite)
     used = select(SourceImage.ground_truth).where(SourceImage.job_id == found.id).distinct()
     labels = {label for label in session.scalars(used) if label is not None}
+    if model.task != "classification":
+        raise InvalidInput(f"the model under test {model.name!r} does {model.task}; suites test classifiers")
     refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes}, ADVICE)
     kept = session.get_one(Job, found.id)
     run_id = derive_id("suite run", found.id, model.name, model.revision)

@@ -30,12 +30,13 @@ from gateway.database import UtcDateTime
 from shared.logging import request_id
 
 JobState = Literal["running", "done", "failed", "cancelled"]
+JobKind = Literal["classification", "segmentation"]
 SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
 UNFINISHED: tuple[SourceImageState, ...] = ("pending", "leased")
 LOCAL_OWNER = "local"
 
 _UNFINISHED_SQL = "state IN ('pending', 'leased')"
-_Json = JSON().with_variant(JSONB(), "postgresql")
+_Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 _Id = String(64)
 
 
@@ -64,6 +65,8 @@ class Table(DeclarativeBase):
         list[str]: _Json,
         list[dict[str, Any]]: _Json,
         JobState: String(16),
+        JobKind: String(16),
+        list[int]: _Json,
         SourceImageState: String(16),
     }
 
@@ -190,6 +193,7 @@ class Job(Leased, Table):
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
     state: Mapped[JobState] = mapped_column(default="running")
     task: Mapped[str] = mapped_column(Text)
+    kind: Mapped[JobKind] = mapped_column(default="classification", server_default="classification")
     classes: Mapped[list[str]] = mapped_column(default=list)
     methods: Mapped[list[dict[str, Any]]]
     models: Mapped[list[str]] = mapped_column(default=list)
@@ -220,6 +224,7 @@ class SourceImage(Leased, Table):
     claimed in the order of (turn, position): see `gateway.analysis.priority.turns`.
 
     `digest` is None only where the file could not be read as an image: such a row is `failed` from the start.
+    `mask_digest` is its mask, a label map of places in the job's `classes`, and `mask_classes` what that holds.
     """
 
     __tablename__ = "source_images"
@@ -253,6 +258,8 @@ class SourceImage(Leased, Table):
     digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     file_name: Mapped[str] = mapped_column(Text, default="")
     ground_truth: Mapped[str | None] = mapped_column(Text)
+    mask_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
+    mask_classes: Mapped[list[str] | None]
     turn: Mapped[int] = mapped_column(default=0)
     generated: Mapped[bool] = mapped_column(default=False)
     state: Mapped[SourceImageState] = mapped_column(default="pending")
@@ -319,6 +326,12 @@ class Prediction(Table):
     class; acc@k is `rank <= k`. `ground_truth_probability` is the true softmax value even outside `top`, which
     holds the five most probable as {"class", "probability"}. `flipped` compares the predicted class with that of
     the original; it is None on originals.
+
+    Of a segmenter, `predicted` is the class of most pixels, `probability` and `top` are shares of the image,
+    `map_digest` is its label map (places in the job's `classes`), and `overlaps` holds the IoU of each class of the
+    reference: the mask, or without masks in the job the map of the original. `confusion` are pixels by class of the
+    reference and class predicted (`gateway.analysis.segmentation.packed`). `flipped`: a class that was found on the
+    original is not.
     """
 
     __tablename__ = "predictions"
@@ -337,6 +350,9 @@ class Prediction(Table):
     rank: Mapped[int | None]
     flipped: Mapped[bool | None]
     top: Mapped[list[dict[str, Any]]]
+    map_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
+    overlaps: Mapped[dict[str, float] | None]
+    confusion: Mapped[list[int] | None]
 
 
 class ModelUnderTest(Table):

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
+from gateway.analysis.segmentation import image_overlap
 from gateway.tables import Counterfactual, Prediction, SourceImage
 from shared.schemas.jobs import (
     ChangeView,
+    ClassOverlap,
     ClassProbability,
     CounterfactualView,
     ModelOpinion,
     PredictionView,
+    SegmentationView,
     SourceImageView,
     VerdictView,
 )
@@ -61,6 +64,8 @@ def _view(
             name=source.file_name,
             ground_truth=source.ground_truth,
             image=source.digest or "",
+            mask=source.mask_digest,
+            mask_classes=source.mask_classes or [],
         ),
         method=row.method,
         ordinal=row.ordinal,
@@ -108,5 +113,17 @@ def _predictions(
             ground_truth_probability=row.ground_truth_probability,
             rank=row.rank,
             top=[ClassProbability(name=entry["class"], probability=entry["probability"]) for entry in row.top],
+            segmentation=_segmentation(row),
         )
     return said, flips
+
+
+def _segmentation(row: Prediction) -> SegmentationView | None:
+    if row.map_digest is None:
+        return None
+    overlaps = row.overlaps or {}
+    return SegmentationView(
+        map=row.map_digest,
+        mean_iou=image_overlap(overlaps),
+        classes=[ClassOverlap(name=name, iou=iou) for name, iou in overlaps.items()],
+    )

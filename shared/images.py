@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +41,19 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }  # what undoes each EXIF orientation
 _INFLATED_AT_ONCE = 1024**2  # bytes
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _START_OF_SCAN = b"\xff\xda"
 # Offsets in a PNG: 8 bytes signature, 8 chunk head, 4 width, 4 height, then a byte each.
 _PNG_BIT_DEPTH, _PNG_COLOUR, _PNG_INTERLACE = 24, 25, 28
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+
+
+class PngHeader(NamedTuple):
+    """Bits a channel; and the colour type: 0 grey, 2 colour, 3 palette, 4 and 6 the first two with transparency."""
+
+    bits: int
+    colour_type: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +103,19 @@ def encode(pixels: Pixels) -> bytes:
     return buffer.getvalue()
 
 
-def decode(png: bytes, mode: Mode = "RGB") -> Pixels:
+def decode(png: bytes, mode: Mode = "RGB", max_pixels: int = MAX_PIXELS) -> Pixels:
     """Pixels of an image on the wire, as uint8 (height, width, 3) or (height, width).
 
     Raises what `canonical` raises: services do not trust their callers either.
     """
-    return to_array(_decode(png, mode, MAX_PIXELS))
+    return to_array(_decode(png, mode, max_pixels))
+
+
+def png_header(data: bytes) -> PngHeader | None:
+    """What a PNG says of its pixels; None where the bytes do not begin like a PNG."""
+    if not data.startswith(_PNG_SIGNATURE) or len(data) <= _PNG_COLOUR:
+        return None
+    return PngHeader(data[_PNG_BIT_DEPTH], data[_PNG_COLOUR])
 
 
 def to_array(image: Image.Image) -> Pixels:

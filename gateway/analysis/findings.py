@@ -14,7 +14,7 @@ from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from gateway.analysis.power import detectable_drop
 from gateway.analysis.validity import Screened, among_valid, breakdown_point, errors_of
 from gateway.analysis.wording import effect_sentence
-from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Relation, Standing, ValidEffect
+from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Metric, Relation, Standing, ValidEffect
 from shared.seeds import derive_seed
 
 
@@ -36,11 +36,16 @@ def benjamini_hochberg(p_values: Floats) -> Floats:
 
 
 def assess(
-    cells: Mapping[Cell, Differences], relation: Relation, seed: int, checked: Checked | None = None
+    cells: Mapping[Cell, Differences],
+    relation: Relation,
+    seed: int,
+    checked: Checked | None = None,
+    metric: Metric = "accuracy",
 ) -> list[CellEffect]:
     """Every cell of one model under test and method, findings first, each kind by strength.
 
-    The family is all cells with at least 12 source images; the metric is the accuracy difference. A finding is a cell
+    The family is all cells with at least 12 source images; the metric is the difference in accuracy,
+    or of segmenters in IoU. A finding is a cell
     that Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected / family (false coverage
     rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model and method. `checked`:
     None where the checks' errors on such images are not known.
@@ -70,7 +75,7 @@ def assess(
         )
         effects.append(effect)
     spoken = [
-        effect.model_copy(update={"sentence": effect_sentence(effect, cells[effect.cell].correct, relation)})
+        effect.model_copy(update={"sentence": effect_sentence(effect, cells[effect.cell].correct, relation, metric)})
         for effect in effects
     ]
     return sorted(spoken, key=_strength)

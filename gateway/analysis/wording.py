@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gateway.analysis.effects import Floats
-from shared.schemas.results import Cell, CellEffect, Rate, Relation
+from shared.schemas.results import Cell, CellEffect, Metric, Rate, Relation
 
 
 def points(share: float) -> str:
@@ -32,7 +32,7 @@ def change_in_words(cell: Cell) -> str:
     return f"with {cell.factor} changed {cell.direction} {cell.value}"
 
 
-def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation) -> str:
+def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, metric: Metric = "accuracy") -> str:
     """One cell in a sentence; a finding's interval is the one adjusted for selection.
 
     `correct`: per-source differences. Labelled: "`bus` fails with weather changed to night: −42 points, 95 % interval
@@ -40,17 +40,26 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation) -> 
     """
     label, change = effect.cell.label, change_in_words(effect.cell)
     labelled = relation == "labelled"
+    worse, better = _verbs(labelled, metric)
     verb = {
-        "weakness": f"`{label}` fails" if labelled else f"`{label}` is not recognised again",
-        "improvement": f"`{label}` is recognised better" if labelled else f"`{label}` is held on to better",
+        "weakness": f"`{label}` {worse}",
+        "improvement": f"`{label}` {better}",
         "nothing found": f"`{label}`: no effect established",
         "too few images": f"`{label}`: too few images to tell",
     }[effect.standing]
     said = f"{verb} {change}: {points(effect.delta_accuracy)} points"
+    said += " of IoU" if metric == "iou" else ""
     interval = effect.selected_interval or effect.interval
     if interval is not None:
         said += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
     return f"{said}, {_images(correct)}{_outlook(effect)}{_validity(effect)}"
+
+
+def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
+    """What a class does where a model gets worse, and better."""
+    if metric == "iou":
+        return ("is segmented worse", "is segmented better") if labelled else ("is lost", "is held on to better")
+    return ("fails", "is recognised better") if labelled else ("is not recognised again", "is held on to better")
 
 
 def _images(correct: Floats) -> str:

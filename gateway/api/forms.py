@@ -24,7 +24,7 @@ from shared.schemas.jobs import JobRequest, JobSpec
 MAX_FILES = 1_000  # of one form; larger sets come as an archive or by digest
 MAX_SPEC_BYTES = 4 * 1024**2
 MAX_MANIFEST_BYTES = 32 * 1024**2
-PARTS = ("images", "task", "spec", "manifest")
+PARTS = ("images", "masks", "task", "spec", "manifest")
 MANY_IMAGES = (
     f"Send more than {MAX_FILES:,} images as a zip or tar, or upload them one by one with PUT /images/{{digest}}"
 )
@@ -48,12 +48,18 @@ REQUEST_BODY: dict[str, Any] = {
                             "items": {"type": "string", "format": "binary"},
                             "description": "PNG, JPEG or WebP files, or one zip, tar or tar.gz of them",
                         },
+                        "masks": {
+                            "type": "array",
+                            "items": {"type": "string", "format": "binary"},
+                            "description": "segmentation masks, PNG files of the same stems as the images; an archive "
+                            "has them in a folder `masks`. `masks` of the spec says what they mean",
+                        },
                         "task": {"type": "string", "description": "short for a `spec` of nothing but the task"},
                         "spec": {"$ref": "#/components/schemas/JobSpec"},
                         "manifest": {
                             "type": "string",
                             "format": "binary",
-                            "description": "ground truth: CSV (`file,label`) or JSON Lines",
+                            "description": "ground truth: CSV (`file,label` or `file,mask`) or JSON Lines",
                         },
                     },
                 },
@@ -131,13 +137,18 @@ async def read_form(
         await form.close()
 
 
+def _files(form: FormData, name: str) -> list[NamedFile]:
+    parts = form.getlist(name)
+    if any(isinstance(file, str) for file in parts):
+        raise InvalidInput(f"`{name}` must be files; with curl, write -F {name}=@a.png with the @")
+    return [NamedFile(file.filename or "", file.file) for file in parts if isinstance(file, UploadFile)]
+
+
 async def _from_form(form: FormData, idempotency_key: str | None) -> Submission:
-    files = form.getlist("images")
-    if any(isinstance(file, str) for file in files):
-        raise InvalidInput("`images` must be files; with curl, write -F images=@a.png with the @")
     return Submission(
         spec=_spec(await part_of(form, "spec", MAX_SPEC_BYTES), await part_of(form, "task", MAX_SPEC_BYTES)),
-        files=[NamedFile(file.filename or "", file.file) for file in files if isinstance(file, UploadFile)],
+        files=_files(form, "images"),
+        masks=_files(form, "masks"),
         manifest=await part_of(form, "manifest", MAX_MANIFEST_BYTES),
         idempotency_key=idempotency_key,
     )

@@ -15,7 +15,7 @@ from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gateway.counterfactuals import Filters, Verdict, conditions
+from gateway.counterfactuals import Filters, Verdict, conditions, has_class
 from gateway.database import Sessions, reading
 from gateway.export.records import ARMS, Arm, ExportedImage, ExportedPrediction
 from gateway.tables import Counterfactual, Image, Job, Prediction, SourceImage
@@ -62,7 +62,7 @@ def _page(session: Session, job_id: str, selection: Selection, after: int) -> tu
         SourceImage.job_id == job_id, SourceImage.position > after, SourceImage.digest.is_not(None)
     )
     if selection.label is not None:
-        wanted = wanted.where(SourceImage.ground_truth == selection.label)
+        wanted = wanted.where(has_class(selection.label))
     sources = session.scalars(wanted.order_by(SourceImage.position).limit(SOURCES_PER_PAGE)).all()
     ids = [source.id for source in sources]
     rendered = select(Counterfactual).where(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from PIL import Image
 
+from gateway.report.overlays import painted_png
 from gateway.report.pictures import Selection
 from gateway.report.words import FILTERS, GLOBALS
 from shared.schemas.jobs import CounterfactualView
@@ -36,15 +37,28 @@ def environment(*more_templates: Path) -> Environment:
 
 
 def report_page(
-    results: JobResults, selection: Selection, views: Mapping[str, CounterfactualView], load: Callable[[str], bytes]
+    results: JobResults,
+    selection: Selection,
+    views: Mapping[str, CounterfactualView],
+    load: Callable[[str], bytes],
+    colours: Sequence[tuple[int, int, int]] = (),
 ) -> str:
-    """The page. `views` are by counterfactual id; `load` returns the PNG bytes of an image's digest."""
+    """The page. `views` are by counterfactual id; `load` returns the PNG bytes of an image's digest.
+
+    `colours` are those of a segmentation job's classes, by place.
+    """
     embedded: dict[str, str] = {}
 
     def picture(digest: str) -> str:
         if digest not in embedded:
             embedded[digest] = data_uri(load(digest))
         return embedded[digest]
+
+    def overlay(image: str, label_map: str) -> str:
+        name = f"{image}/{label_map}"
+        if name not in embedded:
+            embedded[name] = data_uri(painted_png(load(image), load(label_map), colours))
+        return embedded[name]
 
     style = (ASSETS / "contrafact.css").read_text(encoding="utf-8")
     script = (ASSETS / "pairs.js").read_text(encoding="utf-8")
@@ -55,6 +69,7 @@ def report_page(
         selection=selection,
         views=views,
         picture=picture,
+        overlay=overlay,
         cell_link=None,
         pair_link=None,
         style=style,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import NamedTuple
 
-from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows
-from gateway.outcomes import cells_of
+from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows, cells_of
+from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, JobResults
 
 PER_FINDING = 6
@@ -70,7 +70,7 @@ def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Selec
         good = [row for row in edits if row.accepted]
         if not best:
             said = rows.said_by(hero_model or "")
-            heroes = nsmallest(1, [*heroes, *(_drama(row, rows, said) for row in good)])
+            heroes = nsmallest(1, [*heroes, *(_drama(row, rows, said, ALL_CLASSES) for row in good)])
         if good and len(accepted) < _GALLERY_SOURCES:
             accepted[rows.source.id] = [row.id for row in good]
         for row in edits:
@@ -90,15 +90,15 @@ def _note_findings(
     relation = results.results[0].relation if results.results else "labelled"
     for (model, method, cell), dramas in best.items():
         said = rows.said_by(model)
-        label = rows.label(said.get(rows.source.id), relation)
-        if label is None:
+        if cell.label not in rows.labels(said.get(rows.source.id), relation):
             continue
-        members = [row for row in edits if row.accepted and row.method == method and cell in cells_of(row, label)]
+        members = [row for row in edits if row.accepted and row.method == method and cell in cells_of(row, cell.label)]
         if members:
-            dramas[:] = nsmallest(PER_FINDING, [*dramas, *(_drama(row, rows, said) for row in members)])
+            dramas[:] = nsmallest(PER_FINDING, [*dramas, *(_drama(row, rows, said, cell.label) for row in members)])
 
 
-def _drama(row: CounterfactualRow, rows: SourceRows, said: dict[str, PredictionRow]) -> _Drama:
+def _drama(row: CounterfactualRow, rows: SourceRows, said: dict[str, PredictionRow], label: str) -> _Drama:
+    """`label` is the class in question; only segmenters say more than one of an image."""
     original, seen = said.get(row.source), said.get(row.id)
     if original is None or seen is None:
         return _Drama(True, True, 0.0, row.id)
@@ -111,9 +111,15 @@ def _drama(row: CounterfactualRow, rows: SourceRows, said: dict[str, PredictionR
         "",
     )
     null = said.get(null_id)
-    flipped = seen.predicted != original.predicted
-    damaged = null is not None and null.predicted != original.predicted
-    return _Drama(not flipped, damaged, (seen.p_truth or 0.0) - (original.p_truth or 0.0), row.id)
+    flipped = _differs(original, seen, label)
+    damaged = null is not None and _differs(original, null, label)
+    return _Drama(not flipped, damaged, (seen.worth(label) or 0.0) - (original.worth(label) or 0.0), row.id)
+
+
+def _differs(original: PredictionRow, other: PredictionRow, label: str) -> bool:
+    if original.overlaps is None:
+        return other.predicted != original.predicted
+    return original.holds(label) != other.holds(label)
 
 
 def _in_turn(groups: Iterable[list[str]], most: int) -> list[str]:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 
 from gateway.analysis.priority import Failure, Fault, evidence, review_order
-from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows
-from gateway.outcomes import cells_of
+from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows, cells_of
 from shared.schemas.results import JobResults
 
 LISTED = 200
@@ -55,10 +54,12 @@ class ReviewList:
             null_id = row.source if row.null_ordinal is None else nulls.get((row.method, row.null_ordinal), "")
             for model, answers in said.items():
                 original, null, seen = (answers.get(image) for image in (row.source, null_id, row.id))
-                label = rows.label(original, self._relation)
-                if null is not None and seen is not None and null.predicted == label != seen.predicted:
-                    faults += self._faults(model, row, label)
-                    loss = max(loss, _loss(null, seen))
+                if null is None or seen is None:
+                    continue
+                for label in rows.labels(original, self._relation):
+                    if null.holds(label) and not seen.holds(label):
+                        faults += self._faults(model, row, label)
+                        loss = max(loss, _loss(null, seen, label))
             if faults:
                 yield Failure(row.id, loss, tuple(faults))
 
@@ -67,6 +68,7 @@ class ReviewList:
         return [fault for fault in faults if fault in self._evidence]
 
 
-def _loss(null: PredictionRow, seen: PredictionRow) -> float:
-    """Of the truth's probability; 0 where it is not known."""
-    return 0.0 if null.p_truth is None or seen.p_truth is None else null.p_truth - seen.p_truth
+def _loss(null: PredictionRow, seen: PredictionRow, label: str) -> float:
+    """Of the truth's probability, or of a class's IoU; 0 where it is not known."""
+    before, after = null.worth(label), seen.worth(label)
+    return 0.0 if before is None or after is None else before - after

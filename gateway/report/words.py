@@ -9,8 +9,9 @@ from difflib import SequenceMatcher
 
 from markupsafe import Markup, escape
 
+from gateway.analysis.segmentation import lost
 from gateway.analysis.wording import limits, points
-from shared.schemas.jobs import ChangeView, PredictionView
+from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
 from shared.schemas.results import Cell, CellEffect, Interval, Rate
 
 _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
@@ -120,7 +121,30 @@ def spoken(sentence: str) -> Markup:
     )
 
 
+def overlap_of(view: PredictionView | None, name: str) -> str:
+    """A class's IoU in percent, or "–" where it is not known."""
+    found = view.segmentation.classes if view is not None and view.segmentation is not None else []
+    return percent(next((one.iou for one in found if one.name == name), None))
+
+
+def lost_classes(opinion: ModelOpinion) -> str:
+    """The classes that a segmenter found on the original and not on the counterfactual, with their IoU."""
+    before, after = (
+        {one.name: one.iou for one in view.segmentation.classes} if view and view.segmentation else {}
+        for view in (opinion.original, opinion.counterfactual)
+    )
+    return ", ".join(f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost(before, after))
+
+
+def shortened(name: str) -> str:
+    """A class's name for a narrow place."""
+    return name if len(name) <= 15 else f"{name[:14]}…"
+
+
 FILTERS = {
+    "overlap_of": overlap_of,
+    "lost_classes": lost_classes,
+    "shortened": shortened,
     "percent": percent,
     "of_valid": of_valid,
     "limit": limit,

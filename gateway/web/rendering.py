@@ -18,7 +18,8 @@ POLICY = (
 _jinja = environment(HERE / "templates")
 
 
-def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """The page of a template with these values."""
-    body = _jinja.get_template(template).render(picture="/images/{}".format, **values)
+def render(template: str, status: int = 200, job_id: str = "", **values: Any) -> HTMLResponse:
+    """The page of a template with these values; `job_id` is whose label maps it paints over images."""
+    overlay = f"/jobs/{job_id}/overlays/{{}}/{{}}".format
+    body = _jinja.get_template(template).render(picture="/images/{}".format, overlay=overlay, **values)
     return HTMLResponse(body, status, {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})

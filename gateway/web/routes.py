@@ -6,18 +6,22 @@ from collections.abc import Callable
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
-from gateway import counterfactuals, jobs
-from gateway.api.requests import Cursor, Gateway, JobId, Owner
+from gateway import counterfactuals, images, jobs
+from gateway.api.images import IMMUTABLE, ImageDigest
+from gateway.api.requests import Cursor, Gateway, JobId, Owner, stored
 from gateway.counterfactuals import Listing
 from gateway.database import reading
+from gateway.report.overlays import class_colours, painted_png
 from gateway.report.page import ASSETS
 from gateway.web.rendering import HERE, render
-from shared.problems import NotFound
+from shared.problems import InvalidInput, NotFound
 from shared.schemas.jobs import CounterfactualView
+from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, JobResults, ModelResults
+from shared.storage import image_key
 
 PAIRS_PER_PAGE = 24
 JOBS_PER_PAGE = 20
@@ -63,6 +67,7 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner, gallery: Annotated[Gall
     path = f"/jobs/{job}/view"
     return render(
         "job.html",
+        job_id=job,
         job=detail,
         results=page.metrics,
         pairs_shown=page.counterfactuals,
@@ -92,6 +97,7 @@ def show_pair(
         before, after = counterfactuals.neighbours(session, owner, job, gallery, counterfactual)
     return render(
         "pair.html",
+        job_id=job,
         job=job,
         view=view,
         before=gallery.address(f"/jobs/{job}/pairs/{before}") if before else None,
@@ -99,6 +105,21 @@ def show_pair(
         back=gallery.address(f"/jobs/{job}/view"),
         pair_link=None,
     )
+
+
+@router.get("/jobs/{job}/overlays/{image}/{label_map}", response_class=Response)
+def show_overlay(job: JobId, image: ImageDigest, label_map: ImageDigest, gateway: Gateway, owner: Owner) -> Response:
+    """A label map of a segmentation job painted over its image, in the colours of the job's classes."""
+    with reading(gateway.sessions) as session:
+        found = jobs.find(session, owner, job)
+        keys = [image_key(images.find(session, owner, digest).digest) for digest in (image, label_map)]
+        colours = class_colours(found.classes, found.spec)
+    try:
+        png = painted_png(stored(gateway, keys[0]), stored(gateway, keys[1]), colours)
+    except ValueError as error:
+        raise InvalidInput(f"this cannot be painted: {error}") from error
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": IMMUTABLE}
+    return Response(png, media_type="image/png", headers=headers)
 
 
 @router.get("/static/{name}", response_class=FileResponse)
@@ -114,7 +135,7 @@ def _facets(results: JobResults | None) -> dict[str, list[str]]:
     cells = [effect.cell for found in results.results for effect in found.cells] if results else []
     labelled = bool(results and results.results and results.results[0].relation == "labelled")
     return {
-        "classes": sorted({cell.label for cell in cells}) if labelled else [],
+        "classes": sorted({cell.label for cell in cells} - {ALL_CLASSES}) if labelled else [],
         "changes": sorted({f"{cell.factor}: {cell.value}" for cell in cells if cell.direction == "to"}),
     }
 
@@ -122,7 +143,7 @@ def _facets(results: JobResults | None) -> dict[str, list[str]]:
 def _cell_link(gallery: Gallery, path: str) -> Callable[[ModelResults, Cell], str]:
     def link(found: ModelResults, cell: Cell) -> str:
         fields = {"value": cell.value, "from": None} if cell.direction == "to" else {"value": None, "from": cell.value}
-        label = cell.label if found.relation == "labelled" else None
+        label = cell.label if found.relation == "labelled" and cell.label != ALL_CLASSES else None
         wanted = {"class": label, "factor": cell.factor, "model": found.model, "method": found.method, **fields}
         return gallery.address(path, **wanted, verdict="accepted") + "#gallery"
 

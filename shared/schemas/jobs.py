@@ -11,16 +11,16 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonVal
 
 from shared.characters import refuse_deceptive
 from shared.schemas.base import Contract
+from shared.schemas.masks import Label, MaskSpec
 from shared.schemas.results import JobResults, Sensitivity
 
 MAX_TASK_CHARACTERS = 500
-MAX_LABEL_CHARACTERS = 200
 MAX_CLASSES = 10_000
 
-Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARACTERS), AfterValidator(refuse_deceptive)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in 64 lower-case hexadecimal digits")]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 JobState = Literal["running", "done", "failed", "cancelled"]
+JobKind = Literal["classification", "segmentation"]
 
 
 def _one_line(value: Any) -> Any:
@@ -90,6 +90,10 @@ class JobSpec(Contract):
         dict[Label, Label],
         Field(max_length=MAX_CLASSES, description="from labels of the images to classes of the model"),
     ] = Field(default_factory=dict)
+    masks: Annotated[
+        MaskSpec | None,
+        Field(description="what the segmentation masks mean that come with the images; they are the ground truth"),
+    ] = None
     ground_truth: Annotated[
         Literal["auto", "none"],
         Field(
@@ -115,6 +119,10 @@ class JobSpec(Contract):
             repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
             if repeated:
                 raise ValueError(f"{field} names {', '.join(repeated)} more than once; name each once")
+        if self.masks is not None and self.classes is not None:
+            raise ValueError("classes: with `masks`, the classes are those of `masks`; leave `classes` out")
+        if self.masks is not None and self.ground_truth == "none":
+            raise ValueError("ground_truth is none, but `masks` are ground truth; leave one of the two out")
         return self
 
 
@@ -181,6 +189,7 @@ class JobView(Contract):
     state: JobState
     failure: Annotated[str, Field(description="why the job failed; empty otherwise")]
     task: str
+    kind: Annotated[JobKind, Field(description="what the models under test do")] = "classification"
     methods: list[MethodChoice]
     models: list[str]
     classes: list[str]
@@ -208,6 +217,7 @@ class JobPlan(Contract):
     """
 
     task: str
+    kind: JobKind = "classification"
     methods: list[MethodChoice]
     models: list[str]
     classes: list[str]
@@ -252,18 +262,43 @@ class ClassProbability(Contract):
     probability: float
 
 
+class ClassOverlap(Contract):
+    """How well a segmenter found a class of the reference: intersection over union, 0 to 1."""
+
+    name: str
+    iou: float
+
+
+class SegmentationView(Contract):
+    """What a segmenter says of every pixel. `map` is the digest of a grey PNG: places in the job's `classes`, 254 for
+    any other class. Overlaps are with the mask, or without masks with the map of the original; `mean_iou` is over the
+    classes that the reference holds, None where there is no reference.
+    """
+
+    map: str
+    mean_iou: float | None
+    classes: list[ClassOverlap]
+
+
 class PredictionView(Contract):
-    """What a model under test says of one image; `ground_truth_probability` is true even outside the top five."""
+    """What a model under test says of one image; `ground_truth_probability` is true even outside the top five.
+
+    Of a segmenter `predicted` is the class of most pixels, `probability` and `top` are shares of the image.
+    """
 
     predicted: str
     probability: float
     ground_truth_probability: float | None
     rank: Annotated[int | None, Field(description="place of the ground truth; 1 is first")]
     top: list[ClassProbability]
+    segmentation: SegmentationView | None = None
 
 
 class ModelOpinion(Contract):
-    """One model under test on original, null arm and counterfactual. `flipped`: it changed its mind about the class."""
+    """One model under test on original, null arm and counterfactual. `flipped`: it changed its mind about the class.
+
+    A segmenter has flipped where it does not find a class (IoU below 0.5) that it found on the original.
+    """
 
     model: str
     original: PredictionView | None
@@ -280,6 +315,12 @@ class SourceImageView(Contract):
     name: str
     ground_truth: str | None
     image: str
+    mask: Annotated[
+        str | None, Field(description="digest of the mask: places in the job's `classes`, 255 for void")
+    ] = None
+    mask_classes: Annotated[list[str], Field(description="the classes that the mask holds")] = Field(
+        default_factory=list
+    )
 
 
 class CounterfactualView(Contract):

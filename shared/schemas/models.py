@@ -15,7 +15,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from shared.characters import refuse_deceptive
 from shared.schemas.base import Contract
-from shared.schemas.jobs import MAX_CLASSES, Label
+from shared.schemas.jobs import MAX_CLASSES
+from shared.schemas.masks import Label
 
 DESCRIPTION_NAME = "contrafact.json"
 ONNX_NAME = "model.onnx"

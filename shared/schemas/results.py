@@ -11,6 +11,7 @@ from shared.schemas.base import Contract
 Direction = Literal["to", "from"]
 # labelled: against the ground truth. metamorphic: without one, so the prediction on the source image must not change.
 Relation = Literal["labelled", "metamorphic"]
+Metric = Literal["accuracy", "iou"]
 # weakness and improvement are findings; the other two are not.
 Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
 
@@ -39,7 +40,10 @@ class Interval(Contract):
 
 
 class Cell(Contract):
-    """Class × factor value × direction: the unit of a finding. `label` is a class of the model under test."""
+    """Class × factor value × direction: the unit of a finding. `label` is a class of the model under test.
+
+    Of segmenters also "all classes": the mean IoU of an image.
+    """
 
     label: str
     factor: str
@@ -155,6 +159,49 @@ class PaperMetrics(Contract):
     all_or_none: AllOrNone | None
 
 
+ConfusionMatrix = list[list[float]]
+
+
+class SegmentationScores(Contract):
+    """A segmenter on some images, their pixels pooled; void pixels are left out. Lists are in the order of `classes`.
+
+    `iou` and `mean_iou` (over classes that the reference or the prediction has), `accuracy` (share of pixels that are
+    right) and `class_accuracy` (by class of the reference; `mean_accuracy` is their mean) are in 0 … 1, None where
+    there is nothing to judge. `confusion` has a row for each class of the reference, normalised to 1, a column for each
+    class predicted, and one more for classes that the job does not have.
+    """
+
+    images: int
+    pixels: int
+    mean_iou: float | None
+    accuracy: float | None
+    mean_accuracy: float | None
+    iou: list[float | None]
+    class_accuracy: list[float | None]
+    class_pixels: list[int]
+    confusion: ConfusionMatrix
+
+
+class SegmentationMetrics(Contract):
+    """Originals, null arms and counterfactuals each count once. Without masks, the original's map is the reference.
+
+    `difference` is the counterfactuals' confusion less the null arms' (less the originals', under methods without null
+    arms). `delta_iou`: per source image the mean over its counterfactuals of image mIoU less the null arm's, sources
+    weighted equally, −1 … 1, with its interval (None below two sources). `lost`: counterfactuals on which a class is
+    not found (IoU below 0.5) that was found on the original; `lost_null` the same of null arms.
+    """
+
+    classes: list[str]
+    originals: SegmentationScores
+    nulls: SegmentationScores
+    counterfactuals: SegmentationScores
+    difference: ConfusionMatrix
+    delta_iou: float | None
+    interval: Interval | None
+    lost: Rate
+    lost_null: Rate
+
+
 class FailurePoints(Contract):
     """At which severity images first fail under one corruption, of those that are right on the unchanged image.
 
@@ -173,17 +220,21 @@ class ModelResults(Contract):
     """One model under test under one method. `cells` holds every cell, also those with too few images.
 
     `counterfactuals` are the accepted ones that the figures rest on; `left_out` those without a usable ground truth.
-    `failure_points` has a line for each corruption, and none under other methods.
+    `failure_points` has a line for each corruption, and none under other methods. `metric` was declared beforehand: of
+    a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in the image's mean IoU where
+    the cell is of all classes; it has `segmentation` in place of `metrics`.
     """
 
     model: str
     method: str
     relation: Relation
+    metric: Metric = "accuracy"
     sources: int
     counterfactuals: int
     left_out: int
     cells: list[CellEffect]
-    metrics: PaperMetrics
+    metrics: PaperMetrics | None = None
+    segmentation: SegmentationMetrics | None = None
     failure_points: list[FailurePoints] = Field(default_factory=list)
 
     @property

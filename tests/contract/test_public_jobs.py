@@ -185,7 +185,7 @@ def test_a_wrong_spec_is_refused_in_words(gateway: Gateway, spec: dict[str, Any]
 
 def test_a_wrong_form_is_refused_in_words(gateway: Gateway) -> None:
     post = gateway.client.post
-    refused(post("/jobs", files=images(1), data={"taks": TASK}), 422, "no part taks", "images, task, spec, manifest")
+    refused(post("/jobs", files=images(1), data={"taks": TASK}), 422, "no part taks", "images, masks, task, spec")
     refused(post("/jobs", files=images(1)), 422, "say what your model does")
     refused(post("/jobs", files=[("spec", ("s", b'{"task": "abc"}'))]), 422, "no images")
     refused(post("/jobs", files=images(1), data={"spec": "{"}), 400, "spec")

@@ -40,6 +40,8 @@ from shared.schemas.evaluation import (
     ModelUnderTestInfo,
     PredictReply,
     PredictRequest,
+    SegmentReply,
+    SegmentRequest,
     StructureReply,
     StructureRequest,
 )
@@ -48,6 +50,8 @@ from shared.schemas.service import ServiceInfo
 
 CAPTION = "A red car on a street. It is a sunny day."
 CLASSES = ["car", "bus", "boat"]
+ROAD_CLASSES = ["sky", "road", "car"]
+SEGMENTER = "brightness-segmenter"
 MODELS = ("street-classifier", "street-classifier-night-bus", "m1", "m2")  # two are defaults of profile `tiny`
 ANSWERS: dict[str, Any] = {
     "keywords": [{"phrase": "sunny", "factor": "weather", "value": "sunny"}],
@@ -79,6 +83,7 @@ class SmallServices:
             "/v1/edits": self._edits,
             "/v1/corruptions": self._corruptions,
             "/v1/predictions": self._predictions,
+            "/v1/segmentations": self._segmentations,
             "/v1/examinations": self._examinations,
             "/v1/embeddings": self._embeddings,
             "/v1/structure": self._structure,
@@ -121,6 +126,16 @@ class SmallServices:
                     licence="Apache-2.0",
                 )
                 for name in MODELS
+            ]
+            + [
+                ModelUnderTestInfo(
+                    name=SEGMENTER,
+                    task="segmentation",
+                    classes=ROAD_CLASSES,
+                    weights="none",
+                    revision="1",
+                    licence="Apache-2.0",
+                )
             ]
         )
 
@@ -188,6 +203,12 @@ class SmallServices:
             weights = np.frombuffer(hashlib.sha256(request.model.encode() + image.png).digest()[:3], np.uint8) + 1.0
             rows.append((weights / weights.sum()).tolist())
         return PredictReply(classes=CLASSES, probabilities=rows)
+
+    def _segmentations(self, request: SegmentRequest) -> SegmentReply:
+        """Thirds of brightness are the classes."""
+        self._called("segment")
+        maps = [np.minimum(decode(image.png).mean(axis=2) // 86, 2).astype(np.uint8) for image in request.images]
+        return SegmentReply(classes=ROAD_CLASSES, maps=[ImagePayload(png=encode(found)) for found in maps])
 
     def _examinations(self, request: ExamineRequest) -> ExamineReply:
         self._called("examine")

@@ -140,7 +140,7 @@ def _row(
         models=[
             ModelFigures(model=one.model, metrics=one.metrics, failure_points=one.failure_points)
             for one in results.results
-            if one.method == method
+            if one.method == method and one.metrics is not None
         ],
     )
 

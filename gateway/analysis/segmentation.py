@@ -1,0 +1,123 @@
+"""What segmenters get right, pixel by pixel: confusion counts, IoU, accuracy. Numpy only.
+
+A label map holds the place of a class for each pixel, `OTHER` for a class that the job does not have, and, in the
+reference alone, `VOID` for pixels that are not judged. Confusion counts have a row for each class of the reference and
+a column for each predicted one, the last for `OTHER`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.analysis.effects import Floats, Integers
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import ConfusionMatrix, SegmentationScores
+
+VOID = 255
+OTHER = 254
+FOUND = 0.5  # IoU from which a class counts as found
+Map = NDArray[np.uint8]
+
+
+def confusion(reference: Map, predicted: Map, classes: int) -> Integers:
+    """Pixels by class of the reference (row) and predicted class (column), classes × (classes + 1); void left out.
+
+    Raises ValueError where the maps are not of one size.
+    """
+    if reference.shape != predicted.shape:
+        raise ValueError(f"a map of {predicted.shape} cannot be held against one of {reference.shape}")
+    judged = reference != VOID
+    columns = np.minimum(predicted[judged].astype(np.int64), classes)  # OTHER is the last column
+    places = reference[judged].astype(np.int64) * (classes + 1) + columns
+    return np.bincount(places, minlength=classes * (classes + 1)).reshape(classes, classes + 1)
+
+
+def packed(counts: Integers) -> list[int]:
+    """Counts as row, column, pixels, again and again, without the zeros: a few numbers for each image."""
+    rows, columns = np.nonzero(counts)
+    return np.stack([rows, columns, counts[rows, columns]], axis=1).ravel().tolist()
+
+
+def unpacked(flat: Sequence[int], classes: int) -> Integers:
+    """The inverse of `packed`."""
+    counts = np.zeros((classes, classes + 1), np.int64)
+    rows, columns, pixels = np.asarray(flat, np.int64).reshape(-1, 3).T
+    counts[rows, columns] = pixels
+    return counts
+
+
+def overlaps(counts: Integers) -> Floats:
+    """IoU of each class, TP / (TP + FP + FN), in 0 … 1; NaN where neither reference nor prediction has it."""
+    hits = np.diagonal(counts).astype(float)
+    union = counts.sum(axis=1) + counts[:, :-1].sum(axis=0) - hits
+    return np.asarray(np.divide(hits, union, out=np.full(len(hits), np.nan), where=union > 0))
+
+
+def named_overlaps(counts: Integers, classes: Sequence[str]) -> dict[str, float]:
+    """IoU of the classes that the reference of one image holds, by name."""
+    held = counts.sum(axis=1) > 0
+    found = overlaps(counts)
+    return {name: float(found[place]) for place, name in enumerate(classes) if held[place]}
+
+
+def image_overlap(by_class: Mapping[str, float]) -> float | None:
+    """The mean IoU of one image, over the classes that its reference holds; None where it holds none."""
+    return sum(by_class.values()) / len(by_class) if by_class else None
+
+
+def with_mean(by_class: Mapping[str, float]) -> dict[str, float]:
+    """Overlaps by class, and under `ALL_CLASSES` their mean; empty where there are none."""
+    mean = image_overlap(by_class)
+    return {} if mean is None else {**by_class, ALL_CLASSES: mean}
+
+
+def lost(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    """The classes that were found before and are not any more."""
+    return [name for name, iou in before.items() if iou >= FOUND > after.get(name, 0.0)]
+
+
+def scores(counts: Integers, images: int) -> SegmentationScores:
+    """Figures of pixels pooled over `images` images.
+
+    mIoU is over the classes that reference or prediction have, mean accuracy over those that the reference has. The
+    matrix is normalised by rows; rows of classes without pixels are 0.
+    """
+    pixels = counts.sum(axis=1)
+    total = int(pixels.sum())
+    iou = overlaps(counts)
+    hits = np.diagonal(counts)
+    accuracy = np.divide(hits, pixels, out=np.full(len(hits), np.nan), where=pixels > 0)
+    return SegmentationScores(
+        images=images,
+        pixels=total,
+        mean_iou=_mean(iou),
+        accuracy=float(hits.sum() / total) if total else None,
+        mean_accuracy=_mean(accuracy),
+        iou=[_known(value) for value in iou],
+        class_accuracy=[_known(value) for value in accuracy],
+        class_pixels=pixels.tolist(),
+        confusion=normalised(counts).tolist(),
+    )
+
+
+def normalised(counts: Integers) -> Floats:
+    """Each row as shares of the pixels that the reference has of the class, 0 to 1."""
+    pixels = counts.sum(axis=1, keepdims=True)
+    return np.asarray(np.divide(counts, pixels, out=np.zeros(counts.shape), where=pixels > 0))
+
+
+def difference(after: SegmentationScores, before: SegmentationScores) -> ConfusionMatrix:
+    """Row-normalised confusion after − before, −1 … 1 (DILLEMA, arXiv 2502.04378, figure 6)."""
+    return (np.asarray(after.confusion) - np.asarray(before.confusion)).tolist()  # type: ignore[no-any-return]
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
