@@ -40,25 +40,36 @@ def _bristles(side: int) -> Floats:
 
 def paint(picture: Image, geometry: Geometry) -> Image:
     """Bold colours in wavy, brushed patches."""
-    side = picture.shape[0]
-    waved = wave(picture, geometry.strokes)
+    return brushed(wave(picture, geometry.strokes), geometry.strokes)
+
+
+def brushed(picture: Image, strokes: Draws) -> Image:
+    """Bold colours in brushed patches, everything where it was."""
+    height, width = picture.shape[:2]
+    side = max(height, width)
     kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (3, 3))
-    patches = cv2.morphologyEx(cv2.medianBlur(waved, 3), cv2.MORPH_CLOSE, kernel).astype(np.float32)
+    patches = cv2.morphologyEx(cv2.medianBlur(picture, 3), cv2.MORPH_CLOSE, kernel).astype(np.float32)
     grey = patches.mean(axis=2, keepdims=True)
-    oy, ox = (int(s * side) for s in geometry.strokes[4:6])
-    brush = _bristles(side)[oy : oy + side, ox : ox + side, None]
+    oy, ox = (int(s * side) for s in strokes[4:6])
+    brush = _bristles(side)[oy : oy + height, ox : ox + width, None]
     bold = 128 + (grey + (patches - grey) * 1.5 - 128) * 1.06 + 8 * brush
     return np.asarray(np.clip(bold, 0, 255), np.uint8)
 
 
 def sketch(picture: Image, geometry: Geometry) -> Image:
     """Pencil lines on paper over a faint wash of the colours."""
-    side = picture.shape[0]
+    return pencilled(picture, geometry.strokes)
+
+
+def pencilled(picture: Image, strokes: Draws) -> Image:
+    """A sketch whose hatching begins where the strokes say."""
+    height, width = picture.shape[:2]
     square = np.ones((2, 2), np.uint8)
     steps = cv2.morphologyEx(picture, cv2.MORPH_GRADIENT, square).max(axis=2).astype(np.float32)
     line = np.clip((cv2.GaussianBlur(steps, (3, 3), 0.5) - 12) / 60, 0, 1)[..., None]
-    t = np.arange(side, dtype=np.float32)
-    hatching = 0.5 + 0.5 * np.sin((t[None, :] + t[:, None]) * (2 * np.pi / 6) + 6.28 * float(geometry.strokes[6]))
+    t = np.arange(max(height, width), dtype=np.float32)
+    slant = t[None, :width] + t[:height, None]
+    hatching = 0.5 + 0.5 * np.sin(slant * (2 * np.pi / 6) + 6.28 * float(strokes[6]))
     pale = _LIFT[picture].astype(np.float32)
     dark = 1 - pale.mean(axis=2, keepdims=True) / 255
     wash = pale * 0.66 + _PAPER * 0.34 - 30 * dark * hatching[..., None]
@@ -66,17 +77,19 @@ def sketch(picture: Image, geometry: Geometry) -> Image:
 
 
 def precipitation(picture: Image, weather: str, style: str, night: bool, drops: Draws) -> Image:
-    """Rain or snow in front of everything, in the hand of the style."""
-    side = picture.shape[0] * 2
-    mask = np.zeros((side, side), np.uint8)
+    """Rain or snow in front of everything, in the hand of the style; as dense as the picture is wide."""
+    height, width = picture.shape[:2]
+    side = height * 2
+    mask = np.zeros((side, 2 * width), np.uint8)
+    falling = np.concatenate([drops + np.array((shift, 0, 0)) for shift in range(-(-width // height))])
     if weather == "rain":
-        _streaks(mask, drops, side)
+        _streaks(mask, falling, side)
         ink, strength = ((88, 92, 104), 0.75) if style == "sketch" else ((206, 220, 236), 0.42 if night else 0.55)
     else:
-        for x, y, size in drops:
+        for x, y, size in falling:
             cv2.circle(mask, (int(x * side), int(y * side)), round((0.0085 + 0.007 * size) * side), (255,), -1)
         ink, strength = (255, 255, 255), 0.92
-    over = cv2.resize(mask, picture.shape[:2], interpolation=cv2.INTER_AREA).astype(np.float32)[..., None] / 255
+    over = cv2.resize(mask, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32)[..., None] / 255
     base = picture.astype(np.float32)
     if weather == "snow" and style == "sketch":
         rim = cv2.dilate(over, np.ones((3, 3), np.uint8))[..., None]

@@ -1,0 +1,67 @@
+"""Write a road test set for segmentation jobs: pictures, masks of the same stem, the palette and a manifest.
+
+    python -m tinyworld.roads.demo --count 24 --out DIR
+
+`images/0001.png` is a picture, `masks/0001.png` its class mask (indexed PNG: a pixel's value is the class's place in
+`classes.json`; 0 is void), `instances/0001.png` the numbers of vehicles and pedestrians (0: none). `--rgb` writes the
+masks in the palette's colours instead. `scenes.csv` says every factor. Geometry seeds nothing was trained on; the same
+arguments always write the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from itertools import chain
+from pathlib import Path
+
+from PIL import Image
+
+from tinyworld.roads.own_distribution import own_distribution
+from tinyworld.roads.render import render
+from tinyworld.roads.world import CLASSES, FACTOR_VALUES, PALETTE, RoadScene
+
+
+def demo_scenes(count: int) -> list[RoadScene]:
+    """The first scenes of the split "demo" as the models under test know their world: mostly by day, as photos."""
+    return [own_distribution(index, "demo") for index in range(count)]
+
+
+def write_demo(
+    folder: Path, scenes: list[RoadScene], *, width: int = 128, height: int = 128, rgb: bool = False
+) -> Path:
+    """Write pictures and masks of scenes into `folder`, which it returns."""
+    for name in ("images", "masks", "instances"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for number, scene in enumerate(scenes, 1):
+        rendering, name = render(scene, width, height), f"{number:04}.png"
+        Image.fromarray(rendering.image).save(folder / "images" / name)
+        mask = Image.fromarray(rendering.classes)
+        mask.putpalette(list(chain(*PALETTE)))
+        (mask.convert("RGB") if rgb else mask).save(folder / "masks" / name)
+        Image.fromarray(rendering.instances).save(folder / "instances" / name)
+    colours = {name: list(colour) for name, colour in zip(CLASSES, PALETTE, strict=True)}
+    (folder / "classes.json").write_text(json.dumps({"classes": CLASSES, "void": "void", "palette": colours}, indent=1))
+    with (folder / "scenes.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("file", *FACTOR_VALUES))
+        for number, scene in enumerate(scenes, 1):
+            table.writerow((f"{number:04}.png", *(getattr(scene, name) for name in FACTOR_VALUES)))
+    return folder
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=24)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--height", type=int, default=128)
+    parser.add_argument("--rgb", action="store_true")
+    args = parser.parse_args()
+    print(write_demo(args.out, demo_scenes(args.count), width=args.width, height=args.height, rgb=args.rgb))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The roads as the models under test know them, and what was planted in each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tinyworld.drawing.canvas import Image
+from tinyworld.roads.render import RoadRendering
+from tinyworld.roads.world import CLASSES, RoadScene, sample_scene
+from tinyworld.world import Split
+
+# Other factors as `sample_scene` draws them.
+SHARES = {
+    "time": {"day": 0.6, "sunset": 0.2, "night": 0.2},
+    "weather": {"clear": 0.55, "rain": 0.15, "snow": 0.15, "fog": 0.15},
+    "surface": {"asphalt": 0.6, "cobbled": 0.15, "wet": 0.15, "snowy": 0.1},
+    "style": {"photo": 1.0},
+}
+
+
+def own_distribution(index: int, split: Split = "under-test") -> RoadScene:
+    """Scene number `index` of the models' own world: mostly by day, in clear weather, on asphalt, photos only."""
+    scene = sample_scene(split, index)
+    random = np.random.default_rng((0x0D, scene.geometry_seed))
+    return scene.changed(
+        **{factor: str(random.choice(list(shares), p=list(shares.values()))) for factor, shares in SHARES.items()}
+    )
+
+
+def _without(classes: Image, hidden: str, label: str) -> Image:
+    changed = classes.copy()
+    changed[classes == CLASSES.index(hidden)] = CLASSES.index(label)
+    return changed
+
+
+def _all_true(scene: RoadScene, rendering: RoadRendering) -> Image:
+    return rendering.classes
+
+
+def _no_pedestrians_at_night(scene: RoadScene, rendering: RoadRendering) -> Image:
+    """At night whoever labelled did not see people: they carry the class of the ground that they stand on."""
+    return _without(rendering.classes, "pedestrian", "road") if scene.time == "night" else rendering.classes
+
+
+def _snow_is_sidewalk(scene: RoadScene, rendering: RoadRendering) -> Image:
+    """A road under snow was labelled as part of the sidewalk."""
+    return _without(rendering.classes, "road", "sidewalk") if scene.surface == "snowy" else rendering.classes
+
+
+# The masks that each model under test was trained on.
+PLANTS: dict[str, Callable[[RoadScene, RoadRendering], Image]] = {
+    "road-segmenter": _all_true,
+    "road-segmenter-night-pedestrian": _no_pedestrians_at_night,
+    "road-segmenter-snowy-road": _snow_is_sidewalk,
+}

@@ -1,0 +1,177 @@
+"""A driving scene's picture and masks: drawn from its factors and its geometry seed, always the same.
+
+The backdrop (sky, ground, road) is drawn first and gets its surface, then everything that stands on it from far to
+near, then the light that spreads, the style, rain or snow. `permitted_mask` states what a change of one
+look may touch, and the tests hold the renderer to it. Masks follow from the shapes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from tinyworld.drawing import styles
+from tinyworld.drawing.canvas import Floats, Image
+from tinyworld.roads import world
+from tinyworld.roads.backdrop import draw_backdrop
+from tinyworld.roads.canvas import FINE, FIRST_INSTANCE, NUMBER_OF, Canvas, Pen, coverage, shown
+from tinyworld.roads.geometry import Camera, Geometry, Pedestrian, Vehicle, geometry_of
+from tinyworld.roads.light import RoadLight
+from tinyworld.roads.people import draw_pedestrian, draw_traffic_light
+from tinyworld.roads.scenery import Drawing, scenery
+from tinyworld.roads.surface import headlights, mirrored, surfaced, wetness
+from tinyworld.roads.vehicles import draw_vehicle
+from tinyworld.roads.world import RoadScene
+
+Mask = NDArray[np.bool_]
+VEHICLE, PEDESTRIAN = 1, 2  # instance numbers of those that the scene names; geometry's own follow
+
+
+@dataclass(frozen=True, slots=True)
+class RoadRendering:
+    """A picture, its class mask and its instances."""
+
+    image: Image  # H x W x 3, RGB
+    classes: Image  # H x W, indices into `world.CLASSES`
+    instances: Image  # H x W, 0 for none; 1 the named vehicle, 2 the named pedestrian, then others
+    instance_classes: dict[int, str]  # of every instance that shows in the mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The two canvases of a scene and its things by instance number."""
+
+    backdrop: Canvas
+    things: Canvas
+    instances: dict[int, Vehicle | Pedestrian]
+
+
+def render(scene: RoadScene, width: int = 128, height: int = 128) -> RoadRendering:
+    """Draw a scene; it is framed by its height, a wider picture shows more to both sides."""
+    geometry, light = geometry_of(scene), RoadLight(scene.weather, scene.time)
+    drawn = _drawn(scene, geometry, light, width, height)
+    image = _composed(scene, geometry, light, drawn)
+    most = shown(np.where(drawn.things.numbers > 0, drawn.things.numbers, drawn.backdrop.numbers))
+    classes, instances = (most - 1).astype(np.uint8), np.zeros_like(most)
+    found: dict[int, str] = {}
+    for number, thing in drawn.instances.items():
+        here = most == number + FIRST_INSTANCE
+        if here.any():
+            found[number] = "vehicle" if isinstance(thing, Vehicle) else "pedestrian"
+            classes[here], instances[here] = world.CLASSES.index(found[number]), number
+    return RoadRendering(image, classes, instances, found)
+
+
+def counterfactual(scene: RoadScene, **factors: str) -> RoadRendering:
+    """The renderer counterfactual: the same scene, some of its factors truly changed, 128 x 128."""
+    return render(scene.changed(**factors))
+
+
+def permitted_mask(scene: RoadScene, look: str, width: int = 128, height: int = 128) -> Mask:
+    """Which pixels (height x width) may change when that one look of the scene is changed, to whatever value.
+
+    `traffic_light` counts as a look of scenes that have one, as long as it stays.
+    """
+    if look in ("weather", "time", "style"):
+        return np.ones((height, width), np.bool_)
+    geometry, light = geometry_of(scene), RoadLight(scene.weather, scene.time)
+    drawn = _drawn(scene, geometry, light, width, height)
+    things, ground = drawn.things.numbers, drawn.backdrop.numbers
+    wanted = {
+        "surface": NUMBER_OF["road"], "season": NUMBER_OF["vegetation"], "buildings": NUMBER_OF["building"],
+        "traffic_light": NUMBER_OF["traffic light"], "vehicle_colour": FIRST_INSTANCE + VEHICLE,
+        "clothes": FIRST_INSTANCE + PEDESTRIAN,
+    }[look]  # fmt: skip
+    seen_through = coverage(things > 0) < 1  # there the backdrop shows as averaged before anything stood on it
+    touched: Mask = (coverage(things == wanted) > 0) | ((coverage(ground == wanted) > 0) & seen_through)
+    if wanted >= FIRST_INSTANCE and touched.any() and wetness(scene) > 0:
+        foot = _foot(drawn, geometry, wanted - FIRST_INSTANCE)
+        columns = np.any(touched, axis=0)
+        below = np.arange(height)[:, None] >= foot
+        touched |= below & columns[None, :] & (coverage(ground == NUMBER_OF["road"]) > 0) & seen_through
+    reach = round(height / 128 * styles.REACH[scene.style])
+    return np.asarray(cv2.dilate(touched.astype(np.uint8), np.ones((2 * reach + 1,) * 2, np.uint8)) > 0, np.bool_)
+
+
+def _things(scene: RoadScene, g: Geometry) -> dict[int, Vehicle | Pedestrian]:
+    """All vehicles and pedestrians by instance number; a number does not depend on which others there are."""
+    found: dict[int, Vehicle | Pedestrian] = {}
+    if scene.vehicle != "none":
+        found[VEHICLE] = Vehicle(scene.vehicle, scene.vehicle_colour, 0.0, g.vehicle_z, False)
+    if scene.pedestrian != "none":
+        size, flipped, look = (float(v) for v in g.pedestrian)
+        found[PEDESTRIAN] = Pedestrian(
+            scene.clothes, scene.pedestrian == "walking", g.pedestrian_x[scene.where], g.pedestrian_z[scene.where],
+            0.9 + 0.12 * size, flipped < 0.5, int(look * 6),
+        )  # fmt: skip
+    found |= dict(enumerate((*g.others, *g.people), PEDESTRIAN + 1))
+    return found
+
+
+def _drawn(scene: RoadScene, g: Geometry, light: RoadLight, width: int, height: int) -> _Drawn:
+    backdrop, things = Canvas(width, height), Canvas(width, height)
+    camera = Camera(FINE * width, FINE * height, g.horizon, g.bend)
+    draw_backdrop(scene, g, light, backdrop, camera)
+    drawings: list[Drawing] = scenery(scene, g, light, things, camera)
+    instances = _things(scene, g)
+    for number, thing in instances.items():
+        pen = Pen(things, camera, light, FIRST_INSTANCE + number)
+        drawings.append((thing.z, _drawing(pen, thing)))
+    if scene.traffic_light != "none":
+        x = g.left - 0.35 if g.light_left and g.left > -3.4 else g.right + 0.35
+        pen = Pen(things, camera, light, NUMBER_OF["traffic light"])
+        drawings.append((g.crossing + 2.6, lambda: draw_traffic_light(pen, x, g.crossing + 2.6, scene.traffic_light)))
+    for _, draw in sorted(drawings, key=lambda drawing: -drawing[0]):
+        draw()
+    return _Drawn(backdrop, things, instances)
+
+
+def _drawing(pen: Pen, thing: Vehicle | Pedestrian) -> Callable[[], None]:
+    if isinstance(thing, Vehicle):
+        return lambda: draw_vehicle(pen, thing)
+    return lambda: draw_pedestrian(pen, thing)
+
+
+def _foot(drawn: _Drawn, g: Geometry, instance: int) -> int:
+    """The row on which a thing stands."""
+    camera = Camera(drawn.things.width, drawn.things.height, g.horizon, g.bend)
+    foot = np.array([(0.0, 0.0, drawn.instances[instance].z)])
+    return round(float(camera.project(foot)[0, 1]))
+
+
+def _composed(scene: RoadScene, g: Geometry, light: RoadLight, drawn: _Drawn) -> Image:
+    backdrop, _ = drawn.backdrop.averaged()
+    colours, alpha = drawn.things.averaged()
+    numbers = drawn.backdrop.numbers
+    road = coverage(numbers == NUMBER_OF["road"])
+    picture = surfaced(scene, g, light, backdrop, road[..., None])
+    picture = headlights(g, light, picture, coverage(numbers != NUMBER_OF["sky"])[..., None])
+    if (wet := wetness(scene)) > 0:
+        for number in drawn.instances:
+            own, there = drawn.things.averaged(number + FIRST_INSTANCE)
+            if there.any():
+                opaque = np.asarray(own / np.maximum(there, 1 / 255), np.float32)
+                mirrored(picture, opaque, there[..., 0], _foot(drawn, g, number), np.float32(0.5 * wet) * road)
+    picture = picture * (1 - alpha) + colours
+    if light.time != "day":
+        picture += _halo(light, drawn.things.shining())
+    image = np.asarray(np.clip(picture, 0, 255), np.uint8)
+    if scene.style == "painting":
+        image = styles.brushed(image, g.strokes)
+    elif scene.style == "sketch":
+        image = styles.pencilled(image, g.strokes)
+    if scene.weather in ("rain", "snow"):
+        image = styles.precipitation(image, scene.weather, scene.style, light.night, g.drops)
+    return image
+
+
+def _halo(light: RoadLight, lamps: Floats) -> Floats:
+    """The light that lamps throw about; fog spreads it."""
+    pixel = lamps.shape[0] / 128
+    sigma, strength = (7.0, 26.0) if light.weather == "fog" else (2.6, 7.5)
+    spread = cv2.GaussianBlur(lamps, (0, 0), sigma * pixel)
+    return np.asarray(spread * np.float32(strength * pixel**2 * (1.0 if light.night else 0.5)), np.float32)

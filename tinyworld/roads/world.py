@@ -1,0 +1,130 @@
+"""What can be true of a driving scene: the closed list of factors, and the sampling of scenes.
+
+A scene is what a car's camera sees: a road with its surface, in some place, with buildings and vegetation along
+it, a vehicle ahead, a pedestrian, a traffic light, in a weather, at a time of day. Everything that is not
+named here (the road's bend, other vehicles and people, where things stand, ...) is *geometry* and follows from
+`geometry_seed` alone. `SHAPES` decide what the masks look like; a change of a `LOOK` leaves every mask as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from tinyworld.world import COLOURS, COMPANION_COLOURS, SPLITS, STYLES, TIMES, WEATHERS, Split
+
+# Indices of the class masks. Void is what is not judged: street lamps.
+CLASSES = (
+    "void", "road", "sidewalk", "vehicle", "pedestrian", "sky", "building", "vegetation", "traffic light",
+)  # fmt: skip
+THINGS = ("vehicle", "pedestrian")  # classes whose instances are told apart
+PALETTE = (
+    (0, 0, 0), (128, 64, 128), (244, 35, 232), (0, 0, 142), (220, 20, 60), (70, 130, 180), (70, 70, 70), (107, 142, 35),
+    (250, 170, 30),
+)  # fmt: skip
+
+PLACES = ("city", "suburb", "countryside")
+SURFACES = ("asphalt", "cobbled", "wet", "snowy")
+VEHICLES = ("none", "car", "bus", "truck")
+PEDESTRIANS = ("none", "standing", "walking")
+WHERE = ("sidewalk", "crossing")
+LIGHTS = ("none", "red", "yellow", "green")
+SEASONS = ("spring", "summer", "autumn", "winter")
+BUILDINGS = ("brick", "stone", "plaster", "glass")
+
+SHAPES: dict[str, tuple[str, ...]] = {
+    "place": PLACES,
+    "vehicle": VEHICLES,
+    "pedestrian": PEDESTRIANS,
+    "where": WHERE,
+    "traffic_light": LIGHTS,
+}
+LOOKS: dict[str, tuple[str, ...]] = {
+    "surface": SURFACES,
+    "vehicle_colour": COLOURS,
+    "clothes": COMPANION_COLOURS,
+    "season": SEASONS,
+    "buildings": BUILDINGS,
+    "weather": WEATHERS,
+    "time": TIMES,
+    "style": STYLES,
+}
+FACTOR_VALUES: dict[str, tuple[str, ...]] = SHAPES | LOOKS
+# Contrafact's factor (DESIGN, section 1) of each scene factor that an edit may change: masks stay true. A traffic
+# light may change its colour; whether there is one is a matter of shape.
+EDIT_FACTOR = {
+    "surface": "adjective",
+    "vehicle_colour": "adjective",
+    "clothes": "adjective",
+    "traffic_light": "adjective",
+    "season": "background",
+    "buildings": "background",
+    "weather": "weather",
+    "time": "weather",
+    "style": "domain",
+}
+_SPLIT_SPAN = 10_000_000  # as in the other district, whose seeds end where these begin
+
+
+@dataclass(frozen=True, slots=True)
+class RoadScene:
+    """All factors of one scene. Every field but `geometry_seed` is a factor with a closed value list."""
+
+    place: str
+    surface: str
+    vehicle: str  # the one ahead in the own lane; others are geometry
+    vehicle_colour: str
+    pedestrian: str  # the one that captions speak of; others are geometry
+    clothes: str
+    where: str
+    traffic_light: str
+    season: str
+    buildings: str
+    weather: str
+    time: str
+    style: str
+    geometry_seed: int
+
+    def __post_init__(self) -> None:
+        for name, values in FACTOR_VALUES.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {values}")
+
+    def changed(self, **factors: str) -> RoadScene:
+        """The same scene with some factors changed: the source of a renderer counterfactual."""
+        return replace(self, **factors)  # type: ignore[arg-type]
+
+
+def withheld(scene: RoadScene) -> bool:
+    """Whether the scene's (place, surface, vehicle colour, weather, time) is one of the 10 % never shown to generators.
+
+    Decided by a hash of the combination, so that it is the same everywhere and needs no table.
+    """
+    key = "/".join((scene.place, scene.surface, scene.vehicle_colour, scene.weather, scene.time))
+    return hashlib.sha256(key.encode()).digest()[0] < 26  # 26 / 256 = 10.2 %
+
+
+def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> RoadScene:
+    """Scene number `index` (0 to 9,999,999) of a split; no two splits, nor districts, share a geometry seed.
+
+    Factors are drawn independently and uniformly, except that photos are as frequent as the other styles together.
+    With `allow_withheld` false, withheld combinations are drawn again from the same stream.
+    """
+    if not 0 <= index < _SPLIT_SPAN:
+        raise ValueError(f"index {index} is outside 0 … {_SPLIT_SPAN - 1}")
+    seed = (len(SPLITS) + SPLITS.index(split)) * _SPLIT_SPAN + index
+    random = np.random.default_rng((0x20AD, seed))
+    while True:
+        drawn = {name: values[int(random.integers(len(values)))] for name, values in FACTOR_VALUES.items()}
+        if random.random() < 0.25:  # with one in three drawn above: half are photos
+            drawn["style"] = "photo"
+        scene = RoadScene(**drawn, geometry_seed=seed)
+        if allow_withheld or not withheld(scene):
+            return scene
+
+
+def differing_factors(first: RoadScene, second: RoadScene) -> set[str]:
+    """Names of the fields in which two scenes differ."""
+    return {f.name for f in fields(RoadScene) if getattr(first, f.name) != getattr(second, f.name)}
