@@ -53,8 +53,8 @@ def _resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     height, width = pixels.shape[:2]
     if (width, height) == size:
         return np.ascontiguousarray(pixels)
-    if pixels.ndim == 2:  # masks and edges stay black and white
-        interpolation = cv2.INTER_NEAREST
+    if pixels.ndim == 2:  # masks and edges stay black and white; INTER_NEAREST would shift them
+        interpolation = cv2.INTER_NEAREST_EXACT
     else:
         interpolation = cv2.INTER_AREA if size[0] * size[1] < width * height else cv2.INTER_CUBIC
     return np.asarray(cv2.resize(np.ascontiguousarray(pixels), size, interpolation=interpolation), dtype=np.uint8)
