@@ -1,0 +1,204 @@
+"""Masks: whatever a class is written as is read back pixel by pixel, and everything else is refused by name."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import ValidationError
+
+from gateway.analysis.segmentation import VOID
+from gateway.intake import IntakeLimits, NamedFile, SentMasks, take_in
+from gateway.masks import mask_reader, match_masks
+from shared.images import decode, encode
+from shared.problems import InvalidInput, Problem
+from shared.schemas.masks import MaskSpec
+from shared.storage import DirectoryStore, image_key
+
+LIMITS = IntakeLimits(image_bytes=100_000, image_pixels=10_000, images=20, archive_bytes=1_000_000)
+BY_INDEX = MaskSpec.model_validate(
+    {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 3, "thing": True}], "void": [7]}
+)
+BY_COLOUR = MaskSpec.model_validate(
+    {"classes": [{"name": "road", "colour": "#804080"}, {"name": "car", "colour": "#00008E"}], "void": ["#000000"]}
+)
+COLOURS = np.array([[0x80, 0x40, 0x80], [0x00, 0x00, 0x8E], [0, 0, 0]], np.uint8)
+PLACES = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32)).map(
+    lambda drawn: np.random.default_rng(drawn[2]).integers(0, 3, drawn[:2])
+)
+
+
+def png(image: Image.Image, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", **options)
+    return buffer.getvalue()
+
+
+def archive(files: dict[str, bytes]) -> NamedFile:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as target:
+        for name, data in files.items():
+            target.writestr(name, data)
+    return NamedFile("set.zip", packed)
+
+
+def expected(drawn: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return np.array([0, 1, VOID], np.uint8)[drawn]
+
+
+@given(drawn=PLACES, bits=st.sampled_from([4, 8]))
+def test_palette_indices_are_the_classes(drawn: NDArray[np.int64], bits: int) -> None:
+    image = Image.fromarray(np.array([0, 3, 7], np.uint8)[drawn]).convert("P")
+    image.putpalette([255 - value // 3 for value in range(48)])  # colours that mean nothing
+    assert (mask_reader(BY_INDEX, {}).read(png(image, bits=bits), 100) == expected(drawn)).all()
+
+
+@given(drawn=PLACES)
+def test_grey_values_are_the_classes(drawn: NDArray[np.int64]) -> None:
+    data = encode(np.array([0, 3, 7], np.uint8)[drawn])
+    assert (mask_reader(BY_INDEX, {}).read(data, 100) == expected(drawn)).all()
+
+
+@given(drawn=PLACES)
+def test_greys_of_one_bit_are_0_and_1(drawn: NDArray[np.int64]) -> None:
+    spec = MaskSpec.model_validate({"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]})
+    two = np.minimum(drawn, 1)
+    data = png(Image.fromarray(two.astype(bool)))
+    assert (mask_reader(spec, {}).read(data, 100) == two).all()
+
+
+@given(drawn=PLACES, paletted=st.booleans())
+def test_colours_are_the_classes_in_rgb_and_in_palettes(drawn: NDArray[np.int64], paletted: bool) -> None:
+    image = Image.fromarray(COLOURS[drawn])
+    if paletted:
+        image = Image.fromarray(drawn.astype(np.uint8)).convert("P")
+        image.putpalette(COLOURS.ravel().tolist())
+    assert (mask_reader(BY_COLOUR, {}).read(png(image), 100) == expected(drawn)).all()
+
+
+def test_classes_of_one_name_are_one_class() -> None:
+    reader = mask_reader(BY_INDEX, {"car": "vehicle", "road": "vehicle"})
+    assert reader.classes == ("vehicle",)
+    assert (reader.read(encode(np.array([[0, 3, 7]], np.uint8)), 100) == [[0, 0, VOID]]).all()
+
+
+@pytest.mark.parametrize(
+    ("spec", "image", "sentence"),
+    [
+        (BY_INDEX, np.array([[0, 3, 9]], np.uint8), r"1 of its pixels are of no class, the first \(x 2, y 0\) has the"),
+        (BY_INDEX, COLOURS[[[0, 1]]], "in colour, but `masks` names indices"),
+        (BY_COLOUR, COLOURS[[[0, 1]]] + np.uint8(1), "has the colour #814181; add it to `masks.classes`"),
+        (BY_INDEX, np.zeros((101, 100), np.uint8), "more than 10000"),
+    ],
+)
+def test_what_is_no_class_is_named(spec: MaskSpec, image: NDArray[np.uint8], sentence: str) -> None:
+    with pytest.raises(Problem, match=sentence):
+        mask_reader(spec, {}).read(encode(image), 10_000)
+
+
+def test_lossy_16_bit_and_transparent_masks_are_refused() -> None:
+    grey = Image.fromarray(np.zeros((4, 4), np.uint8))
+    buffer = io.BytesIO()
+    grey.save(buffer, "JPEG")
+    deep = png(Image.fromarray(np.full((4, 4), 700, np.uint16)))
+    for data, sentence in ((buffer.getvalue(), "must be a PNG"), (deep, "more than 8 bits")):
+        with pytest.raises(InvalidInput, match=sentence):
+            mask_reader(BY_INDEX, {}).read(data, 100)
+    clear = Image.new("LA", (4, 4), (0, 128))
+    with pytest.raises(InvalidInput, match=r"transparent|colour"):
+        mask_reader(BY_INDEX, {}).read(png(clear), 100)
+
+
+@given(data=st.binary(max_size=300) | st.binary(max_size=60).map(lambda tail: b"\x89PNG\r\n\x1a\n" + tail))
+@settings(max_examples=50)
+def test_nonsense_is_a_problem_never_a_crash(data: bytes) -> None:
+    for spec in (BY_INDEX, BY_COLOUR):
+        with pytest.raises(Problem):
+            mask_reader(spec, {}).read(data, 100)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"classes": [{"name": "road"}]}, "needs either an index or a colour"),
+        ({"classes": [{"name": "road", "index": 1, "colour": "#000000"}]}, "needs either"),
+        ({"classes": [{"name": "a", "index": 1}, {"name": "b", "colour": "#000000"}]}, "not some by each"),
+        ({"classes": [{"name": "a", "index": 1}, {"name": "b", "index": 1}]}, "value '1' is there more than once"),
+        ({"classes": [{"name": "a", "index": 1}], "void": [1]}, "more than once"),
+        ({"classes": [{"name": "a", "index": 1}], "void": ["#000000"]}, "not some by each"),
+        ({"classes": [{"name": "all classes", "index": 1}]}, "no class may be named"),
+    ],
+)
+def test_a_spec_that_contradicts_itself_is_refused(said: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        MaskSpec.model_validate(said)
+
+
+def test_images_find_their_masks_by_stem_or_by_name() -> None:
+    images, masks = (
+        ["set/images/a.jpg", "set/images/b/c.png", "set/images/d.png"],
+        ["set/masks/b/c.png", "set/masks/a.png"],
+    )
+    assert match_masks(images, masks, None) == ["set/masks/a.png", "set/masks/b/c.png", None]
+    named = ["masks/b/c.png", "set/masks/a.png", None]
+    assert match_masks(images, masks, named) == ["set/masks/b/c.png", "set/masks/a.png", None]
+    with pytest.raises(InvalidInput, match=r"no image belongs to the masks 'masks/x\.png'"):
+        match_masks(["images/a.png"], ["masks/x.png"], None)
+    with pytest.raises(InvalidInput, match=r"names masks that were not sent: 'masks/y\.png'"):
+        match_masks(["images/a.png"], ["masks/x.png"], ["masks/y.png"])
+    with pytest.raises(InvalidInput, match="would belong to several images"):
+        match_masks(["images/a.png", "images/a.jpg"], ["masks/a.png"], None)
+
+
+def test_one_bad_mask_fails_its_image_and_no_other(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    picture = encode(np.zeros((4, 6, 3), np.uint8))
+    good = encode(np.array([[0, 3] * 3] * 4, np.uint8))
+    files = {f"images/{name}.png": picture for name in "abcdef"}
+    files |= {
+        "masks/a.png": good,
+        "masks/b.png": encode(np.zeros((6, 4), np.uint8)),
+        "masks/c.png": encode(np.full((4, 6), 9, np.uint8)),
+        "masks/d.png": b"nothing",
+        "masks/e.png": encode(np.full((4, 6), 7, np.uint8)),
+    }
+    reader = mask_reader(BY_INDEX, {})
+    taken = take_in([archive(files)], None, (), store, LIMITS, SentMasks(reader))
+    assert [bool(source.image) for source in taken] == [True, False, False, False, False, True]
+    sentences = ("has 4×6 pixels, the image 6×4", "of no class", "must be a PNG", "all of its pixels are void")
+    for source, sentence in zip(taken[1:5], sentences, strict=True):
+        assert sentence in source.failure
+    kept = taken[0].mask
+    assert kept is not None
+    assert kept.classes == ("road", "car")
+    assert (decode(store.get(image_key(kept.digest)), "L") == [[0, 1] * 3] * 4).all()
+    assert taken[5].mask is None
+
+
+def test_masks_come_as_parts_and_by_the_manifest(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    picture, mask = encode(np.zeros((4, 4, 3), np.uint8)), encode(np.zeros((4, 4), np.uint8))
+    images = [NamedFile(name, io.BytesIO(picture)) for name in ("a.png", "b.png")]
+    sent = SentMasks(mask_reader(BY_INDEX, {}), [NamedFile("b.png", io.BytesIO(mask))])
+    assert [source.mask is not None for source in take_in(images, None, (), store, LIMITS, sent)] == [False, True]
+    rows = b"file,mask\na.png,b.png\nb.png,\n"
+    assert [source.mask is not None for source in take_in(images, rows, (), store, LIMITS, sent)] == [True, False]
+    with pytest.raises(InvalidInput, match="ground truth of this job are masks"):
+        take_in(images, b"file,label,mask\na.png,car,b.png\nb.png,,\n", (), store, LIMITS, sent)
+    with pytest.raises(InvalidInput, match="none was sent"):
+        take_in(images, None, (), store, LIMITS, SentMasks(sent.reader))
+
+
+def test_an_archive_of_masks_without_a_spec_is_no_archive_of_classes(tmp_path: Path) -> None:
+    picture = encode(np.zeros((4, 4, 3), np.uint8))
+    with pytest.raises(InvalidInput, match="does not say what the masks mean"):
+        take_in(
+            [archive({"images/a.png": picture, "masks/a.png": picture})], None, (), DirectoryStore(tmp_path), LIMITS
+        )

@@ -1,0 +1,93 @@
+"""Figures of segmenters against scikit-learn's, which counts in its own way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.metrics import confusion_matrix, jaccard_score, recall_score
+
+from gateway.analysis.segmentation import (
+    OTHER,
+    VOID,
+    confusion,
+    image_overlap,
+    lost,
+    named_overlaps,
+    normalised,
+    overlaps,
+    packed,
+    scores,
+    unpacked,
+)
+
+CLASSES = 4
+Maps = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+@st.composite
+def maps(draw: st.DrawFn) -> Maps:
+    size = (draw(st.integers(1, 12)), draw(st.integers(1, 12)))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    known = draw(st.integers(1, CLASSES))
+    truth = random.choice(np.array([*range(known), VOID], np.uint8), size)
+    return truth, random.choice(np.array([*range(CLASSES), OTHER], np.uint8), size)
+
+
+def judged(drawn: Maps) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    truth, predicted = (image.ravel().astype(int) for image in drawn)
+    return truth[truth != VOID], np.minimum(predicted[truth != VOID], CLASSES)
+
+
+@given(drawn=maps())
+def test_counts_are_those_of_scikit_learn_without_void(drawn: Maps) -> None:
+    counts = confusion(*drawn, CLASSES)
+    truth, predicted = judged(drawn)
+    if len(truth):
+        theirs = confusion_matrix(truth, predicted, labels=range(CLASSES + 1))
+        assert (counts == theirs[:CLASSES]).all()
+    assert (unpacked(packed(counts), CLASSES) == counts).all()
+    assert len(packed(counts)) == 3 * np.count_nonzero(counts)
+
+
+@given(drawn=maps())
+def test_overlaps_and_accuracies_are_those_of_scikit_learn(drawn: Maps) -> None:
+    truth, predicted = judged(drawn)
+    if not len(truth):
+        return
+    counts = confusion(*drawn, CLASSES)
+    labels = list(range(CLASSES))
+    there = [label for label in labels if label in truth or label in predicted]
+    iou = jaccard_score(truth, predicted, labels=labels, average=None, zero_division=0)
+    assert np.allclose(overlaps(counts)[there], iou[there])
+    assert np.isnan(np.delete(overlaps(counts), there)).all()
+    found = scores(counts, 1)
+    assert found.mean_iou == pytest.approx(iou[there].mean() if there else None)
+    assert found.accuracy == pytest.approx((truth == predicted).mean())
+    held = sorted(set(truth.tolist()))
+    recalls = recall_score(truth, predicted, labels=held, average=None, zero_division=0)
+    assert [found.class_accuracy[label] for label in held] == pytest.approx(recalls.tolist())
+    assert found.mean_accuracy == pytest.approx(recalls.mean())
+    theirs = confusion_matrix(truth, predicted, labels=range(CLASSES + 1), normalize="true")
+    assert np.allclose(normalised(counts), theirs[:CLASSES])
+    by_class = named_overlaps(counts, ["a", "b", "c", "d"])
+    assert list(by_class) == ["abcd"[label] for label in held]
+    assert image_overlap(by_class) == pytest.approx(iou[held].mean())
+
+
+@given(first=maps(), second=maps())
+def test_pooled_counts_are_those_of_the_pixels_together(first: Maps, second: Maps) -> None:
+    together = [np.concatenate([one.ravel(), other.ravel()])[None] for one, other in zip(first, second, strict=True)]
+    assert (confusion(*first, CLASSES) + confusion(*second, CLASSES) == confusion(*together, CLASSES)).all()
+
+
+def test_a_map_of_another_size_is_no_map_of_the_image() -> None:
+    with pytest.raises(ValueError, match="cannot be held against"):
+        confusion(np.zeros((2, 3), np.uint8), np.zeros((3, 2), np.uint8), 2)
+
+
+def test_lost_is_what_was_found_and_is_not_any_more() -> None:
+    assert lost({"car": 0.5, "road": 0.4, "sky": 0.9}, {"car": 0.49, "road": 0.0, "sky": 0.5}) == ["car"]
+    assert lost({"car": 0.5}, {}) == ["car"]
