@@ -12,8 +12,8 @@ from torch import nn
 from benchmarks.cost_meter import Meter, Spent
 from benchmarks.cost_reference import LanceLoop, PaperLance, dillema_one_by_one
 from diffusion_service.attention import install
+from diffusion_service.control_images import Source as EditorSource
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
-from diffusion_service.editors.controlnet import Source as EditorSource
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
 from diffusion_service.segmentation import Segmenter
@@ -26,7 +26,7 @@ from gateway.methods.lance import LanceParameters
 from gateway.methods.sweep import Attempt, best
 from shared.images import Pixels
 from shared.profiles import Profile
-from shared.schemas.diffusion import PromptEdit, Rendering
+from shared.schemas.diffusion import PromptEdit, Rendering, chosen_controls
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_seed
 from tinyworld.trials import TASK, Evaluator, payload, proposals, source_picture
@@ -172,7 +172,7 @@ def arms_of(profile: Profile, device: str, *, judged: bool, paper: PaperLance = 
 
 def _loaded(profile: Profile, device: str) -> StableDiffusion:
     diffusion = profile.diffusion
-    weights = load(diffusion.base, diffusion.controlnets["canny"], device=device, scheduler=diffusion.scheduler)
+    weights = load(diffusion.base, diffusion.controlnets, device=device, scheduler=diffusion.scheduler)
     install(weights.unet)
     return weights
 
@@ -180,7 +180,7 @@ def _loaded(profile: Profile, device: str) -> StableDiffusion:
 def _meter(weights: StableDiffusion, segmenter: Segmenter | None) -> Meter:
     networks: dict[str, nn.Module] = {
         "unet": weights.unet,
-        "controlnet": weights.controlnet,
+        "controlnet": weights.controlnets["canny"],
         "encoder": weights.vae.encoder,
         "decoder": weights.vae.decoder,
         **{f"text encoder {n}": network for n, network in enumerate(weights.prompts.networks)},
@@ -237,7 +237,7 @@ def _dillema(weights: StableDiffusion, segmenter: Segmenter | None, profile: Pro
             )
             for number, edit in enumerate(source.edits)
         ]
-        return BatchKey(*size, p.steps, p.guidance, p.control_scale), renderings
+        return BatchKey(*size, p.steps, p.guidance, chosen_controls(p.control, p.control_scale, p.controls)), renderings
 
     def one_by_one(source: Source) -> list[list[Pixels]]:
         key, renderings = asked(source)

@@ -119,7 +119,7 @@ class LanceLoop:
         )
 
     def _predict(self, latents: Tensor, step: int, states: Tensor, injection: Injection | None = None) -> Tensor:
-        return self._weights.predict(latents, self._steps.times[step], states, None, None, injection)
+        return self._weights.predict(latents, self._steps.times[step], states, None, (), injection)
 
     def _guided(self, unconditional: Tensor, conditional: Tensor) -> Tensor:
         return unconditional + self._how.guidance * (conditional - unconditional)

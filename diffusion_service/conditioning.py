@@ -1,7 +1,8 @@
-"""Control images: which edges of the source hold the new image to the source's structure.
+"""Control images: what of the source holds the new image to the source's structure.
 
 Images are uint8 arrays of height × width × 3 (RGB), masks and edge images uint8 of height × width with values
-0 and 255. Everything is computed at the size of the image that is given; nothing here knows models or HTTP.
+0 and 255, soft edges with all between. Everything is computed at the size of the given image; nothing here knows
+models or HTTP.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ cv2.setNumThreads(1)
 LOOSE_EXTENT = 0.09  # structure: a connected edge that spans less than this share of the image's short side is loose
 SPECK_EXTENT = 0.05  # structure: the same for edges of what must stay
 SMOOTHING = 5  # structure: window of the median filter, in pixels of a 128-pixel short side
+SOFT_SCALES = (0.002, 0.004, 0.008)  # soft edges: widths of the Gaussians, in shares of the short side
+SOFT_BRIGHTEST = 99.0  # soft edges: percentile of the edges' strength that is drawn white
 OBJECT_MARGIN = 0.025  # object: edges up to this share of the short side outside the mask belong to the object
 
 
@@ -35,21 +38,41 @@ def structure(image: Pixels, keep: Pixels | None = None) -> Pixels:
     (flakes, dots) stay away.
     """
     short = min(image.shape[:2])
-    window = max(3, round(SMOOTHING * short / 128) | 1)
-    edges = _drop_loose(canny(_median(image, window)), LOOSE_EXTENT * short)
+    edges = _drop_loose(canny(smoothed(image)), LOOSE_EXTENT * short)
     if keep is None:
         return edges
     return np.maximum(edges, object_region(_drop_loose(canny(image), SPECK_EXTENT * short), keep))
 
 
-def object_region(edges: Pixels, keep: Pixels) -> Pixels:
-    """The edges that lie inside the `keep` mask or within a few pixels of its outline."""
-    margin = max(1, round(OBJECT_MARGIN * min(edges.shape)))
+def object_region(control: Pixels, keep: Pixels) -> Pixels:
+    """The part of a control image (of one channel or three) inside the `keep` mask or a few pixels from its outline."""
+    margin = max(1, round(OBJECT_MARGIN * min(keep.shape)))
     kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * margin + 1, 2 * margin + 1))
-    return np.where(cv2.dilate(keep, kernel) > 127, edges, 0).astype(np.uint8)
+    near = cv2.dilate(keep, kernel) > 127
+    return np.asarray(np.where(near if control.ndim == 2 else near[..., None], control, 0), np.uint8)
 
 
-def _median(image: Pixels, window: int) -> Pixels:
+def soft_edges(image: Pixels) -> Pixels:
+    """How strong edges are, 0 … 255: the gradient's length, the largest over the colours, averaged over three scales.
+
+    A filter in place of HED (arXiv 1504.06375), whose public weights are pickled: like HED's, its lines are broad and
+    graded, and unlike HED's they know nothing of objects, so that texture is drawn as well.
+    """
+    short = min(image.shape[:2])
+    strength = np.zeros(image.shape[:2], np.float32)
+    for scale in SOFT_SCALES:
+        sigma = max(0.6, scale * short)
+        smooth = cv2.GaussianBlur(image, (0, 0), sigma).astype(np.float32)
+        across, along = (cv2.Sobel(smooth, cv2.CV_32F, *axis) for axis in ((1, 0), (0, 1)))
+        strength += sigma * np.hypot(across, along).max(axis=2)
+    drawn = strength[strength > 0]
+    brightest = float(np.percentile(drawn, SOFT_BRIGHTEST)) if drawn.size else 1.0
+    return np.asarray(np.clip(strength * (255 / brightest), 0, 255), np.uint8)
+
+
+def smoothed(image: Pixels) -> Pixels:
+    """The image without strokes thinner than half the window of a median filter."""
+    window = max(3, round(SMOOTHING * min(image.shape[:2]) / 128) | 1)
     return np.asarray(cv2.medianBlur(image, window), dtype=np.uint8)
 
 

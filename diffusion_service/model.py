@@ -8,16 +8,21 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+import cv2
 import numpy as np
 import torch
 
 from diffusion_service.alignment import positions
 from diffusion_service.attention import install
-from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem, Source
+from diffusion_service.control_images import ControlImages, Source
+from diffusion_service.depth import DepthEstimator
+from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.editors.corruptions import corrupted
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor, attention_to
 from diffusion_service.geometry import to_source
+from diffusion_service.palettes import palette
+from diffusion_service.protection import union
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from shared.images import Pixels, decode, encode
@@ -25,6 +30,10 @@ from shared.problems import InvalidInput, OutOfMemory
 from shared.profiles import Diffusion
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import (
+    ControlKind,
+    ControlRegion,
+    Controls,
+    ControlStrength,
     CorruptReply,
     CorruptRequest,
     EditControl,
@@ -32,9 +41,12 @@ from shared.schemas.diffusion import (
     EditReply,
     EditRequest,
     PromptEdit,
+    ProtectedRegion,
+    ProtectionReply,
     Rendering,
     RenderReply,
     RenderRequest,
+    chosen_controls,
 )
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher
@@ -53,16 +65,14 @@ class DiffusionModel:
         """Load the profile's weights onto `device` (torch's name) and use each editor once, so that nobody waits."""
         if "canny" not in profile.controlnets:
             raise ValueError("the profile names no ControlNet for canny edges; add [diffusion.controlnets.canny]")
-        networks = load(profile.base, profile.controlnets["canny"], device=device, scheduler=profile.scheduler)
+        networks = load(profile.base, profile.controlnets, device=device, scheduler=profile.scheduler)
         install(networks.unet)
-        segmenter = None
-        if profile.segmenter is not None:
-            segmenter = Segmenter(profile.segmenter, profile.keep_labels, device=device)
         self.device = device
         self.weights = _weights(profile)
         self._networks: StableDiffusion = networks
-        self._controlnet = ControlNetEditor(networks, segmenter)
-        self._inverter = Inverter(networks, partial(_edit_control, self._controlnet), self._controlnet.keep)
+        self._controlnet = ControlNetEditor(networks, _control_images(profile, device))
+        images = self._controlnet.images
+        self._inverter = Inverter(networks, partial(_edit_control, images), images.keep)
         self._prompt_to_prompt = PromptToPromptEditor(networks, fixed_shapes=deterministic)
         self._warm_up(networks.resolution)
         self._batcher = make_batcher(_compute, profile.max_batch)
@@ -71,14 +81,19 @@ class DiffusionModel:
         """Render all of a request; raises InvalidInput for a source or prompt that cannot be rendered."""
         source = await asyncio.to_thread(lambda: self._controlnet.source(decode(request.source.png)))
         self._check_regions({one.region for one in request.renderings})
+        controls = chosen_controls(request.control, request.control_scale, request.controls)
+        self._check_kinds({one.kind for one in controls})
         width, height = source.geometry.padded
         rendered = await self._run(
             self._controlnet.render,
-            BatchKey(width, height, request.steps, request.guidance, request.control_scale),
-            [RenderItem(source, rendering, request.negative_prompt) for rendering in request.renderings],
+            BatchKey(width, height, request.steps, request.guidance, controls),
+            [
+                RenderItem(source, rendering, request.negative_prompt, request.protection)
+                for rendering in request.renderings
+            ],
             deadline,
         )
-        return await asyncio.to_thread(_reply, source, request.renderings, rendered)
+        return await asyncio.to_thread(_reply, source, request, controls, rendered)
 
     async def edit(self, request: EditRequest, deadline: float) -> EditReply:
         """Invert and edit; raises InvalidInput for what cannot be inverted, aligned or found in the prompts."""
@@ -115,13 +130,22 @@ class DiffusionModel:
         return results
 
     def _check_regions(self, asked: set[Any]) -> None:
-        if refused := asked - set(self._controlnet.regions):
+        if refused := asked - set(self._controlnet.images.regions):
             raise InvalidInput(f"no segmenter in this profile, so no control region {sorted(refused)}; use 'full'")
+
+    def _check_kinds(self, asked: set[ControlKind]) -> None:
+        there = self._networks.controlnets
+        if refused := sorted(asked - set(there)):
+            raise InvalidInput(
+                f"this profile has no ControlNet for {', '.join(refused)}; "
+                f"kinds of control that it has: {', '.join(there)}"
+            )
 
     def _warm_up(self, side: int) -> None:
         source = self._controlnet.source(np.zeros((side, side, 3), np.uint8))
         item = RenderItem(source, Rendering(prompt="warm-up", seed=0), "")
-        self._controlnet.render(BatchKey(side, side, steps=1, guidance=2.0, control_scale=1.0), [item])
+        controls = tuple(ControlStrength(kind=kind) for kind in self._networks.controlnets)
+        self._controlnet.render(BatchKey(side, side, steps=1, guidance=2.0, controls=controls), [item])
         with suppress(InvalidInput):  # weights that cannot be inverted still render; edits are refused in words
             key = InversionKey(side, side, 1, 1.0, None, "none", 1.0)
             (inversion,) = self._inverter.invert(key, [InversionItem(source, "warm-up")])
@@ -147,8 +171,20 @@ def choose_device(name: str) -> str:
 
 
 def _weights(profile: Diffusion) -> list[WeightsInfo]:
-    infos = [profile.base.info("base"), profile.controlnets["canny"].info("controlnet-canny")]
-    return infos if profile.segmenter is None else [*infos, profile.segmenter.info("segmenter")]
+    controlnets = [weights.info(f"controlnet-{kind}") for kind, weights in profile.controlnets.items()]
+    readers = {"segmenter": profile.segmenter, "depth": profile.depth}
+    return [
+        profile.base.info("base"),
+        *controlnets,
+        *(weights.info(role) for role, weights in readers.items() if weights is not None),
+    ]
+
+
+def _control_images(profile: Diffusion, device: str) -> ControlImages:
+    segmenter = Segmenter(profile.segmenter, profile.keep_labels, device=device) if profile.segmenter else None
+    colours = palette(profile.palette, segmenter.labels) if segmenter and profile.palette is not None else None
+    depth = DepthEstimator(profile.depth, device=device) if profile.depth else None
+    return ControlImages(segmenter, colours, depth)
 
 
 def _inversion_key(request: EditRequest, source: Source) -> InversionKey:
@@ -164,26 +200,51 @@ def _edit_key(request: EditRequest, source: Source) -> EditKey:
     return EditKey(width, height, request.steps, request.guidance, scale)
 
 
-def _edit_control(editor: ControlNetEditor, source: Source, control: EditControl) -> Pixels | None:
+def _edit_control(images: ControlImages, source: Source, control: EditControl) -> Pixels | None:
     """The control image of an edit, or None where the UNet runs alone."""
     if control == "none":
         return None
-    return np.zeros(source.image.shape[:2], np.uint8) if control == "empty" else editor.control(source, control)
+    return np.zeros(source.image.shape[:2], np.uint8) if control == "empty" else images.image(source, "canny", control)
 
 
 def _payload(pixels: Pixels, source: Source) -> ImagePayload:
     return ImagePayload(png=encode(to_source(pixels, source.geometry)))
 
 
-def _reply(source: Source, renderings: Sequence[Rendering], rendered: Sequence[Rendered]) -> RenderReply:
-    by_region = {rendering.region: one.control for rendering, one in zip(renderings, rendered, strict=True)}
-    keep = rendered[0].keep
+def _reply(source: Source, request: RenderRequest, controls: Controls, rendered: Sequence[Rendered]) -> RenderReply:
+    by_kind: dict[ControlKind, dict[ControlRegion, ImagePayload]] = {
+        strength.kind: {
+            rendering.region: _payload(one.controls[place], source)
+            for rendering, one in zip(request.renderings, rendered, strict=True)
+        }
+        for place, strength in enumerate(controls)
+    }
+    first, keep = controls[0].kind, rendered[0].keep
     return RenderReply(
         images=[_payload(one.image, source) for one in rendered],
-        controls={region: _payload(control, source) for region, control in by_region.items()},
+        controls=by_kind.pop(first),
         keep_mask=None if keep is None else _payload(keep, source),
         evaluations=rendered[0].evaluations,
         prompts=[one.prompt for one in rendered],
+        further_controls=by_kind,
+        protection=None if request.protection is None else _protection(source, rendered),
+    )
+
+
+def _protection(source: Source, rendered: Sequence[Rendered]) -> ProtectionReply:
+    found = rendered[0].regions
+    return ProtectionReply(
+        mask=_payload(union(found, source.image.shape[:2]), source),
+        regions=[_region(to_source(region.mask.view(np.uint8), source.geometry), region.label) for region in found],
+        outcomes=[list(one.outcomes) for one in rendered],
+    )
+
+
+def _region(mask: Pixels, label: str) -> ProtectedRegion:
+    """A region (height × width, not 0 inside) as it is told, in the source's pixels."""
+    left, top, width, height = cv2.boundingRect(mask)
+    return ProtectedRegion(
+        label=label, share=float(mask.astype(bool).mean()), box=(left, top, left + width, top + height)
     )
 
 

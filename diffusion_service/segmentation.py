@@ -1,4 +1,4 @@
-"""Which part of the source must stay: a semantic segmenter's object classes as one mask."""
+"""What is where in an image, by a semantic segmenter, and which part of it must stay, as one mask."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 
 from shared.images import Pixels
 from shared.weights import Weights
+
+LabelMap = NDArray[np.int64]
 
 
 class Segmenter:
@@ -31,6 +34,7 @@ class Segmenter:
         if unknown := [name for name in keep_labels if name not in labels]:
             raise ValueError(f"the segmenter has no labels {unknown}; choose keep_labels from {sorted(labels)}")
         self._keep = [labels[name] for name in keep_labels]
+        self.labels = tuple(str(self._model.config.id2label[index]) for index in range(self._model.config.num_labels))
 
     @property
     def network(self) -> torch.nn.Module:
@@ -39,11 +43,18 @@ class Segmenter:
         return network
 
     @torch.inference_mode()
-    def keep_mask(self, image: Pixels) -> Pixels:
-        """A height × width mask of an RGB image: 255 where a pixel belongs to what must stay, 0 elsewhere."""
+    def label_map(self, image: Pixels) -> LabelMap:
+        """Height × width indices into `labels`, of an RGB image."""
         inputs = self._processor(images=Image.fromarray(image), return_tensors="pt")
         pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
         logits = self._model(pixel_values=pixel_values).logits.float()
         classes = torch.nn.functional.interpolate(logits, size=image.shape[:2], mode="bilinear").argmax(dim=1)[0]
-        kept = torch.isin(classes, torch.tensor(self._keep, device=classes.device))
-        return (kept.cpu().numpy() * np.uint8(255)).astype(np.uint8)
+        return np.asarray(classes.cpu().numpy(), np.int64)
+
+    def keep_mask(self, image: Pixels) -> Pixels:
+        """A height × width mask of an RGB image: 255 where a pixel belongs to what must stay, 0 elsewhere."""
+        return self.kept(self.label_map(image))
+
+    def kept(self, label_map: LabelMap) -> Pixels:
+        """The same of an image's label map."""
+        return np.where(np.isin(label_map, self._keep), 255, 0).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Weights in Stable Diffusion's Hub layout (1.x, 2.x, XL) with a ControlNet, loaded from safetensors only."""
+"""Weights in Stable Diffusion's Hub layout (1.x, 2.x, XL) with ControlNets, loaded from safetensors only."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from diffusers import (
 from huggingface_hub import hf_hub_download
 from huggingface_hub.constants import HF_HUB_OFFLINE
 from torch import Tensor
+from torch.nn.functional import interpolate
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from diffusion_service.attention import Injection
 from diffusion_service.prompts import Conditioning, PromptEncoder
 from shared.images import Pixels
+from shared.schemas.diffusion import ControlKind
 from shared.weights import Weights
 
 # Schedulers that draw no noise of their own, so that an image follows from its seed alone.
@@ -45,10 +47,15 @@ SCHEDULERS = {
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Control images as batch × 3 × height × width in 0 … 1, and the weight that they have."""
+    """Control images of one kind as batch × 3 × height × width in 0 … 1, and the weight that they have.
+
+    `emphasis` (batch × 1 × height × width) multiplies that weight from place to place.
+    """
 
     images: Tensor
     scale: float
+    kind: ControlKind = "canny"
+    emphasis: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ class StableDiffusion:
     """
 
     unet: UNet2DConditionModel
-    controlnet: ControlNetModel
+    controlnets: Mapping[ControlKind, ControlNetModel]
     vae: AutoencoderKL
     prompts: PromptEncoder
     scheduler: Any
@@ -83,10 +90,11 @@ class StableDiffusion:
         generator = torch.Generator("cpu").manual_seed(seed)
         return torch.randn(shape, generator=generator, dtype=torch.float32).to(self.device)
 
-    def control(self, edges: Sequence[Pixels], scale: float) -> Control:
-        """The ControlNet's input for edge images, one per row of a batch."""
-        images = torch.from_numpy(np.stack(edges)).to(self.device, self.dtype).div(255)
-        return Control(images[:, None].expand(-1, 3, -1, -1), scale)
+    def control(self, images: Sequence[Pixels], scale: float, kind: ControlKind = "canny") -> Control:
+        """A ControlNet's input for control images, grey or RGB, one per row of a batch."""
+        batch = torch.from_numpy(np.stack(images)).to(self.device, self.dtype).div(255)
+        coloured = batch[:, None].expand(-1, 3, -1, -1) if batch.ndim == 3 else batch.permute(0, 3, 1, 2)
+        return Control(coloured, scale, kind)
 
     def added(self, prompts: Sequence[Conditioning], width: int, height: int) -> dict[str, Tensor] | None:
         """What XL's UNet wants besides the states of the prompts: the pooled ones, and sizes; None for 1.x and 2.x."""
@@ -103,22 +111,32 @@ class StableDiffusion:
         time: Tensor | int,
         states: Tensor,
         added: dict[str, Tensor] | None,
-        control: Control | None,
+        controls: Sequence[Control],
         injection: Injection | None = None,
     ) -> Tensor:
         """One forward pass: what the UNet says of a batch of latents, in single precision.
 
-        `states` are batch × tokens × width. Without `control` the UNet runs alone. `injection` reaches the attention
-        layers of the UNet, not those of the ControlNet.
+        `states` are batch × tokens × width. Without `controls` the UNet runs alone; what several ControlNets say is
+        added up, as diffusers' MultiControlNetModel does. `injection` reaches the attention layers of the UNet, not
+        those of the ControlNets.
         """
         inputs = latents.to(self.dtype).contiguous(memory_format=torch.channels_last)
         states = states.to(self.dtype)
         residuals: dict[str, Any] = {}
-        if control is not None:
-            down, middle = self.controlnet(
+        for control in controls:
+            down, middle = self.controlnets[control.kind](
                 inputs, time, encoder_hidden_states=states, controlnet_cond=control.images,
                 conditioning_scale=control.scale, added_cond_kwargs=added, return_dict=False,
             )  # fmt: skip
+            if control.emphasis is not None:
+                down, middle = (
+                    [_emphasised(one, control.emphasis) for one in down],
+                    _emphasised(middle, control.emphasis),
+                )
+            if residuals:
+                before = residuals["down_block_additional_residuals"]
+                down = [one + other for one, other in zip(before, down, strict=True)]
+                middle = residuals["mid_block_additional_residual"] + middle
             residuals = {"down_block_additional_residuals": down, "mid_block_additional_residual": middle}
         predicted: Tensor = self.unet(
             inputs, time, encoder_hidden_states=states, added_cond_kwargs=added, return_dict=False,
@@ -150,8 +168,10 @@ class StableDiffusion:
         return list(self.decode(latents).mul(255).round().byte().permute(0, 2, 3, 1).cpu().numpy())
 
 
-def load(base: Weights, control: Weights, *, device: str, scheduler: str | None = None) -> StableDiffusion:
-    """Load base weights and their ControlNet.
+def load(
+    base: Weights, controls: Mapping[ControlKind, Weights], *, device: str, scheduler: str | None = None
+) -> StableDiffusion:
+    """Load base weights and their ControlNets, by kind of control.
 
     `scheduler` overrides the class named in the weights by one of `SCHEDULERS`; the rest of its configuration stays.
     Raises ValueError when the scheduler is none of them, OSError when files are missing or not safetensors.
@@ -167,7 +187,7 @@ def load(base: Weights, control: Weights, *, device: str, scheduler: str | None 
     factor = 2 ** (len(vae.config.block_out_channels) - 1)
     return StableDiffusion(
         unet=unet,
-        controlnet=_network(ControlNetModel, control, "", device),
+        controlnets={kind: _network(ControlNetModel, weights, "", device) for kind, weights in controls.items()},
         vae=vae,
         prompts=_prompt_encoder(base, device),
         scheduler=SCHEDULERS[name],
@@ -178,6 +198,11 @@ def load(base: Weights, control: Weights, *, device: str, scheduler: str | None 
         device=torch.device(device),
         dtype=getattr(torch, base.dtype),
     )
+
+
+def _emphasised(residual: Tensor, emphasis: Tensor) -> Tensor:
+    """A residual of some level of the UNet, weighted from place to place."""
+    return residual * interpolate(emphasis, residual.shape[-2:], mode="area").to(residual.dtype)
 
 
 def _network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any:

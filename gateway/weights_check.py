@@ -14,7 +14,12 @@ from shared.weights import Server, Weights, digest_folder
 
 def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]]:
     """What each service must have loaded under a profile."""
-    diffusion = [profile.diffusion.base, *profile.diffusion.controlnets.values(), profile.diffusion.segmenter]
+    diffusion = [
+        profile.diffusion.base,
+        *profile.diffusion.controlnets.values(),
+        profile.diffusion.segmenter,
+        profile.diffusion.depth,
+    ]
     language, evaluator = profile.language, profile.evaluator
     sources: Mapping[ServiceName, Sequence[Weights | Server | None]] = {
         "caption_service": [profile.caption.weights, profile.caption.server],

@@ -48,7 +48,13 @@ def wanted_by(profile: Profile, servers: bool = False) -> list[Wanted]:
     diffusion, evaluator = profile.diffusion, profile.evaluator
     language = profile.language
     single = [profile.caption.weights, language.weights, language.adapter, language.masked_words]
-    single += [*diffusion.controlnets.values(), diffusion.segmenter, evaluator.scorer, evaluator.text_embedder]
+    single += [
+        *diffusion.controlnets.values(),
+        diffusion.segmenter,
+        diffusion.depth,
+        evaluator.scorer,
+        evaluator.text_embedder,
+    ]
     single += evaluator.models_under_test.values()
     found = [*_of_pipeline(diffusion.base)]
     for weights in single:

@@ -10,12 +10,15 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from shared.problems import validation_sentence
+from shared.schemas.diffusion import ControlKind
 from shared.schemas.results import CheckErrors
 from shared.schemas.service import WeightsInfo
 from shared.weights import REPOSITORY, Section, Server, Weights
 
 SHIPPED = Path(__file__).parent / "profiles"
 MaxBatch = Annotated[int, Field(ge=1, le=256)]
+Channel = Annotated[int, Field(ge=0, le=255)]
+Colour = tuple[Channel, Channel, Channel]
 ClassName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -84,15 +87,27 @@ class Language(Section):
 class Diffusion(Section):
     """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions.
 
-    `keep_labels` are the segmenter's labels that must stay. `scheduler` overrides the weights' own class.
+    `keep_labels` are the segmenter's labels that must stay. `palette` colours the segmenter's labels for the ControlNet
+    of kind `segmentation`: "ade20k" by their order, or label → red, green, blue. `depth` estimates depth for that of
+    kind `depth`; its output is larger where things are nearer. `scheduler` overrides the weights' own class.
     """
 
     base: Weights
-    controlnets: Annotated[dict[str, Weights], Field(min_length=1)]
+    controlnets: Annotated[dict[ControlKind, Weights], Field(min_length=1)]
     segmenter: Weights | None = None
     keep_labels: list[str] = Field(default_factory=list)
+    palette: Literal["ade20k"] | dict[str, Colour] | None = None
+    depth: Weights | None = None
     scheduler: str | None = None
     max_batch: MaxBatch = 4
+
+    @model_validator(mode="after")
+    def _all_that_controls_need(self) -> Self:
+        if "segmentation" in self.controlnets and (self.segmenter is None or self.palette is None):
+            raise ValueError("a ControlNet for segmentation needs `segmenter` and `palette`; name them, or drop it")
+        if "depth" in self.controlnets and self.depth is None:
+            raise ValueError("a ControlNet for depth needs `depth`, weights that estimate it; name them, or drop it")
+        return self
 
 
 class ModelUnderTest(Weights):

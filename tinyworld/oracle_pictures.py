@@ -112,7 +112,7 @@ def _redrawn_whole(whole: Pictures, count: int) -> Pixels:
 def _redrawn(images: Pixels, texts: Sequence[str] | None, strength: float) -> Pixels:
     """Pictures carried up to `strength` of the way to noise and back, under their own edges; without texts, freely."""
     diffusion = load_profile("tiny").diffusion
-    weights = load(diffusion.base, diffusion.controlnets["canny"], device="cpu")
+    weights = load(diffusion.base, diffusion.controlnets, device="cpu")
     done = []
     for start in range(0, len(images), _BATCH):
         part = images[start : start + _BATCH]
@@ -142,7 +142,7 @@ def _denoised(weights: StableDiffusion, images: Pixels, texts: Sequence[str], wa
 
 def _predicted(weights: StableDiffusion, inputs: Tensor, time: Tensor, states: Tensor, control: Tensor) -> Tensor:
     inputs = inputs.contiguous(memory_format=torch.channels_last)
-    down, middle = weights.controlnet(
+    down, middle = weights.controlnets["canny"](
         inputs, time, encoder_hidden_states=states, controlnet_cond=control, return_dict=False
     )
     result: Tensor = weights.unet(

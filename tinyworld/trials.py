@@ -31,7 +31,7 @@ from gateway.methods.dillema import DillemaParameters, region_of
 from shared.images import decode, encode
 from shared.profiles import Profile
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
-from shared.schemas.diffusion import Rendering, RenderReply
+from shared.schemas.diffusion import Rendering, RenderReply, chosen_controls
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
 from shared.seeds import derive_seed
 from tinyworld.captions import Description, describe
@@ -137,7 +137,7 @@ class Studio:
             raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
         self.parameters = parameters
         self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
-        weights = load(profile.diffusion.base, profile.diffusion.controlnets["canny"], device="cpu")
+        weights = load(profile.diffusion.base, profile.diffusion.controlnets, device="cpu")
         self._editor = ControlNetEditor(weights, self._segmenter)
         self._evaluator = Evaluator(profile)
 
@@ -152,7 +152,12 @@ class Studio:
             )
             for one in drawings
         ]
-        key = BatchKey(*items[0].source.geometry.padded, p.steps, p.guidance, p.control_scale)
+        key = BatchKey(
+            *items[0].source.geometry.padded,
+            p.steps,
+            p.guidance,
+            chosen_controls(p.control, p.control_scale, p.controls),
+        )
         return [one.image if isinstance(one, Rendered) else None for one in self._editor.render(key, items)]
 
     def check(

@@ -1,45 +1,40 @@
-"""Text-to-image diffusion under control of the source's edges (DILLEMA's fifth step; ControlNet, arXiv 2302.05543).
+"""Text-to-image diffusion under control of the source's structure (DILLEMA's fifth step; ControlNet, arXiv 2302.05543).
 
-Every image has its own seed, prompt, negative prompt and control, so any renderings of equal `BatchKey` can share a
-batch. Controls, masks and encoded prompts are computed once per source and prompt and kept for the siblings.
+Every image has its own seed, prompt, negative prompt, control images and protected regions, so any renderings of equal
+`BatchKey` can share a batch. Controls, masks and encoded prompts are computed once per source and prompt and kept for
+the siblings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from diffusion_service import conditioning
-from diffusion_service.geometry import Fit, fit, to_model
+from diffusion_service.control_images import ControlImages, Source
+from diffusion_service.geometry import fit, to_model
 from diffusion_service.prompts import Conditioning
+from diffusion_service.protection import Level, Region, Shape, outcomes, regions, soft_mask
 from diffusion_service.segmentation import Segmenter
-from diffusion_service.stable_diffusion import StableDiffusion
+from diffusion_service.stable_diffusion import Control, StableDiffusion
 from shared.images import Pixels, digest
 from shared.problems import InvalidInput
-from shared.schemas.diffusion import ControlRegion, Rendering
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A source image at the model's size (height × width × 3), and the way back; equal where all pixels are equal."""
-
-    image: Pixels = field(compare=False, repr=False)
-    geometry: Fit
-    digest: str
+from shared.schemas.diffusion import Controls, Protection, RegionOutcome, Rendering
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What renderings must agree on to be computed together: size in pixels, steps, guidance, control scale."""
+    """What renderings must agree on to be computed together: size in pixels, steps, guidance, controls."""
 
     width: int
     height: int
     steps: int
     guidance: float
-    control_scale: float
+    controls: Controls
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +44,23 @@ class RenderItem:
     source: Source
     rendering: Rendering
     negative_prompt: str
+    protection: Protection | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Image, control and mask (255: must stay) at the model's size, the prompt as it was read, and the cost."""
+    """Image, controls and mask (255: must stay) at the model's size, the prompt as it was read, and the cost.
+
+    `controls` are in the order of the key's; `regions` are the source's protected ones, `outcomes` what became of them.
+    """
 
     image: Pixels
-    control: Pixels
+    controls: tuple[Pixels, ...]
     keep: Pixels | None
     prompt: str
     evaluations: int
+    regions: tuple[Region, ...] = ()
+    outcomes: tuple[RegionOutcome, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +68,23 @@ class _Prepared:
     prompt: str
     wanted: Conditioning
     unwanted: Conditioning
-    control: Pixels
+    controls: tuple[Pixels, ...]
     keep: Pixels | None
     seed: int
+    source: Source
+    protection: Protection | None
+    regions: tuple[Region, ...]
 
 
 class ControlNetEditor:
     """The editor `controlnet`: owns the networks; `render` must be called from one thread only."""
 
-    def __init__(self, weights: StableDiffusion, segmenter: Segmenter | None) -> None:
-        """Without a segmenter only the control region `full` can be rendered."""
+    def __init__(self, weights: StableDiffusion, images: ControlImages | Segmenter | None) -> None:
+        """`images` make the control images; a segmenter stands for edges alone, None for the region `full` alone."""
         self._weights = weights
-        self._segmenter = segmenter
-        self._keep = lru_cache(maxsize=64)(self._compute_keep)
-        self._control = lru_cache(maxsize=64)(self._compute_control)
-
-    @property
-    def regions(self) -> tuple[ControlRegion, ...]:
-        """The control regions that can be rendered."""
-        return ("full",) if self._segmenter is None else ("full", "structure", "object")
+        self.images = images if isinstance(images, ControlImages) else ControlImages(images)
+        self._regions = lru_cache(maxsize=64)(self._compute_regions)
+        self._latents = lru_cache(maxsize=32)(self._compute_latents)
 
     def source(self, pixels: Pixels) -> Source:
         """The source image of these pixels, of any size."""
@@ -93,44 +92,47 @@ class ControlNetEditor:
         geometry = fit(width, height, self._weights.resolution, self._weights.multiple)
         return Source(to_model(pixels, geometry), geometry, digest(pixels))
 
-    def control(self, source: Source, region: ControlRegion) -> Pixels:
-        """The control image of a source; raises InvalidInput where the region cannot be found."""
-        return self._control(source, region)
-
-    def keep(self, source: Source) -> Pixels | None:
-        """The mask of what must stay in a source; None without a segmenter."""
-        return self._keep(source)
-
     def render(self, key: BatchKey, items: Sequence[RenderItem]) -> list[Rendered | InvalidInput]:
         """One image, or why it cannot be rendered, per item."""
-        prepared = [self._prepare(item) for item in items]
+        prepared = [self._prepare(key, item) for item in items]
         ready = [one for one in prepared if isinstance(one, _Prepared)]
         if not ready:
             return [one for one in prepared if isinstance(one, InvalidInput)]
         # A refused item's place is filled, so that the shape of the batch (and so its bits) stays.
         images, evaluations = self._denoise(key, [one if isinstance(one, _Prepared) else ready[0] for one in prepared])
         return [
-            one
-            if isinstance(one, InvalidInput)
-            else Rendered(image=image, control=one.control, keep=one.keep, prompt=one.prompt, evaluations=evaluations)
+            one if isinstance(one, InvalidInput) else self._rendered(one, image, evaluations)
             for one, image in zip(prepared, images, strict=True)
         ]
 
-    def _prepare(self, item: RenderItem) -> _Prepared | InvalidInput:
+    def _prepare(self, key: BatchKey, item: RenderItem) -> _Prepared | InvalidInput:
+        source, protection = item.source, item.protection
         try:
             prompt = self._weights.prompts.fitted(item.rendering.prompt)
             unwanted = self._weights.prompts.encode(self._weights.prompts.fitted(item.negative_prompt))
-            control, keep = self._control(item.source, item.rendering.region), self._keep(item.source)
+            controls = tuple(self.images.image(source, one.kind, item.rendering.region) for one in key.controls)
+            found = () if protection is None else self._regions(source, protection.classes)
         except InvalidInput as problem:
             return problem
-        wanted = self._weights.prompts.encode(prompt)
-        return _Prepared(prompt, wanted, unwanted, control, keep, item.rendering.seed)
+        wanted, keep = self._weights.prompts.encode(prompt), self.images.keep(source)
+        return _Prepared(
+            prompt, wanted, unwanted, controls, keep, item.rendering.seed, source, protection, found
+        )  # fmt: skip
 
-    def _compute_keep(self, source: Source) -> Pixels | None:
-        return None if self._segmenter is None else self._segmenter.keep_mask(source.image)
+    def _rendered(self, one: _Prepared, image: Pixels, evaluations: int) -> Rendered:
+        rendered = Rendered(image, one.controls, one.keep, one.prompt, evaluations, one.regions)
+        segmenter = self.images.segmenter
+        if not one.regions or segmenter is None:
+            return rendered
+        return replace(rendered, outcomes=outcomes(one.regions, segmenter.label_map(image), segmenter.labels, image))
 
-    def _compute_control(self, source: Source, region: ControlRegion) -> Pixels:
-        return _edges(source.image, region, self._keep(source))
+    def _compute_regions(self, source: Source, classes: tuple[str, ...]) -> tuple[Region, ...]:
+        label_map = self.images.labels(source)
+        return tuple(regions(label_map, self.images.segmenter.labels if self.images.segmenter else (), classes))
+
+    @torch.inference_mode()
+    def _compute_latents(self, source: Source) -> Tensor:
+        return self._weights.encode(source.image)
 
     @torch.inference_mode()
     def _denoise(self, key: BatchKey, batch: Sequence[_Prepared]) -> tuple[list[Pixels], int]:
@@ -140,30 +142,59 @@ class ControlNetEditor:
         prompts = ([one.unwanted for one in batch] if guided else []) + [one.wanted for one in batch]
         states = torch.stack([prompt.states for prompt in prompts])
         added = weights.added(prompts, key.width, key.height)
-        control = weights.control([one.control for one in batch] * (2 if guided else 1), key.control_scale)
+        controls = self._controls(key, batch, repeats=2 if guided else 1)
         scheduler = weights.fresh_scheduler(key.steps)
-        latents = torch.cat([weights.noise(one.seed, key.width, key.height) for one in batch])
-        latents = latents * scheduler.init_noise_sigma
-        for time in scheduler.timesteps:
+        times = scheduler.timesteps
+        noise = [weights.noise(one.seed, key.width, key.height) for one in batch]
+        latents = torch.cat(noise) * scheduler.init_noise_sigma
+        shapes = {row: shape for row, one in enumerate(batch) if (shape := self._shape(one, noise[row], len(times)))}
+        for step, time in enumerate(times):
             inputs = scheduler.scale_model_input(torch.cat([latents, latents]) if guided else latents, time)
-            predicted = weights.predict(inputs, time, states, added, control)
+            on = [one for one, strength in zip(controls, key.controls, strict=True) if strength.holds(step, len(times))]
+            predicted = weights.predict(inputs, time, states, added, on)
             if guided:
                 unconditional, conditional = predicted.chunk(2)
                 predicted = unconditional + key.guidance * (conditional - unconditional)
-            latents = scheduler.step(predicted, time, latents, return_dict=False)[0]
-        return weights.pictures(latents), len(scheduler.timesteps) * (2 if guided else 1)
+            before, latents = latents, scheduler.step(predicted, time, latents, return_dict=False)[0]
+            if any(step < shape.until for shape in shapes.values()):
+                latents = _held(shapes, step, scheduler, before, predicted, latents)
+        return weights.pictures(latents), len(times) * (2 if guided else 1)
+
+    def _controls(self, key: BatchKey, batch: Sequence[_Prepared], repeats: int) -> list[Control]:
+        """What each ControlNet is told; the edges of what is protected weigh more where that is asked for."""
+        weights = self._weights
+        controls = [
+            weights.control([one.controls[place] for one in batch] * repeats, strength.scale, strength.kind)
+            for place, strength in enumerate(key.controls)
+        ]
+        extra = [one.protection.strength if one.protection and one.protection.by == "edges" else 0.0 for one in batch]
+        if not any(extra):
+            return controls
+        masks = [soft_mask(one.regions, one.source.image.shape[:2], 1) for one in batch]
+        emphasis = torch.cat([1 + by * mask for by, mask in zip(extra, masks, strict=True)] * repeats)
+        return [replace(control, emphasis=emphasis.to(weights.device)) for control in controls]
+
+    def _shape(self, one: _Prepared, noise: Tensor, steps: int) -> Shape | None:
+        """What is held by its latents, if anything."""
+        protection = one.protection
+        if protection is None or protection.by not in ("blended", "relit") or not one.regions:
+            return None
+        mask = soft_mask(one.regions, one.source.image.shape[:2], self._weights.factor).to(noise)
+        until = round(protection.strength * steps)
+        return Shape(self._latents(one.source), mask, noise, until, relit=protection.by == "relit")
 
 
-def _edges(image: Pixels, region: ControlRegion, keep: Pixels | None) -> Pixels:
-    """The control image of a region, at the size of `image`."""
-    if region == "full":
-        return conditioning.canny(image)
-    if keep is None:
-        raise InvalidInput(
-            f"control region {region!r} needs a segmenter, and this profile has none; use region 'full', or name one"
-        )
-    if region == "structure":
-        return conditioning.structure(image, keep)
-    if not keep.any():
-        raise InvalidInput("the segmenter found nothing in this image that must stay; use region 'full' or 'structure'")
-    return conditioning.object_region(conditioning.canny(image), keep)
+def _held(
+    shapes: dict[int, Shape], step: int, scheduler: Any, before: Tensor, predicted: Tensor, latents: Tensor
+) -> Tensor:
+    """The latents after a step with the shapes held that are; other rows keep their bits."""
+    times = scheduler.timesteps
+    now = Level.of(scheduler, times[step])
+    after = Level.of(scheduler, times[step + 1] if step + 1 < len(times) else None)
+    seen = now.clean(before, predicted, scheduler.config.prediction_type)
+    held = latents.clone()
+    for row, shape in shapes.items():
+        if step < shape.until:
+            one = slice(row, row + 1)
+            held[one] = shape.held(latents[one], after, seen[one])
+    return held

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from diffusion_service.attention import AttentionMaps, Injection
-from diffusion_service.editors.controlnet import Source
+from diffusion_service.control_images import Source
 from diffusion_service.prompts import Conditioning
 from diffusion_service.stable_diffusion import Control, StableDiffusion
 from diffusion_service.steps import Steps
@@ -126,7 +126,7 @@ class Inverter:
             guidance=key.guidance,
             prompts=prompts,
             nulls=[weights.prompts.encode("")] * len(batch),
-            control=weights.control(pictures, key.control_scale) if pictures else None,
+            controls=[weights.control(pictures, key.control_scale)] if pictures else [],
             size=(key.width, key.height),
         )
         with torch.no_grad():
@@ -164,7 +164,7 @@ class _Branch:
     guidance: float
     prompts: Sequence[Conditioning]
     nulls: Sequence[Conditioning]
-    control: Control | None
+    controls: Sequence[Control]
     size: tuple[int, int]
 
     def climb(self, latents: Tensor) -> tuple[Tensor, Tensor]:
@@ -232,7 +232,7 @@ class _Branch:
         injection: Injection | None = None,
     ) -> Tensor:
         added = self.weights.added(prompts, *self.size)
-        return self.weights.predict(latents, self.steps.times[step], states, added, self.control, injection)
+        return self.weights.predict(latents, self.steps.times[step], states, added, self.controls, injection)
 
 
 def _states(prompts: Sequence[Conditioning]) -> Tensor:

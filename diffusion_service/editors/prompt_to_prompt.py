@@ -145,7 +145,7 @@ class _Batch:
         self._source_of = torch.tensor(list(rows), device=device)
         self._guidance = key.guidance
         repeats = 2 if key.guidance > 1 else 1
-        self._control = _control(weights, self._sources + inversions * repeats, key.control_scale)
+        self._controls = _controls(weights, self._sources + inversions * repeats, key.control_scale)
         self._source_states = torch.stack([one.conditioning.states for one in self._sources])
         self._states = torch.stack([target.wanted.states for target in targets])
         null = weights.prompts.encode("")
@@ -170,13 +170,13 @@ class _Batch:
             nulls = torch.stack([target.item.inversion.nulls[step] for target in self._targets])
             states = torch.cat([self._source_states, nulls.to(self._states), self._states])
             inputs = torch.cat([sources, latents, latents])
-            output = self._weights.predict(inputs, time, states, self._added, self._control, injection)
+            output = self._weights.predict(inputs, time, states, self._added, self._controls, injection)
             unconditional, conditional = output[len(sources) :].chunk(2)
             predicted = unconditional + self._guidance * (conditional - unconditional)
         else:
             states = torch.cat([self._source_states, self._states])
             inputs = torch.cat([sources, latents])
-            output = self._weights.predict(inputs, time, states, self._added, self._control, injection)
+            output = self._weights.predict(inputs, time, states, self._added, self._controls, injection)
             predicted = output[len(sources) :]
         latents = self._steps.down(step, latents, predicted)
         return latents if self._maps is None else self._blended(step, latents, self._maps)
@@ -226,6 +226,6 @@ def attention_to(maps: Tensor, tokens: Sequence[int], height: int, width: int) -
     return wide / wide.max()
 
 
-def _control(weights: StableDiffusion, rows: Sequence[Inversion], scale: float | None) -> Control | None:
+def _controls(weights: StableDiffusion, rows: Sequence[Inversion], scale: float | None) -> list[Control]:
     images = [row.control for row in rows if row.control is not None]
-    return None if scale is None else weights.control(images, scale)
+    return [] if scale is None else [weights.control(images, scale)]

@@ -32,7 +32,7 @@ from gateway.methods.counterfactual import (
 from gateway.methods.text_checks import check_caption, check_change, check_keyword
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.caption import CaptionRequest
-from shared.schemas.diffusion import ControlKind, ControlRegion, Rendering, RenderRequest
+from shared.schemas.diffusion import ControlKind, ControlRegion, Controls, Rendering, RenderRequest, chosen_controls
 from shared.schemas.language import GenerateRequest, Message
 from shared.seeds import derive_seed
 
@@ -61,6 +61,13 @@ class DillemaParameters(Contract):
     ] = False
     control: Annotated[ControlKind, Field(description="What the ControlNet sees of the source.")] = "canny"
     control_scale: Annotated[float, Field(ge=0, le=2, description="Weight of the control.")] = 1.0
+    controls: Annotated[
+        Controls,
+        Field(
+            description="Several controls at once, in place of `control` and `control_scale`: each a kind, with scale, "
+            "and start and end as shares of the steps."
+        ),
+    ] = ()
     steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps.")] = 20
     guidance: Annotated[float, Field(ge=1, le=30, description="Classifier-free guidance scale.")] = 7.5
     negative_prompt: Annotated[str, Field(max_length=1_000, description="What the images should not show.")] = ""
@@ -80,6 +87,7 @@ class DillemaParameters(Contract):
 
     @model_validator(mode="after")
     def _images_differ(self) -> DillemaParameters:
+        chosen_controls(self.control, self.control_scale, self.controls)
         if self.same_caption and self.same_seed and self.counterfactuals_per_image > 1:
             raise ValueError("same_caption with same_seed renders one image many times: choose one of them")
         return self
@@ -472,6 +480,7 @@ def _rendered(source: _Source, arms: Mapping[int, _Arm]) -> dict[int, _Rendered]
             renderings=[arms[ordinal].rendering for ordinal in batch],
             control=p.control,
             control_scale=p.control_scale,
+            controls=p.controls,
             negative_prompt=p.negative_prompt,
             steps=p.steps,
             guidance=p.guidance,

@@ -2,16 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 
-ControlKind = Literal["canny"]
+# canny: edges. soft_edges: graded ones. segmentation: the segmenter's classes in colour. depth: near is white.
+ControlKind = Literal["canny", "segmentation", "depth", "soft_edges"]
 # full: every edge of the source (the paper). structure: without the small loose edges of rain, snow, stars and
 # texture. object: only the edges of what must stay (the segmented object). DESIGN 7, `control_region`.
 ControlRegion = Literal["full", "structure", "object"]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+ControlScale = Annotated[float, Field(ge=0, le=2)]
+
+
+class ControlStrength(Contract):
+    """One kind of control, its weight, and the steps that it holds for: from the share `start` of them up to `end`."""
+
+    kind: ControlKind
+    scale: ControlScale = 1.0
+    start: Fraction = 0.0
+    end: Fraction = 1.0
+
+    @model_validator(mode="after")
+    def _some_steps(self) -> Self:
+        if self.start >= self.end:
+            raise ValueError(f"control {self.kind!r} starts at {self.start} and ends at {self.end}; let it end later")
+        return self
+
+    def holds(self, step: int, steps: int) -> bool:
+        """Whether the control is on in a step, counted from 0."""
+        return round(self.start * steps) <= step < round(self.end * steps)
+
+
+Controls = Annotated[tuple[ControlStrength, ...], Field(max_length=4)]
+
+
+def chosen_controls(control: ControlKind, scale: float, controls: Controls) -> Controls:
+    """What holds an image: `controls`, or where there are none `control` alone, for all steps.
+
+    Raises ValueError where a kind is named twice, or both ways of choosing are used.
+    """
+    if not controls:
+        return (ControlStrength(kind=control, scale=scale),)
+    kinds = [one.kind for one in controls]
+    if len(set(kinds)) < len(kinds):
+        raise ValueError(f"controls names a kind twice ({', '.join(kinds)}); name each once")
+    if (control, scale) != ("canny", 1.0):
+        raise ValueError("choose by `controls`, or by `control` and `control_scale`, not by both")
+    return controls
+
+
+# How the shape of what is protected is held, inside of its mask. none: only looked at afterwards. blended: the latents
+# are those of the noised source, for the first share `strength` of the steps. relit: likewise, with the light that the
+# generator gives that place. edges: the control weighs 1 + `strength` times as much.
+ProtectionKind = Literal["none", "blended", "relit", "edges"]
+
+
+class Protection(Contract):
+    """What must keep its shape while its look may follow the light: labels of the profile's segmenter."""
+
+    classes: Annotated[tuple[str, ...], Field(min_length=1, max_length=50)]
+    by: ProtectionKind = "none"
+    strength: Fraction = 0.5
 
 
 class Rendering(Contract):
@@ -29,17 +83,63 @@ class RenderRequest(Contract):
     source: ImagePayload
     renderings: Annotated[list[Rendering], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE - 1)]
     control: ControlKind = "canny"
-    control_scale: Annotated[float, Field(ge=0, le=2)] = 1.0
+    control_scale: ControlScale = 1.0
+    controls: Controls = ()
+    protection: Protection | None = None
     negative_prompt: Annotated[str, Field(max_length=1_000)] = ""
     steps: Annotated[int, Field(ge=1, le=200)] = 20
     guidance: Annotated[float, Field(ge=1, le=30)] = 7.5
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        chosen_controls(self.control, self.control_scale, self.controls)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _to_wire(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = plain(self)
+        for name in ("controls", "protection"):  # so that what was recorded before there were these is found
+            if not getattr(self, name):
+                del values[name]
+        return values
+
+
+class ProtectedRegion(Contract):
+    """One connected region of a protected class in the source: its share of the image's area, and its box.
+
+    `box` is left, top, right and bottom in the source's pixels, right and bottom exclusive.
+    """
+
+    label: str
+    share: float
+    box: tuple[int, int, int, int]
+
+
+class RegionOutcome(Contract):
+    """What became of a region in an image.
+
+    `iou`: of its mask, and the class's mask there in the image, by the profile's segmenter. `outline`: mean grey levels
+    by which the image changes per pixel along the region's outline, where a seam would show.
+    """
+
+    iou: float
+    outline: float
+
+
+class ProtectionReply(Contract):
+    """The regions of the source, their mask (mode L, 255 = protected), and per image what became of each."""
+
+    mask: ImagePayload
+    regions: list[ProtectedRegion]
+    outcomes: list[list[RegionOutcome]]
 
 
 class RenderReply(Contract):
     """Images at the source's size, in the order of the request.
 
-    `controls` holds the control image used for each region that occurs; `keep_mask` (mode L, 255 = keep) is the
-    segmented object; `evaluations` counts network evaluations (one latent through one UNet forward) per image.
+    `controls` holds the control image used for each region that occurs, of the first kind of control, and
+    `further_controls` those of the others; `keep_mask` (mode L, 255 = keep) is the segmented object; `evaluations`
+    counts network evaluations (one latent through one UNet forward) per image; `protection` answers the request's.
     """
 
     images: list[ImagePayload]
@@ -47,6 +147,8 @@ class RenderReply(Contract):
     keep_mask: ImagePayload | None
     evaluations: int
     prompts: list[str] = Field(default_factory=list)
+    further_controls: dict[ControlKind, dict[ControlRegion, ImagePayload]] = Field(default_factory=dict)
+    protection: ProtectionReply | None = None
 
 
 # replace: words that stand in place of others take over their attention. refine: all new words have their own.
@@ -56,7 +158,6 @@ InversionKind = Literal["direct", "null_text"]
 # others: edges of the source.
 EditControl = Literal["none", "empty", "full", "structure", "object"]
 Phrase = Annotated[str, Field(min_length=1, max_length=200)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class PhraseWeight(Contract):

@@ -1,4 +1,4 @@
-"""Small, randomly initialised weights in Stable Diffusion's layout (1.x and XL), a ControlNet and a segmenter."""
+"""Small, randomly initialised weights: Stable Diffusion (1.x and XL), ControlNets, a segmenter, depth."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from transformers import (
     CLIPTextModel,
     CLIPTextModelWithProjection,
     CLIPTokenizer,
+    DepthAnythingConfig,
+    DepthAnythingForDepthEstimation,
+    Dinov2Config,
+    DPTConfig,
+    DPTForDepthEstimation,
     SegformerConfig,
     SegformerForSemanticSegmentation,
 )
+from transformers.models.dpt.image_processing_pil_dpt import DPTImageProcessorPil
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from tinyworld.clip_tokenizer import learn_clip_tokenizer
@@ -51,11 +57,7 @@ def write_diffusion(folder: Path, *, prediction: str = "epsilon", scheduler: str
             "force_zeros_for_empty_prompt": True,
         }
     (base / "model_index.json").write_text(json.dumps(layout))
-    control = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=(8, 16, 16))
-    for part in (control.controlnet_down_blocks, control.controlnet_cond_embedding.conv_out):
-        for parameter in part.parameters():  # zero before training
-            torch.nn.init.normal_(parameter, std=0.2)
-    control.save_pretrained(folder / "control")
+    _control(unet).save_pretrained(folder / "control")
 
 
 def write_segmenter(folder: Path) -> None:
@@ -113,3 +115,47 @@ def _unet(xl: bool) -> UNet2DConditionModel:
         norm_num_groups=8,
         **(pooled if xl else {}),
     )
+
+
+def write_control(folder: Path, base: Path, seed: int) -> None:
+    """Another ControlNet for the base weights in `base`, into `folder`."""
+    torch.manual_seed(seed)
+    _control(UNet2DConditionModel.from_pretrained(base / "unet")).save_pretrained(folder)
+
+
+def write_depth(folder: Path, kind: str = "depth_anything") -> None:
+    """A model of relative depth: `depth_anything` or `dpt`."""
+    torch.manual_seed(9)
+    sizes = {"neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8}
+    transformer = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "image_size": 32}
+    model: DPTForDepthEstimation | DepthAnythingForDepthEstimation
+    if kind == "dpt":
+        model = DPTForDepthEstimation(
+            DPTConfig(**transformer, **sizes, intermediate_size=32, patch_size=8, backbone_out_indices=[0, 1, 2, 3])
+        )
+        processor = DPTImageProcessorPil(size={"height": 32, "width": 32})
+    else:
+        stages = ["stage1", "stage2", "stage3", "stage4"]
+        backbone = Dinov2Config(**transformer, patch_size=14, out_features=stages, reshape_hidden_states=False)
+        model = DepthAnythingForDepthEstimation(
+            DepthAnythingConfig(backbone_config=backbone, **sizes, reassemble_hidden_size=16)
+        )
+        processor = DPTImageProcessorPil(
+            size={"height": 28, "width": 28}, keep_aspect_ratio=True, ensure_multiple_of=14
+        )
+    for name, parameter in model.named_parameters():
+        if name.startswith(
+            ("neck", "head")
+        ):  # or the last layer, which lets nothing negative through, says 0 everywhere
+            torch.nn.init.normal_(parameter, std=0.3)
+            parameter.data = parameter.data.abs() if name.startswith("head") else parameter.data
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+def _control(unet: UNet2DConditionModel) -> ControlNetModel:
+    control = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=(8, 16, 16))
+    for part in (control.controlnet_down_blocks, control.controlnet_cond_embedding.conv_out):
+        for parameter in part.parameters():  # zero before training
+            torch.nn.init.normal_(parameter, std=0.2)
+    return control

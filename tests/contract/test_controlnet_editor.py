@@ -12,19 +12,20 @@ from diffusers import StableDiffusionControlNetPipeline
 from PIL import Image
 
 from diffusion_service.conditioning import canny
-from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem, Source
+from diffusion_service.control_images import Source
+from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.geometry import fit
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import load
 from shared.images import digest
 from shared.problems import InvalidInput
-from shared.schemas.diffusion import Rendering
+from shared.schemas.diffusion import ControlStrength, Rendering
 from shared.weights import Dtype, Weights
 from tests.contract.small_diffusion import write_diffusion, write_segmenter
 
 RANDOM = np.random.default_rng(5)
 PHOTO = np.kron(RANDOM.integers(0, 256, (4, 4, 3), dtype=np.uint8), np.ones((16, 16, 1), np.uint8))
-KEY = BatchKey(width=64, height=64, steps=3, guidance=4.0, control_scale=1.0)
+KEY = BatchKey(width=64, height=64, steps=3, guidance=4.0, controls=(ControlStrength(kind="canny"),))
 
 
 def item(
@@ -43,7 +44,10 @@ def open_editor(
 ) -> ControlNetEditor:
     torch.set_num_threads(1)
     networks = load(
-        weights(folder / "base", dtype), weights(folder / "control", dtype), device="cpu", scheduler=scheduler
+        weights(folder / "base", dtype),
+        {"canny": weights(folder / "control", dtype)},
+        device="cpu",
+        scheduler=scheduler,
     )
     keep = Segmenter(weights(folder / "segmenter"), ["object"], device="cpu") if segmenter else None
     return ControlNetEditor(networks, keep)
@@ -90,7 +94,7 @@ def test_it_computes_what_the_reference_pipeline_computes(folder: Path, editor: 
         text_encoder=networks.prompts._pairs[0][1],
         tokenizer=networks.prompts._pairs[0][0],
         unet=networks.unet,
-        controlnet=networks.controlnet,
+        controlnet=networks.controlnets["canny"],
         scheduler=networks.fresh_scheduler(3),
         safety_checker=None,
         feature_extractor=None,
@@ -157,7 +161,7 @@ def test_one_bad_item_does_not_touch_the_others(editor: ControlNetEditor, folder
     refused = blind.render(KEY, [item(region="object")])[0]
     assert isinstance(refused, InvalidInput)
     assert "segmenter" in refused.detail
-    assert (blind.regions, editor.regions) == (("full",), ("full", "structure", "object"))
+    assert (blind.images.regions, editor.images.regions) == (("full",), ("full", "structure", "object"))
 
 
 def test_unsupported_schedulers_and_labels_are_named(folder: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from diffusion_service.attention import install
+from diffusion_service.control_images import Source
 from diffusion_service.editors import inversion as inversion_module
-from diffusion_service.editors.controlnet import Source
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
 from diffusion_service.geometry import fit
@@ -44,7 +44,7 @@ def source(pixels: Pixels = PHOTO) -> Source:
 def open_weights(folder: Path) -> StableDiffusion:
     torch.set_num_threads(1)
     paths = [Weights(path=folder / name, licence="none", gigabytes=0.01) for name in ("base", "control")]
-    weights = load(paths[0], paths[1], device="cpu")
+    weights = load(paths[0], {"canny": paths[1]}, device="cpu")
     install(weights.unet)
     return weights
 
@@ -116,7 +116,7 @@ def test_null_text_brings_guided_sampling_nearer_to_the_way_up(editor: Editor, m
 def test_null_text_trains_embeddings_and_no_weight(editor: Editor) -> None:
     """The reference code leaves the UNet's weights to collect gradients, which costs time and memory."""
     editor.invert(NULL_TEXT)
-    networks = (editor.weights.unet, editor.weights.vae, editor.weights.controlnet)
+    networks = (editor.weights.unet, editor.weights.vae, editor.weights.controlnets["canny"])
     parameters = [parameter for network in networks for parameter in network.parameters()]
     assert not any(parameter.requires_grad or parameter.grad is not None for parameter in parameters)
 
@@ -145,8 +145,8 @@ def plain_sampling(editor: Editor, inversion: Inversion, prompt: str) -> Pixels:
     with torch.inference_mode():
         states, null = weights.prompts.encode(prompt).states[None], weights.prompts.encode("").states[None]
         for step, time in enumerate(steps.times):
-            unwanted = weights.predict(latents, time, null, None, None)
-            wanted = weights.predict(latents, time, states, None, None)
+            unwanted = weights.predict(latents, time, null, None, ())
+            wanted = weights.predict(latents, time, states, None, ())
             latents = steps.down(step, latents, unwanted + GUIDANCE * (wanted - unwanted))
         return weights.pictures(latents)[0]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from diffusion_service.attention import install
-from diffusion_service.editors.controlnet import Source
+from diffusion_service.control_images import Source
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
 from diffusion_service.geometry import fit
@@ -37,7 +37,7 @@ WORDINGS = [
 @pytest.fixture(scope="module")
 def weights() -> StableDiffusion:
     diffusion = load_profile("tiny").diffusion
-    weights = load(diffusion.base, diffusion.controlnets["canny"], device="cpu")
+    weights = load(diffusion.base, diffusion.controlnets, device="cpu")
     install(weights.unet)
     return weights
 

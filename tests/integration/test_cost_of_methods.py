@@ -105,7 +105,7 @@ def test_siblings_one_by_one_and_together_are_the_same_pictures(arms: Arms) -> N
 
 def _weights(profile: Profile) -> StableDiffusion:
     diffusion = profile.diffusion
-    weights = load(diffusion.base, diffusion.controlnets["canny"], device="cpu")
+    weights = load(diffusion.base, diffusion.controlnets, device="cpu")
     install(weights.unet)
     return weights
 

@@ -24,10 +24,9 @@ def sources(profile: Profile) -> Iterator[Weights | Server]:
         yield source
     yield profile.diffusion.base
     yield from profile.diffusion.controlnets.values()
-    if profile.diffusion.segmenter is not None:
-        yield profile.diffusion.segmenter
     yield profile.evaluator.scorer
-    for optional in (profile.evaluator.text_embedder, profile.language.masked_words):
+    readers = (profile.diffusion.segmenter, profile.diffusion.depth)
+    for optional in (*readers, profile.evaluator.text_embedder, profile.language.masked_words):
         if optional is not None:
             yield optional
     yield from profile.evaluator.models_under_test.values()
@@ -80,6 +79,9 @@ TINY = shipped_profiles()["tiny"].read_text()
         ('path = "tinyworld/weights/captioner"', 'hub = "a/b"', "give `revision`"),
         ('engine = "transformers"', 'engine = "tgi"', "engine 'tgi' needs a table `server` and no `weights`"),
         ('models = ["street-classifier",', 'models = ["nobody",', "names models under test that the profile lacks"),
+        ("[diffusion.controlnets.canny]", "[diffusion.controlnets.hed]", "controlnets.hed"),
+        ("[diffusion.controlnets.canny]", "[diffusion.controlnets.depth]", "a ControlNet for depth needs `depth`"),
+        ("[diffusion.controlnets.canny]", "[diffusion.controlnets.segmentation]", "needs `segmenter` and `palette`"),
         ("[defaults]", "[thresholds.nearer]\nweather = 0.2\n[defaults]", "thresholds need a `default`"),
         ("[defaults]", "[defaults", "is not valid TOML"),
     ],

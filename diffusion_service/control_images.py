@@ -1,0 +1,91 @@
+"""The control images of source images: each computed once per source, kind and region, and kept for the siblings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from diffusion_service import conditioning
+from diffusion_service.depth import DepthEstimator
+from diffusion_service.geometry import Fit
+from diffusion_service.segmentation import LabelMap, Segmenter
+from shared.images import Pixels
+from shared.problems import InvalidInput
+from shared.schemas.diffusion import ControlKind, ControlRegion
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source image at the model's size (height × width × 3), and the way back; equal where all pixels are equal."""
+
+    image: Pixels = field(compare=False, repr=False)
+    geometry: Fit
+    digest: str
+
+
+class ControlImages:
+    """What can be read from a source; to be used from the one thread that owns the networks."""
+
+    def __init__(
+        self, segmenter: Segmenter | None, palette: Pixels | None = None, depth: DepthEstimator | None = None
+    ) -> None:
+        """`palette` (labels × 3) colours the segmenter's labels, `depth` estimates depth: for the kinds named so."""
+        self.segmenter = segmenter
+        self._palette = palette
+        self._depth = depth
+        self.labels = lru_cache(maxsize=64)(self._compute_labels)
+        self.image = lru_cache(maxsize=256)(self._compute_image)
+
+    @property
+    def regions(self) -> tuple[ControlRegion, ...]:
+        """The control regions that can be found."""
+        return ("full",) if self.segmenter is None else ("full", "structure", "object")
+
+    def keep(self, source: Source) -> Pixels | None:
+        """The mask of what must stay in a source; None without a segmenter."""
+        return None if self.segmenter is None else self.segmenter.kept(self.labels(source))
+
+    def _compute_labels(self, source: Source) -> LabelMap:
+        """The source's label map. Raises InvalidInput without a segmenter."""
+        if self.segmenter is None:
+            raise InvalidInput("this profile has no segmenter, which this asks for; name one in [diffusion.segmenter]")
+        return self.segmenter.label_map(source.image)
+
+    def _compute_image(self, source: Source, kind: ControlKind, region: ControlRegion) -> Pixels:
+        """Height × width, or with colours × 3. Raises InvalidInput where kind or region cannot be found."""
+        if region == "full":
+            return self._whole(source.image, source, kind)
+        keep = self.keep(source)
+        if keep is None:
+            raise InvalidInput(
+                f"control region {region!r} needs a segmenter, and this profile has none; use region 'full', or name "
+                "one"
+            )
+        if region == "structure":
+            return self._structure(source, kind, keep)
+        if not keep.any():
+            raise InvalidInput(
+                "the segmenter found nothing in this image that must stay; use region 'full' or 'structure'"
+            )
+        return conditioning.object_region(self._whole(source.image, source, kind), keep)
+
+    def _structure(self, source: Source, kind: ControlKind, keep: Pixels) -> Pixels:
+        """Edges without rain and texture; classes and depth have neither, so that they are whole."""
+        if kind == "canny":
+            return conditioning.structure(source.image, keep)
+        if kind == "soft_edges":
+            return self._whole(conditioning.smoothed(source.image), source, kind)
+        return self._whole(source.image, source, kind)
+
+    def _whole(self, image: Pixels, source: Source, kind: ControlKind) -> Pixels:
+        if kind == "canny":
+            return conditioning.canny(image)
+        if kind == "soft_edges":
+            return conditioning.soft_edges(image)
+        if kind == "depth" and self._depth is not None:
+            return self._depth.depth(image)
+        if kind == "segmentation" and self._palette is not None:
+            return np.asarray(self._palette[self.labels(source)], np.uint8)
+        raise InvalidInput(f"this profile has nothing to make a control image of kind {kind!r} with")

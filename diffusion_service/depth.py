@@ -1,0 +1,38 @@
+"""Depth from one image, for the ControlNet of kind `depth`: near is bright."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForDepthEstimation
+
+from shared.images import Pixels
+from shared.weights import Weights
+
+
+class DepthEstimator:
+    """A model of relative inverse depth (DPT, Depth Anything) in transformers' layout."""
+
+    def __init__(self, weights: Weights, *, device: str) -> None:
+        """Load weights in Hub layout (safetensors)."""
+        at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
+        self._model = (
+            AutoModelForDepthEstimation.from_pretrained(
+                weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
+            )
+            .to(device)
+            .eval()
+        )
+        self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
+
+    @torch.inference_mode()
+    def depth(self, image: Pixels) -> Pixels:
+        """Height × width: 0 for what is farthest in an RGB image, 255 for what is nearest."""
+        inputs = self._processor(images=Image.fromarray(image), return_tensors="pt")
+        pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
+        near = self._model(pixel_values=pixel_values).predicted_depth.float()[:, None]
+        near = torch.nn.functional.interpolate(near, size=image.shape[:2], mode="bicubic")[0, 0]
+        least, most = near.min(), near.max()
+        scaled = (near - least) / (most - least).clamp(min=torch.finfo(near.dtype).tiny)
+        return np.asarray(scaled.mul(255).round().clamp(0, 255).byte().cpu().numpy(), np.uint8)
