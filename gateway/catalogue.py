@@ -116,6 +116,7 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
         "language adapter": profile.language.adapter,
         "diffusion": profile.diffusion.base,
         "segmenter": profile.diffusion.segmenter,
+        "depth": profile.diffusion.depth,
         "scorer": profile.evaluator.scorer,
         "text embedder": profile.evaluator.text_embedder,
         "masked words": profile.language.masked_words,
