@@ -68,6 +68,10 @@ def submit(
         list[str] | None, typer.Option(metavar="LABEL=CLASS", help="your label to the model's")
     ] = None,
     no_labels: Annotated[bool, typer.Option("--no-labels", help="take no ground truth from folders")] = False,
+    masks: Annotated[
+        Path | None,
+        typer.Option(help="JSON of the spec's `masks`: what the masks mean that lie in the folder `masks`"),
+    ] = None,
     calibration: Annotated[
         str | None,
         typer.Option(metavar="DATA", help="your images are like this data set, whose check errors are known"),
@@ -87,7 +91,7 @@ def submit(
         known = (
             {name for listed in client.models_when_ready().models for name in listed.classes} if tested != [] else set()
         )
-        spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels, calibration)
+        spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels, calibration, masks)
         if dry_run:
             plan = look_ahead(client, spec, images, labels, known)
             _out(plan.model_dump_json() if as_json else printing.plan(plan))

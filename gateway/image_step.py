@@ -112,7 +112,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             digest=image.digest,
             occurrence=occurrence or 0,
             ground_truth=image.ground_truth,
-            task=TaskDescription(job.task, _told_classes(job)),
+            task=TaskDescription(job.task, told_classes(job)),
             methods=tuple((method["name"], method.get("parameters", {})) for method in job.methods),
             models=_unasked(session, job, image) if image.generated else tested(session, job),
             seed=job.seed,
@@ -235,7 +235,7 @@ def row_of(work: ImageWork, method: str, made: Made, shelf: ImageShelf) -> dict[
     }
 
 
-def _told_classes(job: Job) -> tuple[str, ...]:
+def told_classes(job: Job) -> tuple[str, ...]:
     """The label set as methods see it; in a segmentation job the classes whose words no edit may touch."""
     masks = job.spec.get("masks")
     if masks is None:

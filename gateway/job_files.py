@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Sequence
+import tempfile
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -16,6 +19,7 @@ from gateway.client import Client
 from gateway.manifests import folder_labels, match_rows, parse_manifest
 from gateway.printing import progress_bar
 from shared.schemas.jobs import JobDetail, JobPlan, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
+from shared.schemas.masks import MaskSpec
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 UPLOADS_AT_ONCE = 4
@@ -29,8 +33,9 @@ def spec_of(
     seed: int,
     no_labels: bool,
     calibration: str | None,
+    masks: Path | None = None,
 ) -> JobSpec:
-    """The spec; what was not said is left out, so that the gateway's defaults hold."""
+    """The spec; what was not said is left out, so that the gateway's defaults hold. `masks`: a file of JSON."""
     said: dict[str, object] = {"task": task, "seed": seed}
     if methods:
         said["methods"] = list(methods)
@@ -42,6 +47,8 @@ def spec_of(
         said["ground_truth"] = "none"
     if calibration is not None:
         said["calibration"] = calibration
+    if masks is not None:
+        said["masks"] = MaskSpec.model_validate_json(masks.read_bytes())
     return JobSpec.model_validate(said)
 
 
@@ -73,13 +80,17 @@ def gather(
     key: str | None,
     console: Console,
 ) -> JobDetail:
-    """Start the job: an archive is sent as it is; other files are uploaded one by one, so that uploads resume.
+    """Start the job: an archive is sent as it is; other files are uploaded one by one, so that uploads resume. Images
+    with masks go as one archive, since an upload by itself keeps the colours of a palette and not its indices.
 
     Raises ValueError for words that mean nothing, and `shared.problems.Problem`.
     """
     manifest = labels.read_bytes() if labels else None
     if _is_one_archive(paths):
         return client.create_from_archive(spec, paths[0], manifest, key)
+    if spec.masks is not None:
+        with _packed(paths) as archive:
+            return client.create_from_archive(spec, archive, manifest, key)
     files, truths = _labelled_files(paths, manifest, known_classes)
     digests = _upload(client, [path for _, path in files], console)
     return client.create(_request(spec, files, truths, digests), key)
@@ -92,9 +103,23 @@ def look_ahead(
     manifest = labels.read_bytes() if labels else None
     if _is_one_archive(paths):
         return client.plan_from_archive(spec, paths[0], manifest)
+    if spec.masks is not None:
+        with _packed(paths) as archive:
+            return client.plan_from_archive(spec, archive, manifest)
     files, truths = _labelled_files(paths, manifest, known_classes)
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
     return client.plan(_request(spec, files, truths, digests))
+
+
+@contextmanager
+def _packed(paths: Sequence[Path]) -> Iterator[Path]:
+    """A zip of the images and masks, which are compressed already, for as long as the block takes."""
+    with tempfile.TemporaryDirectory() as directory:
+        archive = Path(directory, "images.zip")
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
+            for name, path in _image_files(paths):
+                target.write(path, name)
+        yield archive
 
 
 def _is_one_archive(paths: Sequence[Path]) -> bool:

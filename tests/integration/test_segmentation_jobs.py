@@ -1,0 +1,224 @@
+"""Segmentation jobs over real HTTP, a real store and both databases: masks in, IoU in cells and pooled figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sqlalchemy import select
+
+from gateway import suites
+from gateway.analysis.segmentation import VOID, confusion, overlaps
+from gateway.counterfactuals import Filters, conditions
+from gateway.housekeeping import Graces, keep_house
+from gateway.image_step import told_classes
+from gateway.outcomes import load_rows
+from gateway.recorded import ImageShelf
+from gateway.results import measure
+from gateway.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, Report, SourceImage
+from shared.images import decode, encode
+from shared.problems import InvalidInput
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import JobResults
+from shared.schemas.suites import SuiteRequest
+from shared.storage import image_key
+from tests.integration.small_services import ROAD_CLASSES, SEGMENTER
+from tests.integration.work_site import METHODS, Site, wait_for
+
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+MASKS = {"classes": [{"name": name, "index": place} for place, name in enumerate(ROAD_CLASSES)], "void": [255]}
+Drawn = tuple[NDArray[np.uint8], NDArray[np.uint8] | None]
+
+
+def scenes(count: int, seed: int = 5) -> list[Drawn]:
+    """Pictures whose brightness is their class, with the masks that say so but for a void row."""
+    random = np.random.default_rng(seed)
+    drawn: list[Drawn] = []
+    for _ in range(count):
+        mask = random.integers(0, 3, (12, 12)).astype(np.uint8)
+        mask[0] = VOID
+        shades = np.array([40, 120, 200], np.uint8)[mask.clip(max=2)]
+        drawn.append((np.repeat(shades[..., None], 3, axis=2), mask))
+    return drawn
+
+
+def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[dict[str, object]] = METHODS) -> None:
+    with site.sessions.begin() as session:
+        session.merge(Owner(id=LOCAL_OWNER, name="local"))
+    shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
+    kept = [(shelf.keep(encode(image)), None if mask is None else shelf.keep(encode(mask))) for image, mask in drawn]
+    shelf.save({digest for pair in kept for digest in pair if digest})
+    with site.sessions.begin() as session:
+        masked = any(mask is not None for _, mask in drawn)
+        session.add(
+            Job(
+                id=job_id, owner_id=LOCAL_OWNER, task="segment the street", kind="segmentation", classes=ROAD_CLASSES,
+                methods=list(methods), models=[SEGMENTER], profile="tiny", spec={"masks": MASKS} if masked else {},
+            )
+        )  # fmt: skip
+        session.flush()
+        session.add_all(
+            SourceImage(
+                id=f"{job_id}-{n}", job_id=job_id, position=n, digest=image, mask_digest=mask,
+                mask_classes=None if mask is None else ROAD_CLASSES,
+            )
+            for n, (image, mask) in enumerate(kept)
+        )  # fmt: skip
+
+
+def measured(site: Site, job_id: str) -> JobResults:
+    with site.sessions() as session:
+        return JobResults.model_validate(session.get_one(Report, job_id).metrics)
+
+
+def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
+    drawn = scenes(13)
+    add_job(site, "job", drawn)
+    site.worker().step()
+    assert site.state() == "done"
+    (found,) = measured(site, "job").results
+    assert (found.metric, found.relation, found.metrics, found.sources) == ("iou", "labelled", None, 13)
+    pixels = found.segmentation
+    assert pixels is not None
+    assert (pixels.classes, pixels.originals.images, pixels.nulls.images) == (ROAD_CLASSES, 13, 26)
+    assert pixels.originals.mean_iou == 1.0
+    assert pixels.originals.pixels == 13 * 12 * 11  # but for the void row
+    with site.sessions() as session:
+        rows = session.execute(
+            select(SourceImage.position, Counterfactual.image_digest, Prediction)
+            .join(Counterfactual, Prediction.counterfactual_id == Counterfactual.id)
+            .join(SourceImage, Prediction.source_image_id == SourceImage.id)
+            .where(Counterfactual.arm == "edit")
+        ).all()
+    together = np.zeros((3, 4), np.int64)
+    for position, digest, row in rows:
+        image, mask = decode(site.store.get(image_key(digest))), drawn[position][1]
+        assert mask is not None
+        said = np.minimum(image.mean(axis=2) // 86, 2).astype(np.uint8)
+        counts = confusion(mask, said, 3)
+        together += counts
+        assert (decode(site.store.get(image_key(row.map_digest)), "L") == said).all()
+        assert row.overlaps == pytest.approx(dict(zip(ROAD_CLASSES, overlaps(counts), strict=True)))
+        assert row.flipped == (overlaps(counts) < 0.5).any()
+    assert pixels.counterfactuals.iou == pytest.approx(overlaps(together).tolist())
+    cells = {effect.cell.label for effect in found.cells}
+    assert cells == {*ROAD_CLASSES, ALL_CLASSES}
+    tested = [effect for effect in found.cells if effect.p_value is not None]
+    assert tested
+    for effect in tested:
+        assert effect.sources == 13
+        assert effect.interval is not None
+        assert effect.interval.low <= effect.delta_accuracy <= effect.interval.high
+        assert "of IoU" in effect.sentence
+
+
+@ON_SQLITE
+def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -> None:
+    add_job(site, "job", scenes(3))
+    site.worker().step()
+    with site.sessions() as session:
+        rows = load_rows(session, "job")
+        said = {
+            row.counterfactual_id or row.source_image_id: row.overlaps for row in session.scalars(select(Prediction))
+        }
+        edits = session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit")).all()
+        nulls = {
+            (row.source_image_id, row.ordinal): row.id
+            for row in session.scalars(select(Counterfactual).where(Counterfactual.arm == "null"))
+        }
+    (segmented,) = rows.segmented.values()
+    assert not rows.models
+    for cell, found in segmented.cells.items():
+        if cell.direction != "to" or cell.label != "car":
+            continue
+        per_source: dict[str, list[float]] = {}
+        for edit in edits:
+            if edit.to_value == cell.value:
+                null = said[nulls[edit.source_image_id, edit.null_ordinal or 0]]
+                change = (said[edit.id] or {})["car"] - (null or {})["car"]
+                per_source.setdefault(edit.source_image_id, []).append(change)
+        wanted = [np.mean(changes) for _, changes in sorted(per_source.items())]
+        assert found.correct == pytest.approx(wanted)
+    again = measure(rows)
+    assert again.results == measured(site, "job").results
+    assert {shown.label for shown in again.sensitivity.classes if again.sensitivity} == set(ROAD_CLASSES)
+
+
+@ON_SQLITE
+def test_without_masks_the_map_of_the_original_must_stay(site: Site) -> None:
+    add_job(site, "job", [(image, None) for image, _ in scenes(3)])
+    site.worker().step()
+    (found,) = measured(site, "job").results
+    assert found.segmentation is not None
+    assert (found.relation, found.segmentation.originals.mean_iou) == ("metamorphic", 1.0)
+    assert found.segmentation.originals.pixels == 3 * 144
+    assert 0 < (found.segmentation.counterfactuals.mean_iou or 0) < 1
+
+
+@ON_SQLITE
+def test_an_image_without_a_mask_is_left_out_and_one_that_went_missing_fails_alone(site: Site) -> None:
+    drawn = scenes(4)
+    drawn[1] = (drawn[1][0], None)
+    add_job(site, "job", drawn)
+    lost = site.images()[2].mask_digest
+    assert lost is not None
+    site.store.delete(image_key(lost))
+    worker = site.worker()
+    wait_for(lambda: worker.step() or site.state() == "done")
+    images = site.images()
+    assert [image.state for image in images][:2] == ["done", "done"]
+    assert images[2].state == "failed"
+    assert lost in images[2].failure
+    (found,) = measured(site, "job").results
+    assert (found.sources, found.left_out) == (2, 2)
+
+
+@ON_SQLITE
+def test_a_repeated_job_asks_nothing_again_and_maps_outlive_housekeeping(site: Site) -> None:
+    add_job(site, "first", scenes(2))
+    site.worker().step()
+    before = site.small.calls.copy()
+    add_job(site, "again", scenes(2))
+    site.worker().step()
+    assert site.small.calls == before
+    assert measured(site, "again").results == measured(site, "first").results
+    keep_house(site.sessions, site.store, Graces(0.0, 0.0))
+    with site.sessions() as session:
+        needed = [*session.scalars(select(Prediction.map_digest)), *session.scalars(select(SourceImage.mask_digest))]
+    assert needed
+    assert all(digest and site.store.exists(image_key(digest)) for digest in needed)
+
+
+def test_filters_know_the_classes_of_masks_and_what_was_lost(site: Site) -> None:
+    drawn = scenes(2)
+    add_job(site, "job", drawn)
+    with site.sessions.begin() as session:
+        session.get_one(SourceImage, "job-1").mask_classes = ["sky", "straße, naß", 'a "quoted" one']
+    site.worker().step()
+    with site.sessions() as session:
+        for label, expected in (
+            ("car", {0}), ("sky", {0, 1}), ("straße, naß", {1}), ('a "quoted" one', {1}), ("ca", set()), ("%", set()),
+        ):  # fmt: skip
+            filters = Filters.model_validate({"class": label})
+            query = select(Counterfactual.position).where(Counterfactual.arm == "edit", *conditions(filters))
+            assert set(session.scalars(query)) == expected, label
+        flips = set(session.scalars(select(Prediction.flipped).where(Prediction.counterfactual_id.is_not(None))))
+        assert None not in flips
+
+
+@ON_SQLITE
+def test_suites_say_that_they_take_classifiers(site: Site) -> None:
+    add_job(site, "job", scenes(1))
+    site.worker().step()
+    with site.sessions.begin() as session, pytest.raises(InvalidInput, match="this job tests segmenters"):
+        suites.create(session, LOCAL_OWNER, SuiteRequest(name="roads", job="job"))
+
+
+def test_edits_may_not_name_things_or_else_any_class() -> None:
+    things = [{**one, "thing": one["name"] == "car"} for one in MASKS["classes"] if isinstance(one, dict)]
+    job = Job(classes=["sky", "road", "vehicle"], kind="segmentation", spec={"masks": MASKS})
+    assert told_classes(job) == ("sky", "road", "car")
+    job.spec = {"masks": {"classes": things}, "label_map": {"car": "vehicle"}}
+    assert told_classes(job) == ("car", "vehicle")
