@@ -7,6 +7,8 @@ import threading
 from celery import Celery
 from celery.worker import WorkController
 
+from shared.schemas.repairs import QUEUE
+
 START_SECONDS = 30.0
 
 
@@ -22,6 +24,7 @@ class CeleryThread:
             app=celery,
             pool_cls="threads",
             concurrency=concurrency,
+            queues=[celery.conf.task_default_queue, QUEUE],
             without_gossip=True,
             without_mingle=True,
             without_heartbeat=True,

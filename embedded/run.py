@@ -22,7 +22,8 @@ from embedded.celery_thread import CeleryThread
 from embedded.directory import locked
 from embedded.log import logging_into
 from embedded.serving import ListeningPort
-from gateway import claims
+from embedded.trainer import TrainerThread
+from gateway import claims, repair_watch
 from gateway.app import create_app
 from gateway.database import Sessions, migrate, open_engine, open_sessions
 from gateway.messages import open_celery, wake_worker
@@ -99,6 +100,7 @@ def _engine(url: str) -> Iterator[Engine]:
     migrate(engine)
     with open_sessions(engine).begin() as session:
         claims.expire_leases(session)  # the lock says that whoever held them is dead
+        repair_watch.give_out_anew(session)
     yield engine
     engine.dispose()
 
@@ -114,10 +116,12 @@ def _worker(
     services = ModelServices(service_urls, settings.service_deadline_seconds, settings.service_wait_seconds)
     worker = Worker(settings, sessions, store, services, celery)
     register(celery, worker)
+    trainer = TrainerThread(celery, store, settings.profile)
     thread = CeleryThread(celery, settings.images_in_flight)
     try:
         yield
     finally:
+        trainer.stop()
         worker.stop()
         thread.stop()
         services.close()

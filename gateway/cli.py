@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gateway import export_command, model_commands, operator_commands, printing, suite_commands
+from gateway import export_command, model_commands, operator_commands, printing, repair_commands, suite_commands
 from gateway.client import Client
 from gateway.command_line import URL, JobId, Json, Key, Url, connected, messages
 from gateway.job_files import gather, look_ahead, pair, parameters, spec_of
@@ -250,6 +250,8 @@ app.add_typer(model_commands.models, name="models")
 app.command()(export_command.export)
 app.add_typer(suite_commands.suites, name="suites")
 app.command()(suite_commands.gate)
+app.command()(repair_commands.repair)
+app.add_typer(repair_commands.repairs, name="repairs")
 app.command()(operator_commands.doctor)
 app.command()(operator_commands.replay)
 main: Callable[[], None] = app

@@ -27,6 +27,7 @@ from shared.schemas.jobs import (
     ResultsPage,
 )
 from shared.schemas.models import AddedModels, ModelSpec
+from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
 from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
 
 RETRY_SECONDS = 1.0
@@ -185,6 +186,32 @@ class Client:
         """What a finished run came to, against a baseline run or its own null arms."""
         asked = {"max_drop": str(max_drop), **({"baseline": baseline} if baseline else {})}
         return self._get(RunResults, f"/suites/{suite}/runs/{run}/results", asked)
+
+    def begin_repair(self, job: str, request: RepairRequest) -> RepairView:
+        """Train a model under test on a job's counterfactuals; waits while the models start."""
+        return self._when_ready(lambda: self._post(RepairView, f"/jobs/{job}/repairs", request))
+
+    def repair(self, repair: str) -> RepairView:
+        """How far a repair is, and what it came to."""
+        return self._get(RepairView, f"/repairs/{repair}")
+
+    def repairs(self, limit: int = 50) -> RepairsPage:
+        """The newest repairs."""
+        return self._get(RepairsPage, "/repairs", {"limit": str(limit)})
+
+    def cancel_repair(self, repair: str) -> RepairView:
+        """Stop a repair."""
+        return RepairView.model_validate_json(
+            self._send(self._http.build_request("POST", f"/repairs/{repair}/cancel")).content
+        )
+
+    def delete_repair(self, repair: str) -> None:
+        """Delete a repair with its models."""
+        self._send(self._http.build_request("DELETE", f"/repairs/{repair}"))
+
+    def repaired_model(self, repair: str, arm: TrainedArm = "repaired") -> bytes:
+        """The model of an arm, as a tar that `add_model` takes."""
+        return self._send(self._http.build_request("GET", f"/repairs/{repair}/model", params={"arm": arm})).content
 
     def image(self, digest: str) -> bytes:
         """An image as PNG."""

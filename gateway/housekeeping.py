@@ -6,6 +6,7 @@
     images           that no row refers to: noted when first seen so, removed with their objects a grace later
     reports          of jobs that are gone
     models           packages of models under test that have no row: deleted ones, or a crash while one came in
+    repairs          what belongs to repairs that have no row, or were cancelled
 
 Whoever is about to refer to an image says so first (`gateway.images.want`), which takes the note away; removal takes
 the row's lock and looks again. So housekeeping may run at any time, beside any work, several at once, and be killed.
@@ -39,6 +40,7 @@ from gateway.tables import (
     ModelUnderTest,
     OwnedImage,
     RecordedCall,
+    Repair,
     Report,
     SourceImage,
     Table,
@@ -79,6 +81,7 @@ class Removed:
     images: int = 0
     reports: int = 0
     models: int = 0
+    repairs: int = 0
     found_objects: int = 0
 
 
@@ -123,6 +126,7 @@ def keep_house(
     removed.images = _remove_images(sessions, store, graces.anything, go_on)
     removed.reports = _remove_reports(sessions, store, graces.anything, go_on)
     removed.models = _remove_models(sessions, store, graces.anything, go_on)
+    removed.repairs = _remove_repairs(sessions, store, graces.anything, go_on)
     return removed
 
 
@@ -262,6 +266,20 @@ def _remove_models(sessions: Sessions, store: ObjectStore, grace: float, go_on: 
         for key in sorted(set(portion) - {model_key(digest, model_id) for digest, model_id in rows}):
             store.delete(key)
             removed += 1
+    return removed
+
+
+def _remove_repairs(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+    """An order is stored before its row, so what has none after the grace never gets one."""
+    removed = 0
+    objects = _older(store.iterate("repairs/"), grace)
+    while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
+        with reading(sessions) as session:
+            needed = set(session.scalars(select(Repair.id).where(Repair.state != "cancelled")))
+        for key in portion:
+            if key.split("/")[1] not in needed:
+                store.delete(key)
+                removed += 1
     return removed
 
 

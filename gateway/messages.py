@@ -1,45 +1,23 @@
-"""The alarm clock: one kind of message, "there is work". What the work is stands in the database.
+"""The alarm clock: two kinds of message, "there is work" and "a repair is yours". What the work is stands elsewhere.
 
 Losing a message, or getting it twice, changes nothing: a worker that wakes up looks for itself, and every worker looks
-now and then without being woken.
+now and then without being woken; a repair of which nothing is heard is given out again (`gateway.repair_watch`).
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from shared.celery_app import open_celery as open_celery
 from shared.logging import request_id
+from shared.schemas.repairs import QUEUE, REPAIR, Grant
 
 WORK = "contrafact.work"
-# A Redis that says nothing must not hold up requests and steps for long: losing a message changes nothing.
-REDIS_OPTIONS = {"socket_connect_timeout": 2, "socket_timeout": 5}
 
 logger = logging.getLogger("contrafact.messages")
-
-
-def open_celery(broker_url: str) -> Celery:
-    """The Celery app of gateway and worker. Connects only when it is used."""
-    celery = Celery("contrafact", broker=broker_url, set_as_current=False)
-    options: dict[str, Any] = {"polling_interval": 0.05} if broker_url.startswith("memory:") else dict(REDIS_OPTIONS)
-    celery.conf.update(
-        accept_content=["json"],
-        task_serializer="json",
-        task_ignore_result=True,
-        task_acks_late=True,
-        task_default_queue="contrafact",
-        worker_prefetch_multiplier=1,
-        worker_enable_remote_control=False,
-        worker_hijack_root_logger=False,
-        worker_redirect_stdouts=False,
-        broker_connection_retry_on_startup=True,
-        broker_connection_max_retries=None,
-        broker_transport_options=options,
-    )
-    return celery
 
 
 def wake_worker(celery: Celery) -> None:
@@ -48,3 +26,11 @@ def wake_worker(celery: Celery) -> None:
         celery.send_task(WORK, retry=False, ignore_result=True, headers={"request_id": request_id()})
     except OperationalError as error:
         logger.warning("no wake-up could be sent; workers look for themselves soon: %s", error)
+
+
+def send_repair(celery: Celery, grant: Grant) -> None:
+    """Tell a trainer of a repair. A dead broker only means that it is told later."""
+    try:
+        celery.send_task(REPAIR, args=[grant.model_dump(mode="json")], queue=QUEUE, retry=False, ignore_result=True)
+    except OperationalError as error:
+        logger.warning("no trainer could be told of repair %s; it will be given out again: %s", grant.repair, error)

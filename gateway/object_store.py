@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gateway.settings import Settings
-from shared.storage import DirectoryStore, ObjectStore, S3Store
+from shared.storage import ObjectStore, S3Store, store_at
 
 
 def open_store(settings: Settings) -> ObjectStore:
     """The store of `settings.object_store`. Raises ValueError for a form that it does not know."""
-    kind, _, name = settings.object_store.partition(":")
-    if kind == "directory" and name:
-        return DirectoryStore(Path(name), settings.gateway_url)
-    if kind == "s3" and name:
-        secret = settings.s3_secret_key.get_secret_value()
-        return S3Store(settings.s3_endpoint, name, settings.s3_access_key, secret, settings.s3_secure)
-    raise ValueError(f"CONTRAFACT_OBJECT_STORE must be directory:PATH or s3:BUCKET: {settings.object_store!r}")
+    return store_at(
+        settings.object_store,
+        settings.gateway_url,
+        settings.s3_endpoint,
+        settings.s3_access_key,
+        settings.s3_secret_key.get_secret_value(),
+        settings.s3_secure,
+    )
 
 
 def main() -> None:

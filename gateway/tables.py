@@ -394,6 +394,37 @@ class Suite(Table):
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
+class Repair(Table):
+    """A model under test that is trained on a job's accepted counterfactuals, by a trainer that shares no database.
+
+    `token` names the trainer to which it was given last, `beat` its last sign of life, `heard_at` when that was heard
+    on the database's clock; `lost` counts trainers that fell silent without getting further: see
+    `gateway.repair_watch`. `request`, `progress` and `result` are of `shared.schemas.repairs`.
+    """
+
+    __tablename__ = "repairs"
+    __table_args__ = (
+        Index("ix_repairs_owner_id_created_at_id", "owner_id", "created_at", "id"),
+        CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    model: Mapped[str] = mapped_column(String(200))
+    state: Mapped[JobState] = mapped_column(default="running", index=True)
+    failure: Mapped[str] = mapped_column(Text, default="")
+    request: Mapped[dict[str, Any]]
+    progress: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    result: Mapped[dict[str, Any] | None]
+    token: Mapped[str | None] = mapped_column(String(64))
+    beat: Mapped[int] = mapped_column(default=0)
+    heard_at: Mapped[datetime | None]
+    lost: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    finished_at: Mapped[datetime | None]
+
+
 class RecordedCall(Table):
     """A reply of a model service, kept under its key: images in `reply` are digests; `seconds` is what it cost.
 

@@ -4,6 +4,7 @@
     leases        one thread: renews those of the steps, and waits for nothing but the database
     watch         one thread: sweeps expired leases, and wakes an idle worker when work waits
     housekeeping  one thread: removes what nothing needs any more, when no other worker has lately
+    repairs       one thread: gives repairs to trainers, hears of them, takes in what they came to
 
 A step that finds work leaves one message behind for the next idle step, so a job of any size needs a handful of
 messages at a time. `python -m gateway.worker` runs it; `embedded` runs the same in its own process.
@@ -29,12 +30,13 @@ from gateway.claims import Lease
 from gateway.database import Sessions, open_engine, open_sessions
 from gateway.events import add_event
 from gateway.housekeeping import keep_house_now_and_then
-from gateway.messages import WORK, open_celery, wake_worker
+from gateway.messages import WORK, open_celery, send_repair, wake_worker
 from gateway.metrics import STEPS
 from gateway.model_services import SERVICES, BrokenOff, ModelServices, is_passing
 from gateway.object_store import open_store
 from gateway.operations import database_answers, operations_port
 from gateway.recorded import ImageShelf, RecordedServices
+from gateway.repair_watch import look_after_now_and_then
 from gateway.results import build_report
 from gateway.settings import Settings, read_settings
 from gateway.startup import refuse_wrong_schema
@@ -80,10 +82,12 @@ class Worker:
         self._housekeeping = _thread(
             "housekeeping", keep_house_now_and_then, sessions, store, settings, services.stopping
         )
+        send = partial(send_repair, celery)
+        self._repairs = _thread("repairs", look_after_now_and_then, sessions, store, send, settings, services.stopping)
 
     def start(self) -> None:
         """Begin to keep leases, watch and keep house."""
-        for thread in (self._keeping, self._watching, self._housekeeping):
+        for thread in (self._keeping, self._watching, self._housekeeping, self._repairs):
             thread.start()
 
     def stop(self) -> None:

@@ -88,6 +88,24 @@ def model_key(digest: str, model_id: str) -> str:
     return f"models/{digest[:2]}/{digest}-{model_id}.tar"
 
 
+def repair_key(repair: str, *names: str) -> str:
+    """The key of something that belongs to a repair: order, grant, signs of life, checkpoints, models."""
+    return "/".join(("repairs", repair, *names))
+
+
+def store_at(place: str, url: str, endpoint: str, access_key: str, secret_key: str, secure: bool) -> ObjectStore:
+    """The store that a setting names: `directory:PATH`, whose links lead to `url`, or `s3:BUCKET` at `endpoint`.
+
+    Raises ValueError for another form.
+    """
+    kind, _, name = place.partition(":")
+    if kind == "directory" and name:
+        return DirectoryStore(Path(name), url)
+    if kind == "s3" and name:
+        return S3Store(endpoint, name, access_key, secret_key, secure)
+    raise ValueError(f"CONTRAFACT_OBJECT_STORE must be directory:PATH or s3:BUCKET: {place!r}")
+
+
 def check_key(key: str) -> str:
     """`key` itself if it is a relative path of plain names; raises ValueError, so that no key escapes a directory."""
     if not _KEY.fullmatch(key) or len(key) > 512:

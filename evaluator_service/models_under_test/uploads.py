@@ -74,7 +74,7 @@ class UploadedModels:
             folder.mkdir()
             with Path(name, "package.tar").open("w+b") as package:
                 self._fetch(upload, package)
-                _unpack(package, folder)
+                unpack(package, folder)
             with LOADING:
                 model = load_folder(folder, device=self._device)
             try_out(model)
@@ -110,7 +110,7 @@ class UploadedModels:
             raise DependencyFailed("the model under test arrived damaged: its SHA-256 is not its digest")
 
 
-def _unpack(package: IO[bytes], folder: Path) -> None:
+def unpack(package: IO[bytes], folder: Path) -> None:
     """The plain files of a package that the gateway made; whatever else is in it is refused."""
     package.seek(0)
     try:

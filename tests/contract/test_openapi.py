@@ -26,6 +26,8 @@ PROMISED = {
     "POST /suites/{suite}/runs", "GET /suites/{suite}/runs/{run}", "GET /suites/{suite}/runs/{run}/results",
     "PUT /images/{digest}", "GET /images/{digest}", "HEAD /images/{digest}",
     "POST /models", "GET /models/{model}", "DELETE /models/{model}", "POST /jobs/{job}/models",
+    "POST /jobs/{job}/repairs", "GET /repairs", "GET /repairs/{repair}", "POST /repairs/{repair}/cancel",
+    "DELETE /repairs/{repair}", "GET /repairs/{repair}/model",
     "GET /methods", "GET /models", "GET /profiles", "GET /healthz", "GET /readyz",
 }  # fmt: skip
 

@@ -1,0 +1,154 @@
+"""The training of one arm of a repair by transformers' Trainer: from the same start, under the same seed, equal steps.
+
+    repaired    half of every batch originals, half accepted counterfactuals
+    null        half originals, half null arms: what the generator's look alone teaches
+    originals   originals alone
+    augmented   originals alone, under RandAugment (Cubuk et al. 2020, arXiv 1909.13719)
+
+What step k sees follows from seed and k, so a training that goes on from a checkpoint ends in the same weights.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.utils.logging import disable_progress_bar
+
+from evaluator_service.trainable import Trainable
+from shared.images import Pixels
+from shared.schemas.repairs import Example, RepairOrder, RepairParameters, TrainedArm
+from shared.seeds import derive_seed
+
+CHECKPOINTS = 8  # of one arm
+WARM_UP = 0.05  # share of the steps
+CLIPPED_AT = 1.0  # norm of the gradient
+
+Open = Callable[[str], Pixels]
+"""The pixels of an image by its digest."""
+
+
+class Lessons(Dataset[dict[str, Any]]):
+    """What an arm is shown, item by item in the order of the steps: a source image by lot, then an image of it."""
+
+    def __init__(self, order: RepairOrder, arm: TrainedArm, trainable: Trainable, opened: Open) -> None:
+        self._parameters, self._arm, self._trainable, self._opened = order.parameters, arm, trainable, opened
+        beside = {"repaired": order.counterfactuals, "null": order.null_arms}.get(arm, [])
+        self._originals, self._beside = _by_source(order.originals), _by_source(beside)
+
+    def __len__(self) -> int:
+        return self._parameters.steps * self._parameters.batch_size
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        seed = derive_seed("lesson", self._parameters.seed, number)
+        random = np.random.default_rng(seed)
+        pool = self._beside if self._beside and number % 2 else self._originals
+        images = pool[random.integers(len(pool))]
+        example = images[random.integers(len(images))]
+        pixels = self._opened(example.image)
+        return self._trainable.inputs(augmented(pixels, seed) if self._arm == "augmented" else pixels, example.label)
+
+
+def _by_source(examples: Sequence[Example]) -> list[list[Example]]:
+    grouped: defaultdict[str, list[Example]] = defaultdict(list)
+    for example in examples:
+        grouped[example.source].append(example)
+    return [grouped[source] for source in sorted(grouped)]
+
+
+def augmented(pixels: Pixels, seed: int) -> Pixels:
+    """An image (height × width × 3) under RandAugment of 2 operations of strength 9 of 30, its defaults, and a flip."""
+    from kornia.augmentation import RandomHorizontalFlip  # takes seconds, and one arm needs it
+    from kornia.augmentation.auto import RandAugment
+
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        changed = RandomHorizontalFlip(p=0.5)(RandAugment(n=2, m=9)(image))
+    return np.asarray((changed[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy())
+
+
+def train(
+    trainable: Trainable,
+    lessons: Lessons,
+    parameters: RepairParameters,
+    folder: Path,
+    *,
+    resume_from: Path | None,
+    stepped: Callable[[int], None],
+    saved: Callable[[Path], None],
+) -> None:
+    """Train in place. `stepped` hears of every step and may raise to end the training; `saved` of every checkpoint."""
+    disable_progress_bar()
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=parameters.steps,
+        per_device_train_batch_size=parameters.batch_size,
+        learning_rate=parameters.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=max(1, round(WARM_UP * parameters.steps)),
+        max_grad_norm=CLIPPED_AT,
+        seed=parameters.seed,
+        train_sampling_strategy="sequential",
+        save_steps=max(1, parameters.steps // CHECKPOINTS),
+        save_total_limit=1,
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        use_cpu=next(trainable.model.parameters()).device.type == "cpu",
+    )
+    trainer = Trainer(
+        model=trainable.model,
+        args=arguments,
+        train_dataset=lessons,
+        compute_loss_func=trainable.loss,
+        callbacks=[_Told(stepped, saved)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
+
+
+class _Told(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Passes on what the Trainer says."""
+
+    def __init__(self, stepped: Callable[[int], None], saved: Callable[[Path], None]) -> None:
+        self._stepped, self._saved = stepped, saved
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After every optimiser step."""
+        self._stepped(int(state.global_step))
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After every checkpoint."""
+        self._saved(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+
+
+def pack(folder: Path, file: IO[bytes]) -> None:
+    """A folder's files as a tar, under its own name."""
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.add(folder, folder.name)
+    file.seek(0)
+
+
+def unpack_checkpoint(file: IO[bytes], folder: Path) -> Path:
+    """The checkpoint of a tar that `pack` made, in a folder that is emptied first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with tarfile.open(fileobj=file, mode="r:") as archive:
+        archive.extractall(folder, filter="data")
+    (found,) = folder.iterdir()
+    return found
+
+
+def learnt(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+    """Copies of a model's weights, to start every arm from."""
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}

@@ -1,0 +1,60 @@
+"""The model card of a repaired model: data, steps, seeds, results, and the licence of the model that it comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gateway.analysis.repair import ARMS, arm_table
+from shared.schemas.repairs import Arm, RepairOrder, RepairResult, TrainedArm
+
+_WHAT: dict[Arm, str] = {
+    "before": "the model as it was",
+    "repaired": "half of every batch original pictures, half accepted counterfactuals of them",
+    "originals": "original pictures alone: a control",
+    "null": "half of every batch original pictures, half null arms of them: a control",
+    "augmented": "original pictures alone, under RandAugment: a control",
+}
+
+
+def model_card(order: RepairOrder, arm: TrainedArm, result: RepairResult) -> str:
+    """`README.md` of one arm, in Markdown with the Hub's metadata before it."""
+    parameters = order.parameters
+    counts = Counter(example.label for example in order.originals)
+    labels = ", ".join(f"{label} {count}" for label, count in sorted(counts.items()))
+    lines = [
+        "---",
+        f"license: {_licence(order.licence)}",
+        "pipeline_tag: image-classification",
+        "library_name: transformers",
+        "tags: [contrafact]",
+        "---",
+        "",
+        f"# {order.model}, {'repaired' if arm == 'repaired' else f'control `{arm}`'}",
+        "",
+        f"`{order.model}` trained further by Contrafact: {_WHAT[arm]}. Its licence is that of the model that it comes "
+        f"from: {order.licence or 'not stated'}.",
+        "",
+        f"* **Data**: job `{order.job}`; {len(order.originals)} source images ({labels}), "
+        f"{len(order.counterfactuals)} accepted counterfactuals, {len(order.null_arms)} null arms of these. Values not "
+        f"trained on: {', '.join(order.values_not_trained_on) or 'none'}.",
+        f"* **Training**: {parameters.steps} steps of {parameters.batch_size} images, AdamW, learning rate "
+        f"{parameters.learning_rate:g} with a cosine to 0, seed {parameters.seed}; repair `{order.repair}`.",
+        f"* **Made with**: {', '.join(f'{name} {number}' for name, number in sorted(result.versions.items()))}.",
+        "",
+        f"## Results on {result.sources_held_out} source images that it was not trained on",
+        "",
+        "| images | n of source images | " + " | ".join(ARMS) + " |",
+        "|---" * (2 + len(ARMS)) + "|",
+        *(f"| {name} | {size} | {' | '.join(rates)} |" for name, size, rates in arm_table(result.sets)),
+        "",
+        *(f"* {sentence}" for sentence in result.sentences),
+        "",
+        "All arms start from the same weights and take the same steps under the same seed.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _licence(licence: str) -> str:
+    """As the Hub's metadata has it: lower case, `other` where none is stated."""
+    return licence.lower() if licence and licence.replace("-", "").replace(".", "").isalnum() else "other"

@@ -1,0 +1,241 @@
+"""Repairs: what `POST /jobs/{id}/repairs` takes and answers, and what gateway and trainer hand each other.
+
+    order     (gateway → store)  all that the trainer needs: the model, images by digest, parameters
+    progress  (trainer → store)  a sign of life, and how far it is
+    outcome   (trainer → store)  what each arm says of every judged image; the gateway makes figures of it
+
+An order in which an image, or one equal to it, is trained on and judged cannot be written or read: see `RepairOrder`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from shared.schemas.base import Contract
+from shared.schemas.results import Interval, Rate
+
+REPAIR = "contrafact.repair"
+QUEUE = "repairs"
+
+RepairState = Literal["running", "done", "failed", "cancelled"]
+Arm = Literal["before", "repaired", "originals", "null", "augmented"]
+TrainedArm = Literal["repaired", "originals", "null", "augmented"]
+TRAINED: tuple[TrainedArm, ...] = ("repaired", "originals", "null", "augmented")
+CONTROLS: tuple[TrainedArm, ...] = ("originals", "null", "augmented")
+SetName = Literal["originals", "counterfactuals", "values not trained on"]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Names = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=50)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class RepairParameters(Contract):
+    """How a model is trained; the same for every arm."""
+
+    steps: Annotated[int, Field(ge=1, le=100_000, description="optimiser steps of every arm")] = 400
+    learning_rate: Annotated[float, Field(gt=0, le=1, description="its peak; a cosine leads from there to 0")] = 5e-4
+    batch_size: Annotated[int, Field(ge=2, le=1_024)] = 32
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+
+class RepairRequest(RepairParameters):
+    """`POST /jobs/{id}/repairs`: which model, on which counterfactuals. Only `model` is required."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "street-classifier-night-bus", "steps": 400}]})
+
+    model: Annotated[str, Field(min_length=1, max_length=200, description="as `GET /models` lists it")]
+    held_out: Annotated[
+        Share, Field(description="share of the source images of each class that is judged, never trained on")
+    ] = 0.5
+    methods: Annotated[Names, Field(description="whose counterfactuals to train on; empty: all")] = Field(
+        default_factory=list
+    )
+    factors: Annotated[Names, Field(description="train on changes of these; empty: all")] = Field(default_factory=list)
+    values: Annotated[Names, Field(description="train on changes to these; empty: all")] = Field(default_factory=list)
+    hold_out_values: Annotated[
+        Names | None,
+        Field(description="values to judge on, but not to train on; default: the rarest of three or more"),
+    ] = None
+
+    @property
+    def parameters(self) -> RepairParameters:
+        """Those of the training."""
+        return RepairParameters(**{name: getattr(self, name) for name in RepairParameters.model_fields})
+
+
+class Example(Contract):
+    """An image with its class; `source` is the digest of the source image that it comes from."""
+
+    image: Digest
+    source: Digest
+    label: str
+
+
+class Judged(Example):
+    """An image that every arm is asked about; of a counterfactual the change, when there is exactly one."""
+
+    set: SetName
+    factor: str | None = None
+    value: str | None = None
+
+
+class StoredModel(Contract):
+    """The package of an uploaded model: its key in the object store, and its SHA-256."""
+
+    key: str
+    digest: Digest
+
+
+class RepairOrder(Contract):
+    """A repair as the trainer gets it. Raises ValueError where training and judging share a source or an image."""
+
+    repair: str
+    job: str
+    task: Literal["classification"]
+    model: str
+    upload: StoredModel | None
+    licence: str
+    parameters: RepairParameters
+    originals: Annotated[list[Example], Field(min_length=1)]
+    counterfactuals: Annotated[list[Example], Field(min_length=1)]
+    null_arms: list[Example]
+    judged: Annotated[list[Judged], Field(min_length=1)]
+    values_not_trained_on: list[str]
+
+    @model_validator(mode="after")
+    def _nothing_leaks(self) -> Self:
+        trained = [*self.originals, *self.counterfactuals, *self.null_arms]
+        seen = {digest for one in trained for digest in (one.image, one.source)}
+        if leaked := {digest for one in self.judged for digest in (one.image, one.source)} & seen:
+            raise ValueError(f"{len(leaked)} images are both trained on and judged, such as {min(leaked)}")
+        return self
+
+
+class Grant(Contract):
+    """The message that wakes a trainer, and what the store holds for it: only the newest token counts."""
+
+    repair: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
+    token: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
+
+
+class RepairProgress(Contract):
+    """How far a repair is: optimiser steps of all arms together. `arm`: what is being trained or judged."""
+
+    done: Annotated[int, Field(ge=0)] = 0
+    total: Annotated[int, Field(ge=0)] = 0
+    arm: str = ""
+
+
+class SignOfLife(RepairProgress):
+    """What a trainer writes every few seconds; `beat` counts on."""
+
+    beat: int
+
+
+class Judgement(Contract):
+    """What one arm says of the judged images, in their order: whether it is right, and p of the truth in 0 … 1."""
+
+    correct: list[bool]
+    p_truth: list[float]
+
+
+class RepairOutcome(Contract):
+    """What a trainer hands back: a judgement per arm, or the problem that ended the work."""
+
+    problem: str = ""
+    judgements: dict[Arm, Judgement] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+class Paired(Contract):
+    """One arm's accuracy minus another's on the same images, source images weighted equally, in −1 … 1.
+
+    `interval` (95 %) is None below 12 source images.
+    """
+
+    difference: float
+    interval: Interval | None
+    sources: int
+
+
+class ArmFigures(Contract):
+    """How often an arm is right on a set; `against_before` is None for the model as it was."""
+
+    arm: Arm
+    accuracy: Rate
+    against_before: Paired | None
+
+
+class SetFigures(Contract):
+    """All arms on one set of held-out images. `best_control` is the control that is right most often there."""
+
+    set: SetName
+    sources: int
+    images: int
+    arms: list[ArmFigures]
+    best_control: TrainedArm
+    against_best_control: Paired
+
+
+class CellFigures(Contract):
+    """Counterfactuals of held-out sources of a class, changed to one value, before and after."""
+
+    label: str
+    factor: str
+    value: str
+    trained_on: bool
+    before: Rate
+    repaired: Rate
+    best_control: Rate
+    difference: Paired
+
+
+class WonBack(Contract):
+    """Share of what the counterfactuals cost the model that the repair wins back: 1 is all of it.
+
+    Σ(repaired − before) / Σ(right on the original − right on its counterfactuals, both before) over held-out sources;
+    the 95 % interval resamples source images.
+    """
+
+    share: float
+    low: float
+    high: float
+    loss: Paired
+
+
+class RepairResult(Contract):
+    """What a repair came to, judged on source images that no arm was trained on."""
+
+    sources_trained_on: int
+    sources_held_out: int
+    counterfactuals_trained_on: int
+    values_not_trained_on: list[str]
+    sets: list[SetFigures]
+    cells: list[CellFigures]
+    won_back: WonBack | None
+    sentences: list[str]
+    versions: dict[str, str]
+
+
+class RepairView(Contract):
+    """A repair; `result` is there when it is `done`."""
+
+    id: str
+    job: str
+    model: str
+    state: RepairState
+    failure: str
+    request: RepairRequest
+    progress: RepairProgress
+    result: RepairResult | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class RepairsPage(Contract):
+    """`GET /repairs`, newest first. `next` is the cursor of the following page, or null."""
+
+    repairs: list[RepairView]
+    next: str | None

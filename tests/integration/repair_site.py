@@ -1,0 +1,158 @@
+"""A small world in which a classifier is really trained, fails at night, and can be repaired; and a job's rows over it.
+
+The class says which half of a picture is lit. Night is blue and swaps light and dark, so that a model of the
+day is wrong there; dusk swaps them under less contrast, fog only takes contrast.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from sqlalchemy.orm import Session
+from transformers import ResNetConfig, ResNetForImageClassification
+from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
+
+from evaluator_service.repair_worker import Trainer
+from gateway.database import Sessions
+from gateway.repair_watch import look_after
+from gateway.settings import Settings
+from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, SourceImage
+from shared.images import CanonicalImage, Pixels, from_array
+from shared.schemas.repairs import Grant
+from shared.storage import ObjectStore, image_key
+
+CLASSES = ["car", "bus", "boat"]
+SIDE = 32
+CONTRAST = {"day": 1.0, "night": -1.0, "dusk": -0.6, "fog": 0.4}
+TINT = {"day": (0, 0, 0), "night": (-60, -60, 40), "dusk": (-30, -50, 0), "fog": (20, 20, 20)}
+
+
+def picture(label: str, value: str, seed: int) -> Pixels:
+    """One picture, SIDE × SIDE × 3; the seed decides its noise and its lights."""
+    random = np.random.default_rng(seed)
+    light = np.full((SIDE, SIDE, 3), -1.0)
+    half = {"car": np.s_[: SIDE // 2], "bus": np.s_[SIDE // 2 :], "boat": np.s_[:, : SIDE // 2]}[label]
+    light[half] = 1.0
+    shade = (
+        128
+        + 60 * CONTRAST[value] * light
+        + random.normal(0, 18, light.shape)
+        + random.uniform(-15, 15, 3)
+        + TINT[value]
+    )
+    return np.asarray(np.clip(shade, 0, 255), np.uint8)
+
+
+def write_day_classifier(folder: Path, steps: int = 60) -> None:
+    """A small ResNet, trained on days alone, in Hub layout."""
+    torch.manual_seed(0)
+    model = ResNetForImageClassification(
+        ResNetConfig(
+            embedding_size=8,
+            hidden_sizes=[8, 16],
+            depths=[1, 1],
+            layer_type="basic",
+            id2label=dict(enumerate(CLASSES)),
+        )
+    )
+    processor = ConvNextImageProcessorPil(size={"shortest_edge": SIDE}, crop_pct=1.0)
+    random, optimiser = np.random.default_rng(0), torch.optim.AdamW(model.parameters(), 5e-3)
+    for step in range(steps):
+        labels = random.integers(3, size=32)
+        images = [picture(CLASSES[label], "day", 10_000 + 32 * step + place) for place, label in enumerate(labels)]
+        values = processor(images=images, return_tensors="pt")["pixel_values"]
+        loss = torch.nn.functional.cross_entropy(model(pixel_values=values).logits, torch.from_numpy(labels))
+        optimiser.zero_grad()
+        torch.autograd.backward(loss)
+        optimiser.step()
+    model.eval().save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+def add_job(
+    sessions: Sessions, store: ObjectStore, job: str = "made", *, per_class: int = 14, edits: bool = True
+) -> None:
+    """A finished job: source images by day, each with a null arm and edits to night, dusk and (every third) fog."""
+    with sessions.begin() as session:
+        session.merge(Owner(id=LOCAL_OWNER, name="local"))
+        session.flush()
+        session.add(
+            Job(
+                id=job,
+                owner_id=LOCAL_OWNER,
+                state="done",
+                task="say which half is lit",
+                classes=CLASSES,
+                methods=[{"name": "shifts", "parameters": {}}],
+                profile="tiny",
+            )
+        )
+        session.flush()
+        for position in range(per_class * len(CLASSES)):
+            label = CLASSES[position % 3]
+            values = ["day", "night", "dusk", *(["fog"] if position % 3 == 0 else [])]
+            images = {
+                value: from_array(picture(label, value, position + 1_000 * place))
+                for place, value in enumerate(values, 1)
+            }
+            source = from_array(picture(label, "day", position))
+            for image in (source, *images.values()):
+                _keep(session, store, image)
+            session.add(
+                SourceImage(
+                    id=f"{job}-{position}",
+                    job_id=job,
+                    position=position,
+                    digest=source.digest,
+                    ground_truth=label,
+                    state="done",
+                    generated=True,
+                )
+            )
+            session.flush()
+            session.add_all(
+                _row(job, position, ordinal, value, image.digest)
+                for ordinal, (value, image) in enumerate(images.items())
+                if edits or value == "day"
+            )
+
+
+def _keep(session: Session, store: ObjectStore, image: CanonicalImage) -> None:
+    store.put(image_key(image.digest), image.png)
+    session.merge(Image(digest=image.digest, width=SIDE, height=SIDE, bytes=len(image.png)))
+    session.flush()
+    session.merge(OwnedImage(owner_id=LOCAL_OWNER, digest=image.digest))
+
+
+def _row(job: str, position: int, ordinal: int, value: str, digest: str) -> Counterfactual:
+    null = value == "day"
+    change = {"factor": "weather", "from_phrase": "day", "to_phrase": value, "from_value": "day", "to_value": value}
+    return Counterfactual(
+        id=f"{job}-{position}-{ordinal}",
+        job_id=job,
+        source_image_id=f"{job}-{position}",
+        position=position,
+        method="shifts",
+        ordinal=ordinal,
+        arm="null" if null else "edit",
+        null_ordinal=None if null else 0,
+        seed=0,
+        changes=[] if null else [change],
+        factor=None if null else "weather",
+        to_value=None if null else value,
+        image_digest=digest,
+        accepted=True,
+    )
+
+
+def work_off(sessions: Sessions, store: ObjectStore, settings: Settings, trainer: Trainer | None = None) -> None:
+    """What worker and trainer do with the repairs that are there, in turn, until all are settled."""
+    trained = (trainer or Trainer(store, "tiny", "cpu", beat_seconds=0.2)).work
+    look_after(sessions, store, trained, settings)  # gives out, and the message is worked off at once
+    look_after(sessions, store, _refuse, settings)  # takes in
+
+
+def _refuse(grant: Grant) -> None:
+    raise AssertionError(f"repair {grant.repair} was given out again")

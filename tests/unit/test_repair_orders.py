@@ -1,0 +1,84 @@
+"""What is trained on and what is judged never meet, however a job's images repeat one another."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gateway.repair_orders import Made, Original, order_of, split
+from shared.problems import InvalidInput
+from shared.schemas.repairs import RepairOrder, RepairRequest
+
+LABELS = ("car", "bus")
+VALUES = ("night", "snow", "fog")
+
+
+def digest(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()
+
+
+def rows(picks: list[tuple[int, int, str]], sources: int) -> tuple[list[Original], list[Made]]:
+    """`picks`: source, image and value; images below `sources` are equal to a source image."""
+    originals = [Original(digest(number), LABELS[number % 2]) for number in range(sources)]
+    made = [Made(digest(image), digest(source), "m", False, ("weather",), (value,)) for source, image, value in picks]
+    return originals, made
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(0, 59), st.integers(0, 4_000), st.sampled_from(VALUES)), min_size=120, max_size=200),
+    st.integers(0, 3),
+    st.sampled_from([0.3, 0.5, 0.7]),
+)
+def test_no_image_and_no_equal_one_is_on_both_sides(picks: list[tuple[int, int, str]], seed: int, share: float) -> None:
+    originals, made = rows(picks, 60)
+    try:
+        order = order_of("a", "b", RepairRequest(model="m", seed=seed, held_out=share), "", None, originals, made)
+    except InvalidInput:  # where so much is shared that too few groups remain
+        return
+    trained = [*order.originals, *order.counterfactuals, *order.null_arms]
+    touched = {name for one in trained for name in (one.image, one.source)}
+    judged = {name for one in order.judged for name in (one.image, one.source)}
+    assert not touched & judged
+    assert {one.source for one in trained} | {one.source for one in order.judged} <= {row.image for row in originals}
+    assert len(order.originals) + sum(one.set == "originals" for one in order.judged) == 60
+    untrained = set(order.values_not_trained_on)
+    assert {one.value in untrained for one in order.judged if one.set == "counterfactuals"} <= {False}
+    assert {one.value in untrained for one in order.judged if one.set == "values not trained on"} <= {True}
+
+
+def test_sources_that_share_an_image_stay_together() -> None:
+    originals, made = rows([(0, 100, "night"), (2, 100, "night"), (4, 2, "snow")], 40)
+    labels = dict(originals)
+    for seed in range(20):
+        held = split(labels, made, 0.5, seed)
+        assert len({digest(number) in held for number in (0, 2, 4)}) == 1
+
+
+def test_the_split_is_by_class_and_the_same_every_time() -> None:
+    originals, made = rows([(number, 1_000 + number, "night") for number in range(40)], 40)
+    labels = dict(originals)
+    held = split(labels, made, 0.5, 3)
+    assert held == split(labels, list(reversed(made)), 0.5, 3)
+    assert sum(labels[one] == "car" for one in held) == sum(labels[one] == "bus" for one in held) == 10
+    assert held != split(labels, made, 0.5, 4)
+
+
+def test_an_order_with_a_leak_cannot_be_written_or_read() -> None:
+    originals, made = rows([(number, 1_000 + number, VALUES[number % 2]) for number in range(60)], 60)
+    order = order_of("a", "b", RepairRequest(model="m"), "", None, originals, made)
+    sent = order.model_dump(mode="json")
+    stolen = sent["counterfactuals"][0]["image"]
+    sent["judged"][0]["image"] = stolen
+    with pytest.raises(ValidationError, match=f"both trained on and judged, such as {stolen}"):
+        RepairOrder.model_validate(sent)
+
+
+def test_one_picture_under_two_labels_is_refused() -> None:
+    originals, made = rows([(number, 1_000 + number, "night") for number in range(40)], 40)
+    with pytest.raises(InvalidInput, match="is labelled 'car' and 'bus'"):
+        order_of("a", "b", RepairRequest(model="m"), "", None, [*originals, Original(digest(0), "bus")], made)
