@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from gateway.archives import MAX_NAME_CHARACTERS, ArchiveLimits, Member, is_archive, members
 from gateway.export.records import NOTE_NAME, ORIGINALS, ExportNote
 from gateway.manifests import MANIFEST_NAMES, ManifestRow, folder_labels, match_rows, parse_manifest
-from gateway.masks import MaskReader, is_mask, match_masks, refuse_masks_without_spec
+from gateway.masks import MaskReader, is_image, is_mask, match_masks, refuse_masks_without_spec
 from shared.characters import visible
 from shared.images import canonical, from_array
 from shared.problems import InvalidInput, TooLarge
@@ -169,6 +169,8 @@ def take_in(
         )
     taken = [_take_one(member, store, limits) for member in incoming]
     taken = [source for source in taken if _is_source(source.name, notes)]  # the note may come last
+    if archives and masks is not None:
+        taken = _images_beside_masks(taken)
     if notes and not taken:
         raise InvalidInput("this export holds no originals; export the job with its originals to test them again")
     if len(taken) > limits.images:
@@ -313,6 +315,12 @@ def _with_masks(
     ]
     _refuse_if_unusable(found)
     return found
+
+
+def _images_beside_masks(sources: Sequence[SourceFile]) -> list[SourceFile]:
+    """Those in folders `images`, where an archive with masks has such; other folders may hold what nobody asked for."""
+    inside = [source for source in sources if is_image(source.name)]
+    return inside or list(sources)
 
 
 def _masked(source: SourceFile, name: str, mask: KeptMask | str) -> SourceFile:

@@ -86,6 +86,11 @@ def is_mask(name: str) -> bool:
     return FOLDERS["mask"] in name.lower().split("/")[:-1]
 
 
+def is_image(name: str) -> bool:
+    """Whether it lies in a folder of images."""
+    return FOLDERS["image"] in name.lower().split("/")[:-1]
+
+
 def refuse_masks_without_spec(names: Iterable[str]) -> None:
     """Raise InvalidInput for an archive of images and masks that comes without a word on what the masks mean."""
     folders = {name.lower().rpartition("/")[0].rpartition("/")[2] for name in names}

@@ -167,6 +167,7 @@ def test_one_bad_mask_fails_its_image_and_no_other(tmp_path: Path) -> None:
         "masks/b.png": encode(np.zeros((6, 4), np.uint8)),
         "masks/c.png": encode(np.full((4, 6), 9, np.uint8)),
         "masks/d.png": b"nothing",
+        "instances/a.png": picture,
         "masks/e.png": encode(np.full((4, 6), 7, np.uint8)),
     }
     reader = mask_reader(BY_INDEX, {})
