@@ -8,6 +8,7 @@ they are there to judge whether a model understood or memorised.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tinyworld.world import CLASSES, COLOURS, COMPANION_COLOURS, FACTOR_VALUES
@@ -176,17 +177,17 @@ def with_articles(text: str) -> str:
     return _ARTICLE.sub(lambda m: m[1] + ("n" if m[2].lower() in "aeiou" else ""), text)
 
 
-def slot_of(phrase: str, *, field: str | None = None) -> str:
+def slot_of(phrase: str, *, field: str | None = None, slots: Mapping[str, Slot] = SLOTS) -> str:
     """Name of the slot that a phrase belongs to (of a field, where a phrase serves two); KeyError for none."""
-    for name, slot in SLOTS.items():
+    for name, slot in slots.items():
         if (field is None or slot.field == field) and any(phrase in w.all for w in slot.wordings.values()):
             return name
     raise KeyError(f"{phrase!r} is not a phrase of tinyworld")
 
 
-def value_of(phrase: str, *, field: str | None = None) -> str:
+def value_of(phrase: str, *, field: str | None = None, slots: Mapping[str, Slot] = SLOTS) -> str:
     """Canonical value of a phrase ("after dark" → "night"); KeyError when it is no phrase of tinyworld."""
-    wordings = SLOTS[slot_of(phrase, field=field)].wordings
+    wordings = slots[slot_of(phrase, field=field, slots=slots)].wordings
     return next(value for value, wording in wordings.items() if phrase in wording.all)
 
 

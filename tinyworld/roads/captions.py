@@ -1,0 +1,162 @@
+"""Captions of driving scenes, and the exact reading of captions back into factors.
+
+`describe` says a scene in 2 to 4 sentences with paraphrases, synonyms and omitted factors; `read` is its inverse:
+`read(describe(scene, seed).text)` equals the stated factors. No colour word stands twice in a caption, so that a phrase
+to be changed is one place.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tinyworld.captions import OMITTED, Description, Mention, Withheld
+from tinyworld.phrases import SKIES, Sentences, Wording, with_articles
+from tinyworld.roads.phrases import LIGHT, OPENINGS, PEOPLE, SLOTS, SURROUNDINGS, TRAFFIC
+from tinyworld.roads.world import RoadScene
+
+_SYNONYM = 0.3  # probability of another phrase than the commonest
+_ALWAYS_THERE = ("style", "place", "surface", "season", "buildings", "weather", "time")
+_PLACEHOLDER = re.compile(r"\{([\w ]+)\}")
+_MOST_SENTENCES = 4
+Told = tuple[dict[frozenset[str], Sentences], frozenset[str]]
+
+
+def caption(scene: RoadScene, seed: int, *, withheld: Withheld = "nothing") -> str:
+    """The text of `describe`."""
+    return describe(scene, seed, withheld=withheld).text
+
+
+def describe(scene: RoadScene, seed: int, *, withheld: Withheld = "nothing", omitted: float = OMITTED) -> Description:
+    """Say a scene in words: that there is a road always, each other factor with probability 1 - `omitted` at most.
+
+    Of sky, surroundings, vehicle, pedestrian and traffic light up to three are spoken of, drawn at random. `seed` picks
+    omissions, sentences and synonyms; half of the choices of what `withheld` names are such as no training shows.
+    """
+    return _Writer(scene, np.random.default_rng((0x20CA, seed)), withheld, omitted).write()
+
+
+class _Writer:
+    """Writes one caption: one stream of random choices, and the mentions made so far."""
+
+    def __init__(self, scene: RoadScene, random: np.random.Generator, withheld: Withheld, omitted: float) -> None:
+        self.scene, self.random, self.omitted = scene, random, omitted
+        self.new_sentences = withheld != "nothing"
+        self.new_phrases = withheld == "phrases too"
+        self.mentions: list[Mention] = []
+        self.said: set[str] = set()
+
+    def write(self) -> Description:
+        self.said = {field for field in _ALWAYS_THERE if self._stated()}
+        self.said |= {"vehicle_colour"} if self._stated() else set()
+        self.said |= {field for field in ("pedestrian", "where") if self._stated()}
+        self.said |= {"clothes"} if self._stated() else set()
+        told = self._told()
+        told = [told[i] for i in self.random.permutation(len(told))[: _MOST_SENTENCES - 1]]
+        if not told:
+            self.said.add("weather")
+            told = [(SKIES, frozenset({"weather"}))]
+        sentences: list[str] = []
+        opening: Told = (OPENINGS, frozenset(self.said & {"style", "place"}))
+        for place, (table, key) in enumerate([opening, *told]):
+            left = _MOST_SENTENCES - sum(s.count(".") for s in sentences) - (len(told) - place)
+            sentences.append(self._fill(self._sentence(table[key], longest=left)))
+        return Description(with_articles(" ".join(sentences)), tuple(self.mentions))
+
+    def _stated(self) -> bool:
+        return bool(self.random.random() >= self.omitted)
+
+    def _told(self) -> list[Told]:
+        """What there is to speak of beside the road itself."""
+        scene, said, found = self.scene, self.said, list[Told]()
+        if key := frozenset(said & {"weather", "time"}):
+            found.append((SKIES, key))
+        if key := frozenset(said & {"season", "buildings"}):
+            found.append((SURROUNDINGS, key))
+        if scene.vehicle != "none" and self._stated():
+            found.append(({frozenset(): TRAFFIC}, frozenset()))
+        if scene.pedestrian != "none" and self._stated():
+            found.append((PEOPLE, frozenset(said & {"pedestrian", "where"})))
+        if scene.traffic_light != "none" and self._stated():
+            found.append(({frozenset(): LIGHT}, frozenset()))
+        said_colours = {scene.vehicle_colour, scene.traffic_light}
+        if scene.clothes in said_colours:
+            said.discard("clothes")
+        if scene.vehicle_colour == scene.traffic_light:
+            said.discard("vehicle_colour")
+        return found
+
+    def _sentence(self, sentences: Sentences, *, longest: int) -> str:
+        withheld = self.new_sentences and self.random.random() < 0.5
+        choices = [s for s in (sentences.withheld if withheld else sentences.usual) if s.count(".") <= max(1, longest)]
+        return choices[int(self.random.integers(len(choices)))]
+
+    def _fill(self, sentence: str) -> str:
+        return _PLACEHOLDER.sub(lambda match: self._words(match[1]), sentence)
+
+    def _words(self, slot: str) -> str:
+        if slot == "road":
+            return f"{self._phrase('surface')} road" if "surface" in self.said else "road"
+        if slot == "ahead":
+            colour = f"{self._phrase('vehicle_colour')} " if "vehicle_colour" in self.said else ""
+            return colour + self._phrase("vehicle")
+        if slot == "person":
+            return f"pedestrian in {self._phrase('clothes')}" if "clothes" in self.said else "pedestrian"
+        return self._phrase(slot)
+
+    def _phrase(self, slot: str) -> str:
+        field = SLOTS[slot].field
+        value = str(getattr(self.scene, field))
+        phrase = self._choose(SLOTS[slot].wordings[value])
+        self.mentions.append(Mention(field, value, phrase))
+        return phrase
+
+    def _choose(self, wording: Wording) -> str:
+        if self.new_phrases and wording.withheld and self.random.random() < 0.5:
+            return wording.withheld[int(self.random.integers(len(wording.withheld)))]
+        if len(wording.usual) > 1 and self.random.random() < _SYNONYM:
+            return wording.usual[1 + int(self.random.integers(len(wording.usual) - 1))]
+        return wording.usual[0]
+
+
+_COLOURED = ("vehicle_colour", "clothes", "traffic_light")  # share their words; what stands beside them decides
+_BEFORE = {
+    "traffic_light": re.compile(r"traffic light (is|shows|has turned) $"),
+    "clothes": re.compile(r"(pedestrian|person) in $"),
+}
+_VALUES: dict[str, tuple[str, str]] = {
+    phrase: (slot.field, value)
+    for slot in SLOTS.values()
+    if slot.field not in _COLOURED
+    for value, wording in slot.wordings.items()
+    for phrase in wording.all
+}
+_COLOUR_VALUES: dict[str, dict[str, str]] = {
+    name: {phrase: value for value, wording in SLOTS[name].wordings.items() for phrase in wording.all}
+    for name in _COLOURED
+}
+_PHRASES = sorted({*_VALUES, *(phrase for found in _COLOUR_VALUES.values() for phrase in found)}, key=len, reverse=True)
+_PHRASE = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, _PHRASES))})(?![\w-])")
+_VEHICLE = re.compile(r" (car|bus|truck|lorry)\b")
+
+
+def read(text: str) -> dict[str, str]:
+    """The factors that a caption states, by `RoadScene` field; the first statement wins where two disagree.
+
+    A colour is that of the traffic light, of the pedestrian's clothes, or of the vehicle before which it stands; other
+    colours are left out. Never raises.
+    """
+    text = text.lower()
+    stated: dict[str, str] = {}
+    for match in _PHRASE.finditer(text):
+        before, after = text[: match.start()], text[match.end() :]
+        if match[0] in _VALUES:
+            field, value = _VALUES[match[0]]
+        else:
+            fields = [name for name, pattern in _BEFORE.items() if pattern.search(before)]
+            field = fields[0] if fields else "vehicle_colour" if _VEHICLE.match(after) else ""
+            value = _COLOUR_VALUES.get(field, {}).get(match[0], "")
+        if field and value:
+            stated.setdefault(field, value)
+    return stated

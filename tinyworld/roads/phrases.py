@@ -1,0 +1,131 @@
+"""How driving scenes are said: the phrases of every factor value, and the sentences that they stand in.
+
+Weather, time, style and colours are said as in the objects district, so that a phrase has the same value in both; but
+for "wet", which is said of roads here and never of the weather.
+"""
+
+from __future__ import annotations
+
+from tinyworld.phrases import SLOTS as OBJECT_SLOTS
+from tinyworld.phrases import Sentences, Slot, Wording
+from tinyworld.roads.world import FACTOR_VALUES
+
+_SKY = {
+    name: OBJECT_SLOTS[name] for name in ("weather adjective", "weather adverb", "time noun", "time adverb", "style")
+}
+SLOTS: dict[str, Slot] = {
+    **_SKY,
+    "weather adjective": Slot("weather", {
+        **_SKY["weather adjective"].wordings, "rain": Wording(("rainy", "showery"), ("drizzly",)),
+    }),
+    "place": Slot("place", {
+        "city": Wording(("in a city", "among tall buildings"), ("downtown",)),
+        "suburb": Wording(("in a suburb", "in a residential area"), ("in a quiet neighbourhood",)),
+        "countryside": Wording(("in the countryside", "between fields"), ("out in the country",)),
+    }),
+    "surface": Slot("surface", {
+        "asphalt": Wording(("asphalt", "paved"), ("tarmac",)),
+        "cobbled": Wording(("cobbled", "cobblestone"), ("stone-set",)),
+        "wet": Wording(("wet", "rain-soaked"), ("sodden",)),
+        "snowy": Wording(("snow-covered", "snowed-over"), ("snowbound",)),
+    }),
+    "vehicle": Slot("vehicle", {
+        "car": Wording(("car",)), "bus": Wording(("bus",)), "truck": Wording(("truck", "lorry")),
+    }),
+    "vehicle_colour": Slot("vehicle_colour", OBJECT_SLOTS["colour"].wordings),
+    "pedestrian": Slot("pedestrian", {
+        "standing": Wording(("standing", "waiting"), ("idling",)),
+        "walking": Wording(("walking", "strolling"), ("striding",)),
+    }),
+    "clothes": Slot("clothes", OBJECT_SLOTS["companion_colour"].wordings),
+    "where": Slot("where", {
+        "sidewalk": Wording(("on the sidewalk", "on the pavement"), ("on the footpath",)),
+        "crossing": Wording(("on the crossing", "on the crosswalk"), ("on the zebra crossing",)),
+    }),
+    "traffic_light": Slot("traffic_light", {
+        "red": Wording(("red",)), "yellow": Wording(("yellow", "amber")), "green": Wording(("green",)),
+    }),
+    "season": Slot("season", {
+        "spring": Wording(("blossoming", "flowering"), ("blooming",)),
+        "summer": Wording(("leafy", "lush"), ("verdant",)),
+        "autumn": Wording(("autumnal", "russet"), ("rust-brown",)),
+        "winter": Wording(("bare", "leafless"), ("naked",)),
+    }),
+    "buildings": Slot("buildings", {
+        "brick": Wording(("brick", "brick-built"), ("clinker",)),
+        "stone": Wording(("stone", "stone-built"), ("granite",)),
+        "plaster": Wording(("plastered", "stuccoed"), ("rendered",)),
+        "glass": Wording(("glass", "glass-fronted"), ("glazed",)),
+    }),
+}  # fmt: skip
+
+# Keyed by which of the optional factors are stated. `{road}` is "road" with its surface, `{ahead}` the vehicle
+# with its colour, `{person}` the pedestrian with its clothes.
+OPENINGS: dict[frozenset[str], Sentences] = {
+    frozenset({"style", "place"}): Sentences(
+        ("A {style} of a {road} {place}.", "This {style} shows a {road} {place}."),
+        ("Here is a {style} in which a {road} runs on {place}.",),
+    ),
+    frozenset({"style"}): Sentences(
+        ("A {style} of a {road}.", "This {style} shows a {road}."), ("Here is a {style} in which a {road} runs on.",)
+    ),
+    frozenset({"place"}): Sentences(
+        ("There is a {road} {place}.", "The camera looks along a {road} {place}."), ("One drives on a {road} {place}.",)
+    ),
+    frozenset(): Sentences(
+        ("There is a {road}.", "The camera looks along a {road}."), ("One drives on a {road} here.",)
+    ),
+}
+SURROUNDINGS: dict[frozenset[str], Sentences] = {
+    frozenset({"season", "buildings"}): Sentences(
+        (
+            "Along the road there are {season} trees and {buildings} buildings.",
+            "The road is lined by {buildings} buildings and {season} trees.",
+        ),
+        ("To both sides one sees {season} trees and {buildings} buildings.",),
+    ),
+    frozenset({"season"}): Sentences(
+        ("Along the road there are {season} trees.", "The road is lined by {season} trees."),
+        ("To both sides one sees {season} trees.",),
+    ),
+    frozenset({"buildings"}): Sentences(
+        ("Along the road there are {buildings} buildings.", "The road is lined by {buildings} buildings."),
+        ("To both sides one sees {buildings} buildings.",),
+    ),
+}
+TRAFFIC = Sentences(
+    ("A {ahead} is driving ahead.", "Ahead there is a {ahead}.", "A {ahead} is in front."),
+    ("In the own lane drives a {ahead}.",),
+)
+PEOPLE: dict[frozenset[str], Sentences] = {
+    frozenset({"pedestrian", "where"}): Sentences(
+        ("A {person} is {pedestrian} {where}.", "There is a {person} {pedestrian} {where}."),
+        ("One sees a {person} who is {pedestrian} {where}.",),
+    ),
+    frozenset({"pedestrian"}): Sentences(
+        ("A {person} is {pedestrian} nearby.", "There is a {person} {pedestrian} nearby."),
+        ("One sees a {person} who is {pedestrian}.",),
+    ),
+    frozenset({"where"}): Sentences(
+        ("A {person} is {where}.", "There is a {person} {where}."), ("One sees a {person} {where}.",)
+    ),
+    frozenset(): Sentences(("A {person} is nearby.", "There is also a {person}."), ("One sees a {person}.",)),
+}
+LIGHT = Sentences(
+    ("The traffic light is {traffic_light}.", "The traffic light shows {traffic_light}."),
+    ("The traffic light has turned {traffic_light}.",),
+)
+
+
+def _check_tables() -> None:
+    """Every value of every factor has a wording, and none else."""
+    stated = {slot.field for slot in SLOTS.values()}
+    if stated != set(FACTOR_VALUES):
+        raise ValueError(f"the slots say {stated}, the factors are {set(FACTOR_VALUES)}")
+    for slot in SLOTS.values():
+        expected = set(FACTOR_VALUES[slot.field]) - {"none"}
+        if set(slot.wordings) != expected:
+            raise ValueError(f"the wordings of {slot.field} are {set(slot.wordings)}, its values {expected}")
+
+
+_check_tables()
