@@ -80,11 +80,16 @@ def _overlap(region: Region, others: Sequence[Region], label_map: LabelMap, labe
 
 
 def outline_contrast(image: Pixels, mask: Mask) -> float:
-    """Mean length of the gradient, in grey levels per pixel, in a band along the outline of a mask."""
+    """Mean length of the gradient, in grey levels per pixel, in a band along the outline of a mask.
+
+    The image's border is no outline; a mask without any has 0.
+    """
     half = max(1, round(OUTLINE * min(mask.shape)))
     kernel = np.ones((2 * half + 1, 2 * half + 1), np.uint8)
     piece = mask.astype(np.uint8)
     band = cv2.dilate(piece, kernel) > cv2.erode(piece, kernel)
+    if not band.any():
+        return 0.0
     gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).astype(np.float32)
     across, along = (cv2.Sobel(gray, cv2.CV_32F, *axis, scale=1 / 8) for axis in ((1, 0), (0, 1)))
     return float(np.hypot(across, along)[band].mean())

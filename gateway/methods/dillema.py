@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from gateway.methods.checks import check_images, skipped_checks
+from gateway.methods.checks import skipped_checks
+from gateway.methods.controlled import Arm, ControlledParameters, render_arms
 from gateway.methods.counterfactual import (
     FACTORS,
     Change,
@@ -29,17 +30,16 @@ from gateway.methods.counterfactual import (
     TaskDescription,
     Verdict,
 )
-from gateway.methods.text_checks import check_caption, check_change, check_keyword
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
+from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
 from shared.schemas.caption import CaptionRequest
-from shared.schemas.diffusion import ControlKind, ControlRegion, Controls, Rendering, RenderRequest, chosen_controls
+from shared.schemas.diffusion import ControlRegion, Rendering
 from shared.schemas.language import GenerateRequest, Message
 from shared.seeds import derive_seed
 
 Question = Literal["keywords", "alternatives", "rewrite"]
 
 
-class DillemaParameters(Contract):
+class DillemaParameters(ControlledParameters):
     """What a job may choose about DILLEMA. Defaults are ours; the paper's values are named where they differ."""
 
     counterfactuals_per_image: Annotated[int, Field(ge=1, le=30, description="How many per image (paper: 5).")] = 4
@@ -59,18 +59,6 @@ class DillemaParameters(Contract):
     same_seed: Annotated[
         bool, Field(description="All counterfactuals of an image share one seed, and so one null arm per region.")
     ] = False
-    control: Annotated[ControlKind, Field(description="What the ControlNet sees of the source.")] = "canny"
-    control_scale: Annotated[float, Field(ge=0, le=2, description="Weight of the control.")] = 1.0
-    controls: Annotated[
-        Controls,
-        Field(
-            description="Several controls at once, in place of `control` and `control_scale`: each a kind, with scale, "
-            "and start and end as shares of the steps."
-        ),
-    ] = ()
-    steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps.")] = 20
-    guidance: Annotated[float, Field(ge=1, le=30, description="Classifier-free guidance scale.")] = 7.5
-    negative_prompt: Annotated[str, Field(max_length=1_000, description="What the images should not show.")] = ""
     caption_prompt: Annotated[str, Field(max_length=500, description="Prefix given to the captioner.")] = ""
     caption_min_tokens: Annotated[int, Field(ge=0, le=200, description="Shortest caption.")] = 0
     caption_max_tokens: Annotated[int, Field(ge=1, le=256, description="Longest caption.")] = 96
@@ -80,14 +68,9 @@ class DillemaParameters(Contract):
     ] = 0.7
     max_keywords: Annotated[int, Field(ge=1, le=16, description="Most keywords asked for.")] = 8
     alternatives_per_keyword: Annotated[int, Field(ge=1, le=5, description="Most alternatives per keyword.")] = 3
-    thresholds: Annotated[
-        dict[str, dict[str, float]],
-        Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
-    ] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _images_differ(self) -> DillemaParameters:
-        chosen_controls(self.control, self.control_scale, self.controls)
         if self.same_caption and self.same_seed and self.counterfactuals_per_image > 1:
             raise ValueError("same_caption with same_seed renders one image many times: choose one of them")
         return self
@@ -323,8 +306,10 @@ def _keywords(source: _Source, caption: str) -> tuple[list[tuple[Keyword, Mappin
         if keyword.phrase.lower() in seen or (p.factors is not None and keyword.factor not in p.factors):
             continue
         seen.add(keyword.phrase.lower())
-        if refusal := check_keyword(keyword.phrase, caption, truth, source.task.classes):
-            edit = Edit((Change(keyword.factor, keyword.phrase, "", keyword.value, ""),), caption, "")
+        edit = Edit((Change(keyword.factor, keyword.phrase, "", keyword.value, ""),), caption, "")
+        if refusal := check_keyword(keyword.phrase, caption, truth, source.task.classes) or check_protected_classes(
+            edit.changes, caption, caption, p.protect
+        ):
             refused.append(_Proposal(edit, refusal, (exchange,)))
         else:
             kept.append((keyword, exchange))
@@ -411,7 +396,9 @@ def _rewritten(
     messages = rewrite_messages(source.task, caption, truth, pairs)
     value, exchange = source.ask("rewrite", f"{caption}/{pairs}", messages, rewrite_schema())
     new_caption = " ".join(_REWRITE.validate_python(value)["caption"].split())
-    refusal = check_caption(changes, caption, new_caption, truth, source.classes)
+    refusal = check_caption(changes, caption, new_caption, truth, source.classes) or check_protected_classes(
+        changes, caption, new_caption, source.parameters.protect
+    )
     return _Proposal(Edit(changes, caption, new_caption), refusal or Verdict(True), (*exchanges, exchange))
 
 
@@ -430,13 +417,13 @@ def _render(source: _Source, caption: str, proposals: Sequence[_Proposal]) -> It
         proposals = [*proposals, *accepted * (p.counterfactuals_per_image - 1)]
     seeds = [source.derive("render", 0 if p.same_seed else ordinal) for ordinal in range(len(proposals))]
     arms = {
-        ordinal: _Arm(Rendering(prompt=x.edit.new_caption, region=region_of(x.edit, p), seed=seeds[ordinal]), x.edit)
+        ordinal: Arm(Rendering(prompt=x.edit.new_caption, region=region_of(x.edit, p), seed=seeds[ordinal]), x.edit)
         for ordinal, x in enumerate(proposals)
         if x.verdict.accepted
     }
     nulls = list(dict.fromkeys(arm.rendering.model_copy(update={"prompt": caption}) for arm in arms.values()))
-    arms.update({len(proposals) + place: _Arm(null, None) for place, null in enumerate(nulls)})
-    rendered = _rendered(source, arms)
+    arms.update({len(proposals) + place: Arm(null, None) for place, null in enumerate(nulls)})
+    rendered = render_arms(source.image, source.task, source.services, p, caption, arms)
     for ordinal, proposal in enumerate([*proposals, *[None] * len(nulls)]):
         arm = arms.get(ordinal)
         image, verdict, scores, made = rendered[ordinal] if arm else (None, None, {}, {"evaluations": 0})
@@ -454,47 +441,7 @@ def _render(source: _Source, caption: str, proposals: Sequence[_Proposal]) -> It
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Arm:
-    """What is rendered: for an edit, or (None) for the null arm of some."""
-
-    rendering: Rendering
-    edit: Edit | None
-
-
-_Rendered = tuple[ImagePayload, Verdict, dict[str, float], dict[str, Any]]
-
-
-def _rendered(source: _Source, arms: Mapping[int, _Arm]) -> dict[int, _Rendered]:
-    """Image, verdict, scores, and for the lineage network evaluations and control image, by ordinal.
-
-    In as few messages as their limit of images allows.
-    """
-    p = source.parameters
-    results: dict[int, _Rendered] = {}
-    ordinals = sorted(arms)
-    most = MAX_IMAGES_PER_MESSAGE - 1  # the source travels too
-    for batch in (ordinals[start : start + most] for start in range(0, len(ordinals), most)):
-        request = RenderRequest(
-            source=source.image.image,
-            renderings=[arms[ordinal].rendering for ordinal in batch],
-            control=p.control,
-            control_scale=p.control_scale,
-            controls=p.controls,
-            negative_prompt=p.negative_prompt,
-            steps=p.steps,
-            guidance=p.guidance,
-        )
-        reply = source.services.render(request)
-        edits = [arms[ordinal].edit for ordinal in batch]
-        checked = check_images(source.services, source.image, source.task, reply, edits, p.thresholds)
-        for ordinal, image, (verdict, scores) in zip(batch, reply.images, checked, strict=True):
-            control = reply.controls[arms[ordinal].rendering.region]
-            results[ordinal] = (image, verdict, scores, {"evaluations": reply.evaluations, "control": control})
-    return results
-
-
-def _lineage(source: _Source, caption: str, arm: _Arm | None, proposal: _Proposal | None) -> dict[str, Any]:
+def _lineage(source: _Source, caption: str, arm: Arm | None, proposal: _Proposal | None) -> dict[str, Any]:
     """How a counterfactual came about: enough to make it again."""
     return {
         "method": "dillema",

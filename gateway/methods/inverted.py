@@ -13,6 +13,10 @@ from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import EditControl, EditReply, EditRequest, InversionKind, NullText, PromptEdit
 
+ProtectedClasses = Annotated[
+    tuple[str, ...], Field(max_length=50, description="Classes that edits may not name; their shape is not held here.")
+]
+
 
 class InversionParameters(Contract):
     """What a job may choose about caption and inversion. Defaults are LANCE's, but for `direct` (its: `null_text`)."""

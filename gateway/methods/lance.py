@@ -30,9 +30,9 @@ from gateway.methods.counterfactual import (
     TaskDescription,
     Verdict,
 )
-from gateway.methods.inverted import caption_of
+from gateway.methods.inverted import ProtectedClasses, caption_of
 from gateway.methods.sweep import SweepParameters, Swept, swept
-from gateway.methods.text_checks import check_texts, names_class
+from gateway.methods.text_checks import check_protected_classes, check_texts, names_class
 from shared.schemas.language import GenerateRequest, Message
 from shared.seeds import derive_seed
 
@@ -50,6 +50,7 @@ class LanceParameters(SweepParameters):
     counterfactuals_per_image: Annotated[
         int, Field(ge=1, le=30, description="Most edits of an image that are rendered, spread over the factors.")
     ] = 6
+    protect: ProtectedClasses = ()
     temperature: Annotated[float, Field(ge=0, le=2, description="Of the language model.")] = 0.7
     label_aware: Annotated[
         bool, Field(description="A caption that does not name the class of its image is begun with it.")
@@ -310,10 +311,18 @@ def _text_checked(source: _Source, proposals: Sequence[_Proposal]) -> list[_Prop
         return list(proposals)
     found = check_texts(source.services, source.image, source.task, edits, source.parameters.text_thresholds)
     said = dict(zip(edits, found, strict=True))
-    return [
+    checked = [
         replace(one, verdict=said[one.edit][0], scores=said[one.edit][1]) if one.verdict.accepted else one
         for one in proposals
     ]
+    return [replace(one, verdict=_unnamed(one, source.parameters.protect)) for one in checked]
+
+
+def _unnamed(one: _Proposal, protect: Sequence[str]) -> Verdict:
+    """The verdict, or that the edit names what is protected."""
+    edit = one.edit
+    refusal = check_protected_classes(edit.changes, edit.caption, edit.new_caption, protect)
+    return refusal if refusal and one.verdict.accepted else one.verdict
 
 
 def _wanted(proposals: Sequence[_Proposal], most: int) -> list[_Proposal]:

@@ -25,8 +25,8 @@ from gateway.methods.counterfactual import (
     TaskDescription,
     Verdict,
 )
-from gateway.methods.inverted import EditingParameters, Pictures, caption_of, edited
-from gateway.methods.text_checks import check_caption, check_change, occurrences
+from gateway.methods.inverted import EditingParameters, Pictures, ProtectedClasses, caption_of, edited
+from gateway.methods.text_checks import check_caption, check_change, check_protected_classes, occurrences
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.diffusion import PromptEdit
 
@@ -61,6 +61,7 @@ class ShiftsParameters(EditingParameters):
         tuple[Shift, ...],
         Field(min_length=1, max_length=12, description="Phrases, each with factor, value and what it replaces."),
     ] = DEFAULT
+    protect: ProtectedClasses = ()
     self_fraction: Annotated[
         float, Field(ge=0, le=1, description="Share of the steps in which self-attention is the source's.")
     ] = 0.6
@@ -92,7 +93,10 @@ def shifts(
     Nothing is drawn, so `seed` only names them. A failure of a service is raised.
     """
     caption = caption_of(image, services, parameters)
-    proposed = [_Made(edit, _refusal(edit, image, task) or Verdict(True)) for edit in _edits(caption, parameters)]
+    proposed = [
+        _Made(edit, _refusal(edit, image, task, parameters.protect) or Verdict(True))
+        for edit in _edits(caption, parameters)
+    ]
     lineage = {
         "method": "shifts",
         "revision": REVISION,
@@ -131,15 +135,17 @@ def _edits(caption: str, parameters: ShiftsParameters) -> Iterator[Edit]:
         yield Edit((Change(shift.factor, old, shift.phrase, old, shift.value or shift.phrase),), caption, new_caption)
 
 
-def _refusal(edit: Edit, image: SourceImage, task: TaskDescription) -> Verdict | None:
+def _refusal(edit: Edit, image: SourceImage, task: TaskDescription, protect: Sequence[str]) -> Verdict | None:
     """What a text check has against an edit. A phrase that is only added takes none away, so none must have gone."""
     (change,) = edit.changes
     if occurrences(edit.caption, change.to_phrase):
         return Verdict(False, "no change", f"the caption already says “{change.to_phrase}”")
     others = [label for label in task.classes if label != image.ground_truth]
     replaced = edit.changes if change.from_phrase else ()
-    return check_change(change, image.ground_truth, others) or check_caption(
-        replaced, edit.caption, edit.new_caption, image.ground_truth, others
+    return (
+        check_change(change, image.ground_truth, others)
+        or check_caption(replaced, edit.caption, edit.new_caption, image.ground_truth, others)
+        or check_protected_classes(edit.changes, edit.caption, edit.new_caption, protect)
     )
 
 

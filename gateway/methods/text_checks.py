@@ -133,6 +133,29 @@ def check_caption(
     return _check_protected(new_caption, caption)
 
 
+# What segmenters call people and vehicles in general, and the words of captions for these.
+_ANYBODY = _PEOPLE.replace("|", ",") + ",man,men,woman,women,boy,girl,cyclist"
+_PROTECTED_WORDS = dict.fromkeys(map(stem, ("person", "people", "pedestrian", "rider")), _ANYBODY) | {
+    stem("vehicle"): "vehicle,car,bus,truck,van,lorry,taxi,tram,motorcycle,motorbike,bicycle"
+}
+
+
+def check_protected_classes(
+    changes: Iterable[Change], caption: str, new_caption: str, protect: Sequence[str]
+) -> Verdict | None:
+    """Whether an edit leaves protected classes (a segmenter's labels) unnamed, and the caption's words for them."""
+    for label in protect:
+        names = ",".join(_PROTECTED_WORDS.get(stem(name), name) for name in label.split(",") if name.strip())
+        for change in changes:
+            for phrase in (change.from_phrase, change.to_phrase):
+                if names_class(phrase, names):
+                    return _refused("protected class", f"“{phrase}” names what is protected, “{label}”")
+        if names_class(caption, names) != names_class(new_caption, names):
+            verb = "lost" if names_class(caption, names) else "brings in"
+            return _refused("protected class", f"the new caption {verb} a word for what is protected, “{label}”")
+    return None
+
+
 class TextEmbedder(Protocol):
     """The one service that `check_texts` asks."""
 

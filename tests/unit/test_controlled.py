@@ -1,0 +1,125 @@
+"""What a job says of control and protection, and what the checks make of the regions that come back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gateway.methods.controlled import ControlledParameters, HeldShapes, judge_regions
+from gateway.methods.counterfactual import Change
+from gateway.methods.dillema import DillemaParameters
+from gateway.methods.text_checks import check_protected_classes
+from shared.images import encode
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import ProtectedRegion, ProtectionReply, RegionOutcome, Rendering
+
+PICTURE = ImagePayload(png=encode(np.zeros((8, 8, 3), np.uint8)))
+RENDERING = Rendering(prompt="A car.", seed=1)
+SHARES = (0.002, 0.03)
+CAPTION = "A pedestrian crosses the road by day. A red car waits."
+
+
+def reply(*outcomes: RegionOutcome) -> ProtectionReply:
+    regions = [ProtectedRegion(label="pedestrian", share=share, box=(0, 0, 4, 4)) for share in SHARES]
+    return ProtectionReply(mask=PICTURE, regions=regions[: len(outcomes)], outcomes=[list(outcomes)])
+
+
+def outcome(iou: float, outline: float = 4.0) -> RegionOutcome:
+    return RegionOutcome(iou=iou, outline=outline)
+
+
+NULL = [outcome(0.9), outcome(0.9)]
+
+
+def test_all_regions_where_they_were_pass() -> None:
+    found = [outcome(0.5), outcome(0.8)]
+    verdict, scores, told = judge_regions(reply(*found), found, NULL, HeldShapes())
+    assert verdict.accepted
+    assert scores == {"protected": 0.5, "protected_kept": 1.0, "seam": 1.0}
+    assert [(one["share"], one["iou"]) for one in told] == [(0.03, 0.8), (0.002, 0.5)], "by size, the largest first"
+
+
+def test_one_small_region_that_is_gone_refuses_the_image() -> None:
+    found = [outcome(0.1), outcome(0.9)]
+    verdict, scores, _ = judge_regions(reply(*found), found, NULL, HeldShapes())
+    assert (verdict.accepted, verdict.check, scores["protected_kept"]) == (False, "protected", 0.5)
+    assert verdict.reason == (
+        "1 of 2 protected regions are not where they were; the pedestrian of 0.2% of the image overlaps its place by "
+        "0.10, and 0.50 is wanted"
+    )
+
+
+def test_an_outline_much_sharper_than_the_null_arms_is_a_seam() -> None:
+    found = [outcome(0.9, outline=9.0), outcome(0.9)]
+    verdict, scores, _ = judge_regions(reply(*found), found, NULL, HeldShapes())
+    assert (verdict.check, scores["seam"]) == ("seam", 2.25)
+    assert "its outline is 2.2 times as sharp as in the null arm, and at most 2.0 is allowed" in verdict.reason
+    assert judge_regions(reply(*found), found, NULL, HeldShapes(seam=3))[0].accepted
+    faint = [outcome(0.9, outline=0.01), outcome(0.9, outline=0.01)]
+    assert judge_regions(reply(*faint), [outcome(0.9, 1.5), outcome(0.9)], faint, HeldShapes(seam=4))[0].accepted
+
+
+def test_a_source_without_what_is_protected_is_not_judged_by_it() -> None:
+    assert judge_regions(reply(), [], [], HeldShapes())[1:] == ({}, [])
+
+
+@given(
+    ious=st.lists(st.floats(0, 1), min_size=2, max_size=2),
+    outlines=st.lists(st.floats(0, 50), min_size=2, max_size=2),
+    least=st.floats(0, 1),
+)
+def test_the_verdict_is_that_of_the_worst_region(ious: list[float], outlines: list[float], least: float) -> None:
+    found = [outcome(iou, outline) for iou, outline in zip(ious, outlines, strict=True)]
+    verdict, scores, _ = judge_regions(reply(*found), found, NULL, HeldShapes(iou=least))
+    assert scores["protected"] == min(ious)
+    assert verdict.accepted == (min(ious) >= least and max(outlines) / 4 <= 2)
+
+
+def test_nothing_is_asked_of_the_editor_unless_classes_are_named() -> None:
+    plain = DillemaParameters().request(PICTURE, [RENDERING])
+    assert plain.protection is None
+    assert not {"protection", "controls"} & set(plain.model_dump(mode="json"))
+    asked = ControlledParameters(protect=("pedestrian",)).request(PICTURE, [RENDERING]).protection
+    assert asked is not None
+    assert (asked.classes, asked.by, asked.strength) == (("pedestrian",), "relit", 1.0)
+    with pytest.raises(ValidationError, match="not by both"):
+        DillemaParameters.model_validate({"control_scale": 0.5, "controls": [{"kind": "canny"}]})
+    with pytest.raises(ValidationError, match="allowed are by, strength, iou, seam"):
+        DillemaParameters.model_validate({"protection": {"threshold": 0.5}})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "label", "refused"),
+    [
+        ("day", "night", "pedestrian", False),
+        ("red", "blue", "pedestrian", False),
+        ("A pedestrian", "A dog", "pedestrian", True),
+        ("A pedestrian", "A dog", "person", True),  # the segmenter's word is not the caption's
+        ("road", "road with children", "pedestrian", True),
+        ("red car", "red bus", "vehicle", True),
+        ("red car", "red bus", "traffic light", False),
+        ("day", "day near traffic lights", "traffic light", True),
+    ],
+)
+def test_an_edit_may_not_name_what_is_protected(old: str, new: str, label: str, refused: bool) -> None:
+    change = Change("other", old, new, old, new)
+    verdict = check_protected_classes((change,), CAPTION, CAPTION.replace(old, new), (label,))
+    assert (verdict is not None) == refused
+    if verdict is not None:
+        assert verdict.check == "protected class"
+        assert f"“{label}”" in verdict.reason
+
+
+def test_a_new_caption_may_neither_lose_nor_bring_in_a_protected_class() -> None:
+    change = Change("weather", "day", "night", "day", "night")
+    for caption, new, says in [
+        (CAPTION, "Something crosses the road by night. A red car waits.", "lost"),
+        ("A car by day.", "A car by night. Pedestrians walk.", "brings in"),
+    ]:
+        verdict = check_protected_classes((change,), caption, new, ("pedestrian",))
+        assert verdict is not None
+        assert says in verdict.reason
+    assert check_protected_classes((change,), CAPTION, CAPTION.replace("day", "night"), ()) is None
