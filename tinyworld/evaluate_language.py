@@ -26,11 +26,21 @@ from llm_service.decoding import Decoder, Row, Written
 from llm_service.engines.transformers import json_grammar
 from shared.problems import InvalidInput
 from tinyworld.captions import Withheld
-from tinyworld.language_examples import KINDS, MOST_EDITS, Example, Kind, Wordings, example, perturbed, replaced
+from tinyworld.language_examples import (
+    KINDS,
+    MOST_EDITS,
+    OBJECTS,
+    District,
+    Example,
+    Kind,
+    Wordings,
+    example,
+    perturbed,
+    replaced,
+)
 from tinyworld.model_card import WEIGHTS, write_card
-from tinyworld.phrases import SLOTS, slot_of
+from tinyworld.phrases import slot_of
 from tinyworld.tokenizer import END
-from tinyworld.world import EDIT_FACTOR
 
 FOLDER = WEIGHTS / "language"
 TITLE = "tinyworld's language model"
@@ -63,7 +73,7 @@ _TEMPERATURES: dict[Kind, float] = {
 }
 
 
-def evaluate(folder: Path, *, examples: int) -> dict[str, str]:
+def evaluate(folder: Path, *, examples: int, district: District[Any] = OBJECTS) -> dict[str, str]:
     """Right / asked (share, Wilson interval) by kind of question, for usual and for withheld wordings.
 
     A reply is right when it is valid JSON of the right shape and: keywords are exactly the phrases that may change,
@@ -75,7 +85,7 @@ def evaluate(folder: Path, *, examples: int) -> dict[str, str]:
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     results: dict[str, str] = {}
     for withheld, wording in _WORDINGS.items():
-        wordings = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0)
+        wordings = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0, district=district)
         for kind in KINDS:
             asked = [example(kind, seed, wordings) for seed in range(examples)]
             replies = generate(model, tokenizer, asked)
@@ -168,10 +178,10 @@ def phrases_found(asked: Sequence[Example], replies: Sequence[str]) -> dict[str,
         keywords = json.loads(reply)["keywords"] if reply.endswith("]}") else []  # nothing, where it was cut off
         listed = {(keyword["phrase"], keyword["value"]) for keyword in keywords}
         for mention in one.description.mentions:
-            if mention.field in EDIT_FACTOR and mention.field != one.forbidden:
+            if mention.field in one.district.edit_factor and mention.field != one.forbidden:
                 stated[mention.field] += 1
                 found[mention.field] += (mention.phrase, mention.value) in listed
-    return {field: (found[field], stated[field]) for field in EDIT_FACTOR if stated[field]}
+    return {field: (found[field], stated[field]) for field in asked[0].district.edit_factor if stated[field]}
 
 
 def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Example]) -> list[str]:
@@ -220,10 +230,12 @@ def edit_fits(one: Example, edit: Mapping[str, str]) -> bool:
     `edit` has from_phrase, from_value, to_phrase, to_value and caption, as LANCE asks for them.
     """
     assert one.factor is not None
-    for mention in perturbed(one.description, one.forbidden, one.factor):
+    slots = one.district.slots
+    for mention in perturbed(one.description, one.forbidden, one.factor, one.district):
         if (mention.phrase, mention.value) != (edit["from_phrase"], edit["from_value"]):
             continue
-        wording = SLOTS[slot_of(mention.phrase, field=mention.field)].wordings.get(edit["to_value"])
+        place = slot_of(mention.phrase, field=mention.field, slots=slots)
+        wording = slots[place].wordings.get(edit["to_value"])
         known = wording is not None and edit["to_phrase"] in wording.all and edit["to_value"] != mention.value
         if known and edit["caption"] == replaced(one.description.text, mention, edit["to_phrase"]):
             return True
@@ -234,8 +246,8 @@ def _alternatives_fit(one: Example, value: object) -> bool:
     if one.asked is None or not isinstance(value, dict) or list(value) != ["alternatives"]:
         return False
     found = [(a.get("phrase", ""), a.get("value", "")) for a in value["alternatives"] if isinstance(a, dict)]
-    place = slot_of(one.asked.phrase, field=one.asked.field)
-    wordings = SLOTS[place].wordings
+    slots = one.district.slots
+    wordings = slots[slot_of(one.asked.phrase, field=one.asked.field, slots=slots)].wordings
     fits = all(v in wordings and phrase in wordings[v].all for phrase, v in found)
     values = [v for _, v in found]
     return fits and len(set(values)) == len(values) == min(3, len(wordings) - 1) and one.asked.value not in values

@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pydoc_data.topics import topics
 from random import Random
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from gateway.methods.counterfactual import TaskDescription
 from gateway.methods.dillema import alternative_messages, keyword_messages, rewrite_messages
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor, perturb_messages
 from shared.schemas.language import Message
 from tinyworld.captions import Description, Mention, Withheld, describe
-from tinyworld.phrases import SLOTS, Sentences, slot_of, with_articles
+from tinyworld.phrases import SLOTS, Sentences, Slot, slot_of, with_articles
 from tinyworld.world import EDIT_FACTOR, Scene, Split, sample_scene
 
 Kind = Literal["keywords", "alternatives", "rewrite", "perturb"]
@@ -68,13 +69,43 @@ def english_words() -> list[str]:
 
 
 _WORDS = english_words()
-# Words that state nothing in a caption.
-_STATING = {
-    word for slot in SLOTS.values() for wording in slot.wordings.values() for p in wording.all for word in p.split()
-}
 _SAYS_NOTHING = 0.25  # share kept of the perturbations that have no right edit
 _EDITS = (1, 1, 1, 2, 2, MOST_EDITS)  # asked for
-_CARRIERS = [word for word in _WORDS if word not in _STATING]
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class District(Generic[S]):
+    """What examples need to know of a district: its scenes, captions, phrases, what may be edited, what tasks ask for.
+
+    `main` is the field that most tasks ask for; one that scenes lack ("masks") has no ground truth in words.
+    """
+
+    name: str
+    scene: Callable[[Split, int, bool], S]  # split, index, whether withheld combinations are allowed
+    described: Callable[[S, int, Withheld], Description]  # scene, seed, what no training shows
+    slots: Mapping[str, Slot]
+    edit_factor: Mapping[str, str]
+    tasks: Mapping[str, Sentences]
+    main: str
+    carriers: list[str] = field(init=False, repr=False)  # words that state nothing in a caption
+
+    def __post_init__(self) -> None:
+        phrases = (p for slot in self.slots.values() for wording in slot.wordings.values() for p in wording.all)
+        stating = {word for phrase in phrases for word in phrase.split()}
+        object.__setattr__(self, "carriers", [word for word in _WORDS if word not in stating])
+
+
+OBJECTS = District[Scene](
+    "objects",
+    lambda split, index, allow_withheld: sample_scene(split, index, allow_withheld=allow_withheld),
+    lambda scene, seed, withheld: describe(scene, seed, withheld=withheld),
+    SLOTS,
+    EDIT_FACTOR,
+    TASKS,
+    "label",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +120,7 @@ class Example:
     forbidden: str = ""
     factor: LanceFactor | None = None
     edits: int = 0
+    district: District[Any] = OBJECTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +131,7 @@ class Wordings:
     allow_withheld: bool = False  # withheld combinations of factors
     withheld: Withheld = "nothing"  # of captions; unless "nothing", half of the tasks are withheld ones, too
     noise: float = 0.3  # share of changes to random words, of tasks with some, and half the share of such captions
+    district: District[Any] = OBJECTS
 
 
 def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | None = None) -> Example:
@@ -106,45 +139,56 @@ def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | Non
 
     Of a perturbation, `factor` is drawn where none is given, and then most captions say something of it.
     """
-    random = Random(f"{kind}/{seed}")
+    random, district = Random(f"{kind}/{seed}"), wordings.district
     while True:
-        scene = sample_scene(wordings.split, random.randrange(10_000_000), allow_withheld=wordings.allow_withheld)
+        scene = district.scene(wordings.split, random.randrange(10_000_000), wordings.allow_withheld)
         field, task, truth = _task(scene, random, wordings)
-        said = describe(scene, random.randrange(2**31), withheld=wordings.withheld)
+        said = district.described(scene, random.randrange(2**31), wordings.withheld)
         if random.random() < 2 * wordings.noise:
-            said = random.choice((_lengthened, _reworded, _reworded))(said, random)
+            said = random.choice((_lengthened, _reworded, _reworded))(said, random, district)
         if kind == "perturb":
             asked: LanceFactor = random.choice(LANCE_FACTORS) if factor is None else factor
-            if factor or perturbed(said, field, asked) or random.random() < _SAYS_NOTHING:
-                return _perturbation(said, field, (task, truth), asked, random)
+            if factor or perturbed(said, field, asked, district) or random.random() < _SAYS_NOTHING:
+                return _perturbation(said, field, (task, truth), asked, random, district)
             continue
-        mentions = [m for m in said.mentions if m.field in EDIT_FACTOR and m.field != field]
+        mentions = [m for m in said.mentions if m.field in district.edit_factor and m.field != field]
         if kind == "keywords":
-            return Example(kind, keyword_messages(task, said.text, truth), _keywords(mentions), said, forbidden=field)
+            reply = _keywords(mentions, district)
+            return Example(
+                kind, keyword_messages(task, said.text, truth), reply, said, forbidden=field, district=district
+            )
         if mentions and kind == "alternatives":
             mention = random.choice(mentions)
             messages = alternative_messages(task, said.text, truth, mention.phrase)
-            return Example(kind, messages, _dumps({"alternatives": _alternatives(mention, random, 3)}), said, mention)
+            others = _alternatives(mention, random, 3, district)
+            return Example(kind, messages, _dumps({"alternatives": others}), said, mention, district=district)
         if mentions:
             chosen = random.sample(mentions, min(len(mentions), random.choice((1, 1, 1, 2, 3))))
-            changes = [(m.phrase, _replacement(m, random, wordings.noise)) for m in chosen]
+            changes = [(m.phrase, _replacement(m, random, wordings)) for m in chosen]
             messages = rewrite_messages(task, said.text, truth, changes)
-            return Example(kind, messages, _dumps({"caption": rewritten(said.text, changes)}), said)
+            return Example(kind, messages, _dumps({"caption": rewritten(said.text, changes)}), said, district=district)
 
 
-def perturbed(said: Description, forbidden: str, factor: LanceFactor) -> list[Mention]:
+def perturbed(
+    said: Description, forbidden: str, factor: LanceFactor, district: District[Any] = OBJECTS
+) -> list[Mention]:
     """The mentions that an edit of a factor may change when the task asks for the field `forbidden`."""
-    fields = {"label": "subject", **EDIT_FACTOR}
+    fields = {"label": "subject", **district.edit_factor}
     return [m for m in said.mentions if fields.get(m.field) == factor and m.field != forbidden]
 
 
 def _perturbation(
-    said: Description, forbidden: str, asked: tuple[TaskDescription, str | None], factor: LanceFactor, random: Random
+    said: Description,
+    forbidden: str,
+    asked: tuple[TaskDescription, str | None],
+    factor: LanceFactor,
+    random: Random,
+    district: District[Any],
 ) -> Example:
     """A question of LANCE's and its answer: edits that differ, spread over the mentions of the factor."""
     most = random.choice(_EDITS)
     edits: list[dict[str, str]] = []
-    options = {m: _alternatives(m, random, most) for m in perturbed(said, forbidden, factor)}
+    options = {m: _alternatives(m, random, most, district) for m in perturbed(said, forbidden, factor, district)}
     while len(edits) < most and any(options.values()):
         mention = random.choice([m for m, left in options.items() if left])
         new = options[mention].pop()
@@ -159,7 +203,7 @@ def _perturbation(
         )
     messages = perturb_messages(asked[0], said.text, asked[1], factor, most)
     reply = _dumps({"edits": edits})
-    return Example("perturb", messages, reply, said, forbidden=forbidden, factor=factor, edits=most)
+    return Example("perturb", messages, reply, said, None, forbidden, factor, most, district)
 
 
 def replaced(text: str, mention: Mention, new: str) -> str:
@@ -175,72 +219,73 @@ def rewritten(text: str, changes: list[tuple[str, str]]) -> str:
     return with_articles(text)
 
 
-def _task(scene: Scene, random: Random, wordings: Wordings) -> tuple[str, TaskDescription, str | None]:
+def _task(scene: object, random: Random, wordings: Wordings) -> tuple[str, TaskDescription, str | None]:
     """The field that the task asks for, its wording, and the ground truth where the user gave one."""
-    field = "label" if random.random() < 0.8 else random.choice([name for name in TASKS if name != "label"])
-    if field == "companion" and scene.companion == "none":
-        field = "label"
+    tasks, main = wordings.district.tasks, wordings.district.main
+    field = main if random.random() < 0.8 else random.choice([name for name in tasks if name != main])
+    if getattr(scene, field, "") == "none":
+        field = main
     withheld = wordings.withheld != "nothing" and random.random() < 0.5
-    text = random.choice(TASKS[field].withheld if withheld else TASKS[field].usual)
+    text = random.choice(tasks[field].withheld if withheld else tasks[field].usual)
     if wordings.noise and random.random() < wordings.noise:
-        text = " ".join(_with_random_words(text.split(), random, 0.3))
+        text = " ".join(_with_random_words(text.split(), random, 0.3, wordings.district))
     if random.random() < 0.3:
         text = text[0].upper() + text[1:]
     if random.random() < 0.2 and text[-1] != "?":
         text += "."
-    truth = str(getattr(scene, field)) if random.random() < 0.8 else None
+    truth = str(getattr(scene, field)) if random.random() < 0.8 and hasattr(scene, field) else None
     return field, TaskDescription(text), truth
 
 
-def _lengthened(said: Description, random: Random) -> Description:
+def _lengthened(said: Description, random: Random, district: District[Any]) -> Description:
     """With a sentence of random words at the end."""
     words = random.choices(_WORDS, k=random.randint(2, 6))
     return Description(f"{said.text} {' '.join(words).capitalize()}.", said.mentions)
 
 
-def _reworded(said: Description, random: Random) -> Description:
+def _reworded(said: Description, random: Random, district: District[Any]) -> Description:
     """With random words in place of, or before, some of those that state nothing: no sentence can be known by heart."""
     share = random.choice((0.2, 0.5, 0.8))
     phrases = sorted({mention.phrase for mention in said.mentions}, key=len, reverse=True)
     pieces = re.split(rf"\b({'|'.join(map(re.escape, phrases))})\b", said.text)
     for place in range(0, len(pieces), 2):  # between the phrases
         words = re.split(r"([a-zA-Z]+)", pieces[place])
-        words[1::2] = [_swapped(word, random) if random.random() < share else word for word in words[1::2]]
+        words[1::2] = [_swapped(word, random, district) if random.random() < share else word for word in words[1::2]]
         pieces[place] = "".join(words)
     return Description(with_articles("".join(pieces)), said.mentions)
 
 
-def _swapped(word: str, random: Random) -> str:
+def _swapped(word: str, random: Random, district: District[Any]) -> str:
     if word.lower() in ("a", "an"):
         return word
-    other = random.choice(_CARRIERS)
+    other = random.choice(district.carriers)
     other = other.capitalize() if word[0].isupper() else other
     return f"{other} {word.lower()}" if random.random() < 0.3 else other
 
 
-def _with_random_words(words: list[str], random: Random, share: float) -> list[str]:
+def _with_random_words(words: list[str], random: Random, share: float, district: District[Any]) -> list[str]:
     """Some random words set between the words."""
-    return [part for word in words for part in ([random.choice(_CARRIERS)] if random.random() < share else []) + [word]]
+    others = district.carriers
+    return [part for word in words for part in ([random.choice(others)] if random.random() < share else []) + [word]]
 
 
-def _keywords(mentions: list[Mention]) -> str:
-    return _dumps(
-        {"keywords": [{"phrase": m.phrase, "factor": EDIT_FACTOR[m.field], "value": m.value} for m in mentions]}
-    )
+def _keywords(mentions: list[Mention], district: District[Any]) -> str:
+    factors = district.edit_factor
+    return _dumps({"keywords": [{"phrase": m.phrase, "factor": factors[m.field], "value": m.value} for m in mentions]})
 
 
-def _alternatives(mention: Mention, random: Random, most: int) -> list[dict[str, str]]:
+def _alternatives(mention: Mention, random: Random, most: int, district: District[Any]) -> list[dict[str, str]]:
     """Up to `most` other values of the mention's field, in phrases of the same slot."""
-    wordings = SLOTS[slot_of(mention.phrase, field=mention.field)].wordings
+    wordings = district.slots[slot_of(mention.phrase, field=mention.field, slots=district.slots)].wordings
     values = [value for value in wordings if value != mention.value]
     chosen = random.sample(values, min(most, len(values)))
     return [{"phrase": _synonym(wordings[value].usual, random), "value": value} for value in chosen]
 
 
-def _replacement(mention: Mention, random: Random, noise: float) -> str:
-    if random.random() < noise:
+def _replacement(mention: Mention, random: Random, wordings: Wordings) -> str:
+    if random.random() < wordings.noise:
         return " ".join(random.choices(_WORDS, k=random.randint(1, 2)))
-    return _alternatives(mention, random, 1)[0]["phrase"]
+    return _alternatives(mention, random, 1, wordings.district)[0]["phrase"]
 
 
 def _synonym(phrases: tuple[str, ...], random: Random) -> str:

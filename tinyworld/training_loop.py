@@ -45,10 +45,16 @@ class Progress:
     loss: float
 
 
-def training_arguments(description: str | None, seconds: float, *, start: bool = False) -> argparse.Namespace:
+DISTRICTS = ("objects", "roads")
+
+
+def training_arguments(
+    description: str | None, seconds: float, *, start: bool = False, districts: bool = False
+) -> argparse.Namespace:
     """The options that every training command has: `--seconds`, `--seed`, `--threads` (which it also applies).
 
-    With `start` there is `--start` as well: a folder of earlier weights to go on from (a Path, or None).
+    With `start` there is `--start` as well: a folder of earlier weights to go on from (a Path, or None); with
+    `districts` there is `--districts`: the names of those to learn, in equal parts.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=seconds, help="budget of the training in wall-clock seconds")
@@ -56,6 +62,8 @@ def training_arguments(description: str | None, seconds: float, *, start: bool =
     parser.add_argument("--threads", type=int, default=1)
     if start:
         parser.add_argument("--start", type=Path, help="folder of earlier weights to go on from")
+    if districts:
+        parser.add_argument("--districts", nargs="+", choices=DISTRICTS, default=["objects"])
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     cv2.setNumThreads(1)

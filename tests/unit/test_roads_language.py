@@ -1,0 +1,83 @@
+"""The language model's questions about roads are the methods' own, rightly answered; both districts train together."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from gateway.methods.counterfactual import FACTORS, TaskDescription
+from gateway.methods.dillema import keyword_messages
+from tinyworld import train_language
+from tinyworld.evaluate_language import is_right
+from tinyworld.language_examples import KINDS, OBJECTS, District, Kind, Wordings, example
+from tinyworld.phrases import slot_of, value_of
+from tinyworld.roads.captions import read
+from tinyworld.roads.language_examples import ROADS
+from tinyworld.roads.phrases import SLOTS
+from tinyworld.roads.world import EDIT_FACTOR, SHAPES
+from tinyworld.train_language import Loss, build_model, build_tokenizer
+
+PLAIN = Wordings(noise=0, district=ROADS)
+SEEDS = range(250)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_right_answer_is_right_and_examples_repeat(kind: Kind) -> None:
+    for seed in SEEDS:
+        one = example(kind, seed, PLAIN)
+        assert is_right(one, one.reply)
+        assert not is_right(one, one.reply[:-1])
+    assert example(kind, 7, PLAIN) == example(kind, 7, PLAIN)
+
+
+def test_the_questions_are_the_methods_own() -> None:
+    one = example("keywords", 3, PLAIN)
+    task = one.messages[-1].content.splitlines()[0].removeprefix("Task: ")
+    assert one.messages == keyword_messages(TaskDescription(task), one.description.text, None)
+
+
+def test_keywords_are_looks_never_what_stands_where() -> None:
+    for seed in SEEDS:
+        one = example("keywords", seed, PLAIN)
+        listed = json.loads(one.reply)["keywords"]
+        assert len(listed) <= 8
+        fields = {
+            mention.field for mention in one.description.mentions if mention.phrase in {k["phrase"] for k in listed}
+        }
+        assert fields == {field for field in one.description.stated if field in EDIT_FACTOR and field != one.forbidden}
+        assert not fields & (set(SHAPES) - {"traffic_light"})
+        assert all(keyword["factor"] in FACTORS for keyword in listed)
+        assert all(keyword["value"] in one.description.stated.values() for keyword in listed)
+
+
+def test_alternatives_and_rewrites_state_new_values_of_the_same_place() -> None:
+    for seed in SEEDS:
+        one = example("alternatives", seed, PLAIN)
+        assert one.asked is not None
+        place = slot_of(one.asked.phrase, field=one.asked.field, slots=SLOTS)
+        for other in json.loads(one.reply)["alternatives"]:
+            assert value_of(other["phrase"], field=one.asked.field, slots=SLOTS) == other["value"] != one.asked.value
+            assert slot_of(other["phrase"], field=one.asked.field, slots=SLOTS) == place
+        one = example("rewrite", seed, PLAIN)
+        changes = [line for line in one.messages[-1].content.splitlines() if line.startswith("Change: ")]
+        after = read(json.loads(one.reply)["caption"])
+        changed = {field for field, value in one.description.stated.items() if after.get(field) != value}
+        assert len(changed) == len(changes)
+        assert changed <= set(EDIT_FACTOR)
+
+
+@pytest.mark.parametrize("districts", [(OBJECTS,), (OBJECTS, ROADS)])
+def test_a_step_of_training_asks_of_every_district_in_turn(
+    districts: tuple[District[Any], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_language, "_TOKENIZER_EXAMPLES", 30)
+    tokenizer = build_tokenizer(districts)
+    model = build_model(tokenizer)
+    loss = Loss(tokenizer, 4, districts)
+    value = loss(model, 0)
+    value.backward()  # type: ignore[no-untyped-call]
+    assert torch.isfinite(value)
+    assert {wordings.district.name for wordings in loss.wordings} == {district.name for district in districts}

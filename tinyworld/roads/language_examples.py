@@ -1,0 +1,41 @@
+"""What the tiny language model learns of the roads: the methods' questions about captions of driving scenes.
+
+The questions are built by the methods' own functions (`tinyworld.language_examples`). The task asks for masks: what may
+change is how things look, never what stands where.
+"""
+
+from __future__ import annotations
+
+from tinyworld.language_examples import TASKS as OBJECT_TASKS
+from tinyworld.language_examples import District
+from tinyworld.phrases import Sentences
+from tinyworld.roads.captions import describe
+from tinyworld.roads.phrases import SLOTS
+from tinyworld.roads.world import EDIT_FACTOR, RoadScene, sample_scene
+
+_VERBS = ("segment", "label every pixel of", "find all parts of")
+_SCENES = ("the road scene", "the driving scene", "the street", "what a car's camera sees", "roads and pedestrians")
+TASKS: dict[str, Sentences] = {
+    "masks": Sentences(
+        (
+            *(f"{verb} {scene}" for verb in _VERBS for scene in _SCENES),
+            *("semantic segmentation of road scenes", "tell road, sidewalk, vehicles and pedestrians apart"),
+        ),
+        ("where may the car drive?", "say for each pixel what it shows", "find people and vehicles on the road"),
+    ),
+    **{name: OBJECT_TASKS[name] for name in ("weather", "time", "style")},
+    "surface": Sentences(("recognise the surface of the road", "is the road wet or dry?"), ("how is the road?",)),
+    "traffic_light": Sentences(
+        ("tell the state of the traffic light", "read the traffic light"), ("which lamp of the traffic light is on?",)
+    ),
+    "season": Sentences(("tell the season", "recognise the time of year"), ("which season is it?",)),
+}
+ROADS = District[RoadScene](
+    "roads",
+    lambda split, index, allow_withheld: sample_scene(split, index, allow_withheld=allow_withheld),
+    lambda scene, seed, withheld: describe(scene, seed, withheld=withheld),
+    SLOTS,
+    EDIT_FACTOR,
+    TASKS,
+    "masks",
+)
