@@ -19,7 +19,7 @@ from typing import IO, Protocol
 from pydantic import ValidationError
 
 from gateway.archives import MAX_NAME_CHARACTERS, ArchiveLimits, Member, is_archive, members
-from gateway.export.records import NOTE_NAME, ORIGINALS, ExportNote
+from gateway.export.records import MASKS, NOTE_NAME, ORIGINALS, ExportNote
 from gateway.manifests import MANIFEST_NAMES, ManifestRow, folder_labels, match_rows, parse_manifest
 from gateway.masks import MaskReader, is_image, is_mask, match_masks, refuse_masks_without_spec
 from shared.characters import visible
@@ -171,6 +171,9 @@ def take_in(
     taken = [source for source in taken if _is_source(source.name, notes)]  # the note may come last
     if archives and masks is not None:
         taken = _images_beside_masks(taken)
+    if notes:  # of an export's masks, those of originals
+        of_originals = notes[0].removesuffix(ORIGINALS) + MASKS + ORIGINALS
+        kept_masks = {name: mask for name, mask in kept_masks.items() if name.startswith(of_originals)}
     if notes and not taken:
         raise InvalidInput("this export holds no originals; export the job with its originals to test them again")
     if len(taken) > limits.images:
@@ -231,7 +234,7 @@ def _split_manifests(incoming: Iterable[Member], manifests: list[Member], notes:
             manifests.append(member)
         elif name == NOTE_NAME and not notes and _is_export(member):
             notes.append(member.name.removesuffix(NOTE_NAME) + ORIGINALS)
-        elif _is_source(member.name, notes):
+        elif _is_source(member.name, notes) or is_mask(member.name):
             yield member
 
 

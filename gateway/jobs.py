@@ -125,7 +125,7 @@ def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
         labelled=sum(map(bool, held)),
         missing=0,
         failures=[],
-        sensitivity=sensitivity_of([label for labels in held for label in labels], job.methods),
+        sensitivity=sensitivity_of([label for labels in held for label in labels], job.methods, job.kind),
     )
 
 

@@ -8,13 +8,25 @@ from typing import Any
 
 from gateway.analysis.plan import sensitivity
 from shared.schemas.diffusion import SEVERITIES
+from shared.schemas.jobs import JobKind
 from shared.schemas.results import Sensitivity
 
+OF_MASKS = (
+    " Images are counted for each class that their mask holds. IoU varies less from image to image than right and "
+    "wrong do, so smaller drops of it may show, too."
+)
 
-def sensitivity_of(labels: Iterable[str | None], methods: Sequence[Mapping[str, Any]]) -> Sensitivity:
+
+def sensitivity_of(
+    labels: Iterable[str | None], methods: Sequence[Mapping[str, Any]], kind: JobKind = "classification"
+) -> Sensitivity:
     """What source images with these labels can show under methods with these parameters (the job's `methods`)."""
     counts = Counter(label for label in labels if label is not None)
-    return sensitivity(dict(sorted(counts.items())), max((_edits(m.get("parameters", {})) for m in methods), default=1))
+    edits = max((_edits(method.get("parameters", {})) for method in methods), default=1)
+    found = sensitivity(dict(sorted(counts.items())), edits)
+    if kind == "classification":
+        return found
+    return found.model_copy(update={"assumption": found.assumption + OF_MASKS})
 
 
 def _edits(parameters: Mapping[str, Any]) -> int:

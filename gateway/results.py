@@ -48,13 +48,13 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         sources_failed=rows.failed,
         provisional=calibration is None,
         calibration=calibration,
-        sensitivity=sensitivity_of([label for labels in rows.labels for label in labels], job.methods),
+        sensitivity=sensitivity_of([label for labels in rows.labels for label in labels], job.methods, job.kind),
         results=[
             _model_results(found, rows.relation, model, method, derive_seed(seed, method, model), calibration)
             for (model, method), found in rows.models.items()
         ]
         + [
-            _segmenter_results(found, rows.relation, model, method, derive_seed(seed, method, model), calibration)
+            _segmenter_results(found, rows, model, method, derive_seed(seed, method, model), calibration)
             for (model, method), found in rows.segmented.items()
         ],
         funnels=[funnel(method, made.fates) for method, made in rows.methods.items()],
@@ -96,8 +96,10 @@ def _model_results(
 
 
 def _segmenter_results(
-    rows: SegmentedRows, relation: Relation, model: str, method: str, seed: int, calibration: Calibration | None
+    rows: SegmentedRows, all_rows: JobRows, model: str, method: str, seed: int, calibration: Calibration | None
 ) -> ModelResults:
+    job, relation = all_rows.job, all_rows.relation
+    colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, job.spec)]
     checked = Checked(calibration.errors, rows.screened) if calibration and METHODS[method].checked else None
     return ModelResults(
         model=model,
@@ -108,7 +110,7 @@ def _segmenter_results(
         counterfactuals=len(rows.source),
         left_out=rows.left_out,
         cells=assess(rows.cells, relation, seed, checked, "iou"),
-        segmentation=segmentation_metrics(rows, seed),
+        segmentation=segmentation_metrics(rows, colours, seed),
     )
 
 

@@ -147,7 +147,7 @@ def by_source(source: Integers, deltas: Floats) -> Differences:
     return Differences(sources, means, np.full(len(sources), np.nan), len(source))
 
 
-def segmentation_metrics(rows: SegmentedRows, seed: int) -> SegmentationMetrics:
+def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int) -> SegmentationMetrics:
     """The pooled figures, and the mean difference per source image with its interval; `seed` is the analysis's."""
     original, null, counterfactual = (
         scores(pooled.counts, pooled.images) for pooled in (rows.original, rows.null, rows.counterfactual)
@@ -155,6 +155,7 @@ def segmentation_metrics(rows: SegmentedRows, seed: int) -> SegmentationMetrics:
     means = by_source(rows.source, rows.deltas).correct if len(rows.source) else np.zeros(0)
     return SegmentationMetrics(
         classes=list(rows.classes),
+        colours=list(colours),
         originals=original,
         nulls=null,
         counterfactuals=counterfactual,

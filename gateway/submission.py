@@ -77,7 +77,7 @@ def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
         labelled=sum(bool(truths_of(source)) for source in usable),
         missing=sum(source.image is None and not source.failure for source in sources),
         failures=failed[: jobs.FAILURES_SHOWN],
-        sensitivity=sensitivity_of(labels, chosen.methods),
+        sensitivity=sensitivity_of(labels, chosen.methods, chosen.kind),
     )
 
 

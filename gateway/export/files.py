@@ -2,6 +2,7 @@
 
 contrafact.json                       what this is
 original/CLASS/000012-NAME.png        null_arm/CLASS/000012-METHOD-004.png    counterfactual/CLASS/000012-METHOD-000.png
+masks/original/CLASS/000012-NAME.png  of a segmentation job, the mask of each image: see `masks` in contrafact.json
 manifest.jsonl                        labels of the originals, as `POST /jobs` reads them
 provenance.jsonl                      everything known of each image, a line each
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from gateway.export.archive import member, member_of, waiting
 from gateway.export.names import safe_name
-from gateway.export.records import NOTE_NAME, ExportedImage, ExportNote
+from gateway.export.records import MASKS, NOTE_NAME, ExportedImage, ExportNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ def image_files(export: Exporting, listed: Callable[[ExportedImage, str], None])
         for image in export.images:
             path = export.path(image)
             yield from member(path, export.read(image.image))
+            if image.mask is not None:
+                yield from member(MASKS + path, export.read(image.mask))
             if image.arm == "original":
                 manifest.write(json_bytes({"file": path, "label": image.label}) + b"\n")
             provenance.write(json_bytes({"file": path, **image.model_dump(mode="json")}) + b"\n")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from gateway import jobs
+from gateway.analysis.segmentation import VOID
 from gateway.database import Sessions, reading
 from gateway.export.archive import END
 from gateway.export.coco import coco
@@ -20,8 +21,9 @@ from gateway.export.records import ExportNote, FormatName
 from gateway.export.selection import Selection, exported_images
 from gateway.tables import Job, Report, SourceImage
 from shared import __version__
-from shared.problems import Conflict
+from shared.problems import Conflict, InvalidInput
 from shared.schemas.jobs import MethodChoice
+from shared.schemas.masks import MaskClass, MaskSpec
 from shared.schemas.results import JobResults
 from shared.seeds import derive_digest
 from shared.storage import ObjectStore, image_key
@@ -68,6 +70,9 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
             .distinct()
             .order_by(SourceImage.ground_truth)
         ).all()
+    masks = _masks(job)
+    if masks is not None and format_name == "huggingface":
+        raise InvalidInput("masks are exported as files: choose folders, coco or fiftyone")
     made = JobResults.model_validate(report.metrics).made if report else None
     note = ExportNote(
         format=format_name,
@@ -76,6 +81,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
         methods=[MethodChoice.model_validate(method) for method in job.methods],
         models=job.models,
         classes=list(dict.fromkeys([*job.classes, *(label for label in labels if label is not None)])),
+        masks=masks,
         profile=job.profile,
         seed=job.seed,
         filters=selection.model_dump(mode="json", exclude_defaults=True, by_alias=True),
@@ -83,6 +89,17 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
         versions=made.versions if made else {},
     )
     return Export(f"contrafact-{job_id}-{format_name}.tar", _tag(job, note), note, selection)
+
+
+def _masks(job: Job) -> MaskSpec | None:
+    """How the masks in the archive read: places in the job's classes."""
+    said = job.spec.get("masks")
+    if said is None:
+        return None
+    renamed = job.spec.get("label_map", {})
+    things = {renamed.get(one.name, one.name) for one in MaskSpec.model_validate(said).classes if one.thing}
+    classes = [MaskClass(name=name, index=place, thing=name in things) for place, name in enumerate(job.classes)]
+    return MaskSpec(classes=classes, void=[VOID])
 
 
 def _tag(job: Job, note: ExportNote) -> str:

@@ -8,11 +8,13 @@ from pydantic import Field, JsonValue
 
 from shared.schemas.base import Contract
 from shared.schemas.jobs import ChangeView, MethodChoice
+from shared.schemas.masks import MaskSpec
 
 Arm = Literal["original", "null_arm", "counterfactual"]  # tables take "null" for a missing value
 ARMS: tuple[Arm, ...] = ("original", "null_arm", "counterfactual")
 FormatName = Literal["folders", "huggingface", "coco", "fiftyone"]
 
+MASKS = "masks/"
 NOTE_NAME = "contrafact.json"
 ORIGINALS = "original/"
 
@@ -45,6 +47,7 @@ class ExportedImage(Contract):
     image: Annotated[str, Field(description="digest of the canonical pixels")]
     width: int
     height: int
+    mask: Annotated[str | None, Field(description="digest of the source's mask, which holds for all made of it")] = None
     method: str = ""
     ordinal: int = 0
     null_id: str | None = None
@@ -76,6 +79,7 @@ class ExportNote(Contract):
     methods: list[MethodChoice]
     models: list[str]
     classes: list[str]
+    masks: Annotated[MaskSpec | None, Field(description="how to read the masks, as `masks` of a job's spec")] = None
     profile: str
     seed: int
     filters: dict[str, JsonValue]

@@ -112,6 +112,7 @@ def _original(source: SourceImage, sizes: dict[str, tuple[int, int]], said: list
         image=digest,
         width=sizes[digest][0],
         height=sizes[digest][1],
+        mask=source.mask_digest,
         predictions=said,
     )
 
@@ -135,6 +136,7 @@ def _counterfactual(
         image=digest,
         width=sizes[digest][0],
         height=sizes[digest][1],
+        mask=source.mask_digest,
         method=row.method,
         ordinal=row.ordinal,
         null_id=null_id,

@@ -192,6 +192,7 @@ class SegmentationMetrics(Contract):
     """
 
     classes: list[str]
+    colours: Annotated[list[str], Field(description="of the classes where label maps are painted over images: #804080")]
     originals: SegmentationScores
     nulls: SegmentationScores
     counterfactuals: SegmentationScores

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -160,6 +161,32 @@ def test_masks_come_as_parts_too_and_a_dry_run_says_what_would_be(client: httpx.
     assert (stray.status_code, "no image belongs to the masks 'b.png'" in stray.text) == (422, True)
     loose = client.post("/jobs", files=[*files[:2], ("task", (None, "segment the street"))])
     assert (loose.status_code, "does not say what they mean" in loose.text) == (422, True)
+
+
+def test_an_export_has_the_masks_and_is_a_job_again(client: httpx.Client, job: str, tmp_path: Path) -> None:
+    assert "masks are exported as files" in client.get(f"/jobs/{job}/export", params={"format": "huggingface"}).text
+    exported = client.get(f"/jobs/{job}/export", params={"format": "folders"})
+    assert exported.status_code == 200, exported.text
+    with tarfile.open(fileobj=io.BytesIO(exported.content)) as archive:
+        names = archive.getnames()
+        note = archive.extractfile("contrafact.json")
+        assert note is not None
+        masks = json.loads(note.read())["masks"]
+    edited = [name for name in names if name.startswith("counterfactual/")]
+    assert edited
+    assert {f"masks/{name}" for name in edited} <= set(names)
+    assert masks["classes"][2] == {"name": "car", "index": 2, "colour": None, "thing": True}
+    spec = {**SPEC, "masks": masks, "label_map": {}}
+    again = finished(client, post(client, exported.content, spec).json()["id"])
+    assert (again["state"], again["images"], again["labelled"]) == ("done", 12, 12)
+    first, second = (
+        client.get(f"/jobs/{name}/results").json()["metrics"]["results"][0]["segmentation"]
+        for name in (job, again["id"])
+    )
+    assert second["originals"] == first["originals"]
+    plain = {name: value for name, value in SPEC.items() if name not in ("masks", "label_map")}
+    without = post(client, exported.content, plain, "/jobs?dry_run=true").json()
+    assert (without["images"], without["labelled"]) == (12, 0)
 
 
 @pytest.mark.parametrize(
