@@ -70,6 +70,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "a text to score must have", "tokens are counted by the model"),
     Exclusion(ACCEPTED, "images; a message holds", "three lists together fill a message"),
     Exclusion(ACCEPTED, "must have the same size", "the sizes of pictures are seen when they are decoded"),
+    Exclusion(ACCEPTED, "pixels is too small", "the size of a picture is seen when it is decoded"),
     Exclusion(ACCEPTED, "the mask is in colour", "whether a picture is grey is seen when it is decoded"),
     Exclusion(SHAPED, "event: job", "the schema is that of each event's data; OpenAPI 3.1 has no word for the stream"),
     Exclusion(SOUND, "no reply before the deadline", "a nanosecond is a valid deadline, and 504 the promised answer"),
