@@ -26,7 +26,7 @@ from gateway.methods.lance import LanceParameters
 from gateway.methods.sweep import Attempt, best
 from shared.images import Pixels
 from shared.profiles import Profile
-from shared.schemas.diffusion import PromptEdit, Rendering, chosen_controls
+from shared.schemas.diffusion import PromptEdit, Rendering
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_seed
 from tinyworld.trials import TASK, Evaluator, payload, proposals, source_picture
@@ -237,7 +237,7 @@ def _dillema(weights: StableDiffusion, segmenter: Segmenter | None, profile: Pro
             )
             for number, edit in enumerate(source.edits)
         ]
-        return BatchKey(*size, p.steps, p.guidance, chosen_controls(p.control, p.control_scale, p.controls)), renderings
+        return BatchKey(*size, p.steps, p.guidance, p.strengths), renderings
 
     def one_by_one(source: Source) -> list[list[Pixels]]:
         key, renderings = asked(source)

@@ -29,6 +29,7 @@ Mask = NDArray[np.bool_]
 SMALLEST = 0.0008  # share of the image's area below which a connected region is a speck (13 of 128 × 128 pixels)
 OUTLINE = 0.012  # half the width of the band along an outline in which a seam would show, in shares of the short side
 SPREAD = 0.008  # by how much the mask reaches beyond the region where it is held, likewise
+BESIDE = 0.05  # how far around a region its surroundings reach, likewise
 LIGHT_REACH = 0.25  # relit: side of the square over which latents are averaged, likewise
 
 
@@ -59,13 +60,28 @@ def outcomes(
     found: Sequence[Region], label_map: LabelMap, labels: Sequence[str], image: Pixels
 ) -> tuple[RegionOutcome, ...]:
     """What became of the source's regions in an image (height × width × 3) of the given label map."""
+    whole = union(found, label_map.shape) > 0
     return tuple(
         RegionOutcome(
             iou=_overlap(region, [one for one in found if one is not region], label_map, labels),
             outline=outline_contrast(image, region.mask),
+            inside=mean_colour(image, region.mask),
+            around=mean_colour(image, _beside(region.mask) & ~whole),
         )
         for region in found
     )
+
+
+def mean_colour(image: Pixels, mask: Mask) -> tuple[float, float, float]:
+    """Red, green and blue within a mask; all 0 where it is empty."""
+    red, green, blue = image[mask].mean(axis=0, dtype=np.float64) if mask.any() else (0.0, 0.0, 0.0)
+    return float(red), float(green), float(blue)
+
+
+def _beside(mask: Mask) -> Mask:
+    reach = max(2, round(BESIDE * min(mask.shape)))
+    wide = cv2.dilate(mask.astype(np.uint8), np.ones((2 * reach + 1, 2 * reach + 1), np.uint8))
+    return np.asarray(wide > 0) & ~mask
 
 
 def _overlap(region: Region, others: Sequence[Region], label_map: LabelMap, labels: Sequence[str]) -> float:
@@ -104,7 +120,7 @@ def soft_mask(found: Sequence[Region], shape: tuple[int, int], factor: int) -> T
     return interpolate(coverage, (shape[0] // factor, shape[1] // factor), mode="area")
 
 
-def union(found: Sequence[Region], shape: tuple[int, int]) -> Pixels:
+def union(found: Sequence[Region], shape: tuple[int, ...]) -> Pixels:
     """All regions as one mask: height × width, 255 inside."""
     whole = np.zeros(shape, np.bool_)
     for region in found:

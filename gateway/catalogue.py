@@ -11,6 +11,7 @@ from pydantic import JsonValue, ValidationError
 
 from gateway.masks import mask_reader
 from gateway.methods import METHODS
+from gateway.methods.controlled import ControlledParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
 from shared.schemas.evaluation import ModelUnderTestInfo
@@ -65,7 +66,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         )
     return Plan(
         methods=[
-            {"name": name, "parameters": _parameters(name, {**method_defaults(name, profile), **given})}
+            {"name": name, "parameters": _parameters(name, {**method_defaults(name, profile), **given}, profile)}
             for name, given in methods.items()
         ],
         models=models,
@@ -145,14 +146,31 @@ def _check_needs(name: str, profile: Profile) -> None:
             )
 
 
-def _parameters(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def _parameters(name: str, given: dict[str, Any], profile: Profile) -> dict[str, Any]:
     if name not in METHODS:
         raise InvalidInput(f"there is no method {name!r}; there are {', '.join(METHODS)}")
     try:
-        return METHODS[name].parameters.model_validate_json(json.dumps(given)).model_dump(mode="json")
+        parameters = METHODS[name].parameters.model_validate_json(json.dumps(given))
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"the parameters of {name}: {sentence}") from error
+    if isinstance(parameters, ControlledParameters):
+        _check_controls(name, parameters, profile)
+    return parameters.model_dump(mode="json")
+
+
+def _check_controls(name: str, parameters: ControlledParameters, profile: Profile) -> None:
+    """Raise InvalidInput where the profile lacks a kind of control, or a segmenter for what is protected."""
+    there = profile.diffusion.controlnets
+    if missing := [one.kind for one in parameters.strengths if one.kind not in there]:
+        raise InvalidInput(
+            f"method {name!r} asks for control by {', '.join(missing)}; profile {profile.profile.name!r} has "
+            f"ControlNets for {', '.join(there)}"
+        )
+    if parameters.protect and profile.diffusion.segmenter is None:
+        raise InvalidInput(
+            f"`protect` needs a segmenter, and profile {profile.profile.name!r} has none; name [diffusion.segmenter]"
+        )
 
 
 def chosen_models(names: Sequence[str], known: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:

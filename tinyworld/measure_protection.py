@@ -31,7 +31,7 @@ from gateway.analysis.certainty import wilson
 from gateway.catalogue import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
 from shared.profiles import Profile, load_profile
-from shared.schemas.diffusion import Protection, Rendering, chosen_controls
+from shared.schemas.diffusion import Protection, Rendering
 from shared.seeds import derive_seed
 from tinyworld.contact_sheet import contact_sheet
 from tinyworld.pictures import Pixels
@@ -85,12 +85,12 @@ class Gallery:
         """Arm, counterfactual and null arm."""
         p = self._parameters
         source = self._editor.source(asked.source)
-        key = BatchKey(*source.geometry.padded, p.steps, p.guidance, chosen_controls(p.control, p.control_scale, ()))
-        seed, region = derive_seed("protected", asked.id), region_of(asked.proposal.edit, p)
+        key = BatchKey(*source.geometry.padded, p.steps, p.guidance, p.strengths)
+        seed, region = derive_seed("protected", asked.id), region_of(asked.edit, p)
         items = [
             RenderItem(source, Rendering(prompt=prompt, region=region, seed=seed), "", self._protection(arm))
             for arm in arms
-            for prompt in (asked.new_caption, asked.caption)
+            for prompt in (asked.edit.new_caption, asked.edit.caption)
         ]
         for start, arm in zip(range(0, len(items), 2), arms, strict=True):
             edit, null = self._editor.render(key, items[start : start + 2])

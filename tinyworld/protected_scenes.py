@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyworld.oracles import in_place, judge, kept
+from gateway.methods.counterfactual import Edit
+from tinyworld.factors import scene_factors
+from tinyworld.oracles import in_place, judge
 from tinyworld.pictures import Pixels, rendered
-from tinyworld.trials import Proposal, proposal
+from tinyworld.trials import proposal
 from tinyworld.world import sample_scene
 
 Mask = NDArray[np.bool_]
@@ -33,17 +35,19 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An edit of a drawn scene: its captions, the source, the renderer's truth, and the things that must stay."""
+    """An edit of a drawn scene: the source, the renderer's truth, and the things that must stay.
+
+    `field` becomes `to_value`; `facts` are what an oracle should read in the truth, by factor.
+    """
 
     id: str
     field: str
     to_value: str
-    caption: str
-    new_caption: str
     source: Pixels
     truth: Pixels
     instances: tuple[Instance, ...]
-    proposal: Proposal
+    edit: Edit
+    facts: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +87,23 @@ def objects_asked(count: int) -> Iterator[Asked]:
                 id=f"{number:04d}",
                 field=found.field,
                 to_value=str(getattr(found.wanted, found.field)),
-                caption=found.edit.caption,
-                new_caption=found.edit.new_caption,
                 source=np.ascontiguousarray(source),
                 truth=np.ascontiguousarray(truth),
                 instances=tuple(one for one in things if one.mask.mean() >= SMALLEST),
-                proposal=found,
+                edit=found.edit,
+                facts=scene_factors(found.wanted),
             )
             break
 
 
 def objects_seen(asked: Sequence[Asked], images: Sequence[Pixels]) -> list[Seen]:
     """Both oracles read the edit's value; of the object, its class, in its place; of the companion, its kind."""
-    read = judge(images)
     placed = in_place(images, [one.instances[0].mask for one in asked])
     found = []
-    for one, values, there in zip(asked, read, placed, strict=True):
-        scene = one.proposal.wanted
-        still = {"object": kept(scene, values, "label") and there, "companion": kept(scene, values, "companion")}
-        found.append(Seen(kept(scene, values, one.field), tuple(still[thing.label] for thing in one.instances)))
+    for one, values, there in zip(asked, judge(images), placed, strict=True):
+        right = {name for name, value in one.facts.items() if values.get(name) == value}
+        still = {"object": "label" in right and there, "companion": "companion" in right}
+        found.append(Seen(one.field in right, tuple(still[thing.label] for thing in one.instances)))
     return found
 
 

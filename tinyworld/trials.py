@@ -31,7 +31,7 @@ from gateway.methods.dillema import DillemaParameters, region_of
 from shared.images import decode, encode
 from shared.profiles import Profile
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
-from shared.schemas.diffusion import Rendering, RenderReply, chosen_controls
+from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
 from shared.seeds import derive_seed
 from tinyworld.captions import Description, describe
@@ -156,7 +156,7 @@ class Studio:
             *items[0].source.geometry.padded,
             p.steps,
             p.guidance,
-            chosen_controls(p.control, p.control_scale, p.controls),
+            p.strengths,
         )
         return [one.image if isinstance(one, Rendered) else None for one in self._editor.render(key, items)]
 

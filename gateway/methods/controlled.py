@@ -6,12 +6,14 @@ same segmenter (docs/conditioning.md). The checks of an image, beside those of `
 
 protected   each region's mask overlaps that of its class in the image
 seam        along each region's outline the image changes not much more sharply than in the null arm
+light       where the surroundings of a region have another colour than in the null arm, so has the region
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import dist
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -23,6 +25,7 @@ from shared.schemas.diffusion import (
     ControlKind,
     Controls,
     ControlScale,
+    ControlStrength,
     Fraction,
     ProtectedRegion,
     Protection,
@@ -34,16 +37,22 @@ from shared.schemas.diffusion import (
     chosen_controls,
 )
 
+MOVED = 12.0  # grey levels: surroundings whose colour changed less say nothing of the light
 FAINT = 1.0  # grey levels per pixel: outlines of null arms fainter than this count as this
 
 
 class HeldShapes(Contract):
-    """How what is protected is held, and what the checks ask: least `iou`, largest `seam` in outlines of null arms."""
+    """How what is protected is held, and what the checks ask of every region.
+
+    `iou`: least overlap. `seam`: largest contrast of the outline, over the null arm's. `light`: least change of its
+    colour from the null arm's, over that of its surroundings.
+    """
 
     by: ProtectionKind = "relit"
     strength: Fraction = 1.0
     iou: Fraction = 0.5
     seam: Annotated[float, Field(ge=1, le=100)] = 2.0
+    light: Fraction = 0.15
 
 
 class ControlledParameters(Contract):
@@ -59,7 +68,7 @@ class ControlledParameters(Contract):
         Field(max_length=50, description="The segmenter's labels to be held and checked; none: edges alone hold."),
     ] = ()
     protection: Annotated[
-        HeldShapes, Field(description="How they are held (by, strength), and checked (iou, seam).")
+        HeldShapes, Field(description="How they are held (by, strength), and checked (iou, seam, light).")
     ] = HeldShapes()
     steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps.")] = 20
     guidance: Annotated[float, Field(ge=1, le=30, description="Classifier-free guidance scale.")] = 7.5
@@ -70,18 +79,24 @@ class ControlledParameters(Contract):
     ] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _one_choice_of_controls(self) -> Self:
-        chosen_controls(self.control, self.control_scale, self.controls)
+    def _each_kind_once(self) -> Self:
+        chosen_controls("canny", 1.0, self.controls)
         return self
+
+    @property
+    def strengths(self) -> Controls:
+        """What holds an image; `controls` stand in place of `control` and its weight, which a profile may give."""
+        return self.controls or (ControlStrength(kind=self.control, scale=self.control_scale),)
 
     def request(self, source: ImagePayload, renderings: Sequence[Rendering]) -> RenderRequest:
         """What the editor is asked for."""
         p = self.protection
+        control, scale = ("canny", 1.0) if self.controls else (self.control, self.control_scale)
         return RenderRequest(
             source=source,
             renderings=list(renderings),
-            control=self.control,
-            control_scale=self.control_scale,
+            control=control,
+            control_scale=scale,
             controls=self.controls,
             protection=Protection(classes=self.protect, by=p.by, strength=p.strength) if self.protect else None,
             negative_prompt=self.negative_prompt,
@@ -164,43 +179,64 @@ def judge_regions(
     """Verdict and scores of an image by its protected regions, and for the lineage what became of each, largest first.
 
     Scores: `protected`, the least IoU; `protected_kept`, the share of regions at or above its limit; `seam`, the most
-    that an outline's contrast has grown over the null arm's. A source without such regions has none of them.
+    that an outline's contrast has grown over the null arm's; `light`, the least change of colour over that of the
+    surroundings, where these changed. A source without such regions has none of them.
     """
-    if not reply.regions:
+    fates = [_Fate.of(*one) for one in zip(reply.regions, image, null, strict=True)]
+    if not fates:
         return Verdict(True), {}, []
-    found = sorted(
-        (
-            (region, outcome.iou, outcome.outline / max(plain.outline, FAINT))
-            for region, outcome, plain in zip(reply.regions, image, null, strict=True)
-        ),
-        key=lambda one: -one[0].share,
-    )
-    lost = [one for one in found if one[1] < limits.iou]
-    scores = {
-        "protected": min(iou for _, iou, _ in found),
-        "protected_kept": 1 - len(lost) / len(found),
-        "seam": max(seam for _, _, seam in found),
-    }
-    told = [
-        {"label": region.label, "share": region.share, "box": list(region.box), "iou": iou, "seam": seam}
-        for region, iou, seam in found
-    ]
+    fates.sort(key=lambda one: -one.region.share)
+    worst = min(fates, key=lambda one: one.iou)
+    lost = sum(one.iou < limits.iou for one in fates)
+    scores = {"protected": worst.iou, "protected_kept": 1 - lost / len(fates), "seam": max(one.seam for one in fates)}
+    verdict = Verdict(True)
+    if lit := [one for one in fates if one.light is not None]:
+        dullest = min(lit, key=lambda one: one.light or 0.0)
+        scores["light"] = dullest.light or 0.0
+        if scores["light"] < limits.light:
+            verdict = Verdict(
+                False,
+                "light",
+                f"{dullest.name} kept the old light: its colour changed {scores['light']:.0%} as much as its "
+                f"surroundings', and {limits.light:.0%} is wanted",
+            )
+    if scores["seam"] > limits.seam:
+        sharpest = max(fates, key=lambda one: one.seam)
+        verdict = Verdict(
+            False,
+            "seam",
+            f"{sharpest.name} stands out: its outline is {sharpest.seam:.1f} times as sharp as in the null arm, and at "
+            f"most {limits.seam:.1f} is allowed",
+        )
     if lost:
-        region, iou, _ = min(lost, key=lambda one: one[1])
-        reason = (
-            f"{len(lost)} of {len(found)} protected regions are not where they were; {_named(region)} overlaps its "
-            f"place by {iou:.2f}, and {limits.iou:.2f} is wanted"
+        verdict = Verdict(
+            False,
+            "protected",
+            f"{lost} of {len(fates)} protected regions are not where they were; {worst.name} overlaps its place by "
+            f"{worst.iou:.2f}, and {limits.iou:.2f} is wanted",
         )
-        return Verdict(False, "protected", reason), scores, told
-    region, _, seam = max(found, key=lambda one: one[2])
-    if seam > limits.seam:
-        reason = (
-            f"{_named(region)} stands out: its outline is {seam:.1f} times as sharp as in the null arm, and at most "
-            f"{limits.seam:.1f} is allowed"
-        )
-        return Verdict(False, "seam", reason), scores, told
-    return Verdict(True), scores, told
+    return verdict, scores, [one.told() for one in fates]
 
 
-def _named(region: ProtectedRegion) -> str:
-    return f"the {region.label} of {region.share:.1%} of the image"
+class _Fate(NamedTuple):
+    """What became of one region: overlap, contrast and change of colour as `judge_regions` scores them."""
+
+    region: ProtectedRegion
+    iou: float
+    seam: float
+    light: float | None
+
+    @classmethod
+    def of(cls, region: ProtectedRegion, now: RegionOutcome, null: RegionOutcome) -> _Fate:
+        around = dist(now.around, null.around)
+        light = dist(now.inside, null.inside) / around if around >= MOVED else None
+        return cls(region, now.iou, now.outline / max(null.outline, FAINT), light)
+
+    @property
+    def name(self) -> str:
+        return f"the {self.region.label} of {self.region.share:.1%} of the image"
+
+    def told(self) -> dict[str, Any]:
+        """As the lineage keeps it."""
+        region = {"label": self.region.label, "share": self.region.share, "box": list(self.region.box)}
+        return region | {"iou": self.iou, "seam": self.seam, "light": self.light}

@@ -119,11 +119,14 @@ class RegionOutcome(Contract):
     """What became of a region in an image.
 
     `iou`: of its mask, and the class's mask there in the image, by the profile's segmenter. `outline`: mean grey levels
-    by which the image changes per pixel along the region's outline, where a seam would show.
+    by which the image changes per pixel along the region's outline, where a seam would show. `inside` and `around`: the
+    mean colour (red, green, blue) within the region, and beside it where nothing is protected.
     """
 
     iou: float
     outline: float
+    inside: tuple[float, float, float]
+    around: tuple[float, float, float]
 
 
 class ProtectionReply(Contract):

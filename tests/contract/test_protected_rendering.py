@@ -119,6 +119,8 @@ def test_regions_and_what_became_of_them_come_back(editor: ControlNetEditor) -> 
     (outcome,) = one.outcomes
     assert outcome.iou == 1.0
     assert outcome.outline > 0
+    assert outcome.inside == pytest.approx(one.image[:, :32].reshape(-1, 3).mean(axis=0))
+    assert outcome.around == pytest.approx(one.image[:, 32:35].reshape(-1, 3).mean(axis=0))
 
 
 def test_what_cannot_be_protected_is_refused_in_words(editor: ControlNetEditor) -> None:

@@ -28,6 +28,9 @@ from shared.schemas.diffusion import (
     EditEvaluations,
     EditReply,
     EditRequest,
+    ProtectedRegion,
+    ProtectionReply,
+    RegionOutcome,
     RenderReply,
     RenderRequest,
 )
@@ -168,7 +171,21 @@ class SmallServices:
         control = ImagePayload(png=encode(source[..., 0]))
         regions = {rendering.region for rendering in request.renderings}
         return RenderReply(
-            images=images, controls=dict.fromkeys(regions, control), keep_mask=None, evaluations=request.steps
+            images=images,
+            controls=dict.fromkeys(regions, control),
+            keep_mask=None,
+            evaluations=request.steps,
+            protection=None if request.protection is None else self._protected(request, control),
+        )
+
+    def _protected(self, request: RenderRequest, mask: ImagePayload) -> ProtectionReply:
+        """A region that is lost in fog."""
+        label = request.protection.classes[0] if request.protection else ""
+        ious = [0.2 if "fog" in rendering.prompt else 0.9 for rendering in request.renderings]
+        return ProtectionReply(
+            mask=mask,
+            regions=[ProtectedRegion(label=label, share=0.01, box=(0, 0, 4, 4))],
+            outcomes=[[RegionOutcome(iou=iou, outline=3.0, inside=(9, 9, 9), around=(5, 5, 5))] for iou in ious],
         )
 
     def _edits(self, request: EditRequest) -> EditReply:

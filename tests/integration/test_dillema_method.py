@@ -105,3 +105,24 @@ def test_the_lineage_holds_prompts_and_replies(services: Services) -> None:
         questions = [exchange["question"] for exchange in one.lineage["exchanges"]]
         assert questions == ["keywords", "alternatives", "rewrite"]
         assert all(exchange["messages"][-1]["content"] and exchange["reply"] for exchange in one.lineage["exchanges"])
+
+
+def test_protected_regions_that_are_lost_refuse_an_image(services: Services) -> None:
+    found = made_of(services, protect=["pedestrian"], factors=["weather"], counterfactuals_per_image=6)
+    rendered = [one for one in found if one.image is not None]
+    lost = [one for one in rendered if one.edit and "fog" in one.edit.new_caption]
+    assert lost
+    assert {one.verdict.check for one in lost} == {"protected"}
+    assert all("the pedestrian of 1.0% of the image overlaps its place by 0.20" in one.verdict.reason for one in lost)
+    assert all(one.verdict.accepted for one in rendered if one not in lost)
+    for one in rendered:
+        assert one.scores["protected"] == (0.2 if one in lost else 0.9)
+        assert one.lineage["protected"][0]["label"] == "pedestrian"
+    assert all("protected" not in one.lineage for one in made_of(services) if one.image is not None)
+
+
+def test_edits_that_name_what_is_protected_are_refused_before_they_are_rendered(services: Services) -> None:
+    found = made_of(services, protect=["city"])
+    named = [one for one in found if one.edit and any("city" in change.from_phrase for change in one.edit.changes)]
+    assert named
+    assert {(one.verdict.check, one.image) for one in named} == {("protected class", None)}

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gateway.catalogue import plan
 from gateway.methods.controlled import ControlledParameters, HeldShapes, judge_regions
 from gateway.methods.counterfactual import Change
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.text_checks import check_protected_classes
 from shared.images import encode
+from shared.problems import InvalidInput
+from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import ProtectedRegion, ProtectionReply, RegionOutcome, Rendering
+from shared.schemas.jobs import JobSpec
 
 PICTURE = ImagePayload(png=encode(np.zeros((8, 8, 3), np.uint8)))
 RENDERING = Rendering(prompt="A car.", seed=1)
@@ -27,8 +33,8 @@ def reply(*outcomes: RegionOutcome) -> ProtectionReply:
     return ProtectionReply(mask=PICTURE, regions=regions[: len(outcomes)], outcomes=[list(outcomes)])
 
 
-def outcome(iou: float, outline: float = 4.0) -> RegionOutcome:
-    return RegionOutcome(iou=iou, outline=outline)
+def outcome(iou: float, outline: float = 4.0, inside: float = 90.0, around: float = 90.0) -> RegionOutcome:
+    return RegionOutcome(iou=iou, outline=outline, inside=(inside,) * 3, around=(around,) * 3)
 
 
 NULL = [outcome(0.9), outcome(0.9)]
@@ -62,6 +68,18 @@ def test_an_outline_much_sharper_than_the_null_arms_is_a_seam() -> None:
     assert judge_regions(reply(*faint), [outcome(0.9, 1.5), outcome(0.9)], faint, HeldShapes(seam=4))[0].accepted
 
 
+def test_what_keeps_its_daylight_in_the_night_is_refused() -> None:
+    relit, pasted = outcome(0.9, inside=50.0, around=30.0), outcome(0.9, inside=88.0, around=30.0)
+    verdict, scores, told = judge_regions(reply(relit, relit), [relit, relit], NULL, HeldShapes())
+    assert (verdict.accepted, scores["light"]) == (True, pytest.approx(40 / 60))
+    verdict, scores, told = judge_regions(reply(pasted, relit), [pasted, relit], NULL, HeldShapes())
+    assert (verdict.check, scores["light"]) == ("light", pytest.approx(2 / 60))
+    assert "the pedestrian of 0.2% of the image kept the old light: its colour changed 3% as much" in verdict.reason
+    assert told[1]["light"] == scores["light"]
+    still = outcome(0.9, inside=90.0, around=85.0)
+    assert "light" not in judge_regions(reply(still, still), [still, still], NULL, HeldShapes())[1], "no other light"
+
+
 def test_a_source_without_what_is_protected_is_not_judged_by_it() -> None:
     assert judge_regions(reply(), [], [], HeldShapes())[1:] == ({}, [])
 
@@ -85,10 +103,39 @@ def test_nothing_is_asked_of_the_editor_unless_classes_are_named() -> None:
     asked = ControlledParameters(protect=("pedestrian",)).request(PICTURE, [RENDERING]).protection
     assert asked is not None
     assert (asked.classes, asked.by, asked.strength) == (("pedestrian",), "relit", 1.0)
-    with pytest.raises(ValidationError, match="not by both"):
-        DillemaParameters.model_validate({"control_scale": 0.5, "controls": [{"kind": "canny"}]})
-    with pytest.raises(ValidationError, match="allowed are by, strength, iou, seam"):
+    with pytest.raises(ValidationError, match="names a kind twice"):
+        DillemaParameters.model_validate({"controls": [{"kind": "canny"}] * 2})
+    both = DillemaParameters.model_validate({"control_scale": 0.5, "controls": [{"kind": "canny", "scale": 0.3}]})
+    assert [one.scale for one in both.request(PICTURE, [RENDERING]).controls] == [0.3], (
+        "in place of a profile's default"
+    )
+    with pytest.raises(ValidationError, match="allowed are by, strength, iou, seam, light"):
         DillemaParameters.model_validate({"protection": {"threshold": 0.5}})
+
+
+@pytest.mark.parametrize(
+    ("profile", "parameters", "says"),
+    [
+        ("tiny", {"control": "depth"}, "asks for control by depth; profile 'tiny' has ControlNets for canny"),
+        (
+            "modern",
+            {"controls": [{"kind": "depth"}, {"kind": "segmentation"}]},
+            "by segmentation; profile 'modern' has",
+        ),
+        ("paper", {"controls": [{"kind": "depth"}, {"kind": "segmentation"}], "protect": ["person"]}, ""),
+    ],
+)
+def test_a_job_learns_at_once_what_its_profile_lacks(profile: str, parameters: dict[str, Any], says: str) -> None:
+    spec = JobSpec.model_validate(
+        {"task": "name the vehicle", "models": [], "methods": [{"name": "dillema", "parameters": parameters}]}
+    )
+    if says:
+        with pytest.raises(InvalidInput, match=says):
+            plan(spec, load_profile(profile), [])
+    else:
+        (method,) = plan(spec, load_profile(profile), []).methods
+        again = DillemaParameters.model_validate(method["parameters"])
+        assert ([one.kind for one in again.strengths], again.protect) == (["depth", "segmentation"], ("person",))
 
 
 @pytest.mark.parametrize(
