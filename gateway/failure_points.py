@@ -14,6 +14,9 @@ from gateway.cursors import decode_cursor, encode_cursor
 from gateway.tables import Counterfactual, Prediction, SourceImage
 from shared.schemas.jobs import FailurePointsPage, FailurePointView, ImageFailurePoints
 
+ALL_FOUND = "the classes found on the original"
+SOME_LOST = "a class is lost"
+
 
 def failure_points_page(session: Session, owner: str, job_id: str, cursor: str | None, limit: int) -> FailurePointsPage:
     """Failure points of `limit` source images that method `corruptions` is done with, by position. Raises NotFound."""
@@ -47,14 +50,16 @@ def _points(session: Session, sources: Sequence[str]) -> dict[str, list[FailureP
     """By source image: of each model and way, where its answer to the null arm first changes."""
     c, p = Counterfactual, Prediction
     found = session.execute(
-        select(c.source_image_id, p.model, c.arm, c.to_value, p.predicted)
+        select(c.source_image_id, p.model, c.arm, c.to_value, p.predicted, p.map_digest, p.flipped)
         .join(p, p.counterfactual_id == c.id)
         .where(c.source_image_id.in_(sources), c.method == "corruptions")
         .order_by(p.model, c.ordinal)
     )
     unchanged: dict[tuple[str, str], str] = {}
     said: dict[tuple[str, str], dict[str, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
-    for source, model, arm, value, predicted in found:
+    for source, model, arm, value, predicted, label_map, lost in found:
+        if label_map is not None:  # of a segmenter it counts what it finds, not which class is the largest
+            predicted = SOME_LOST if lost else ALL_FOUND
         if arm == "null":
             unchanged[source, model] = predicted
         elif value is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gateway.analysis.effects import Floats
+from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, CellEffect, Metric, Rate, Relation
 
 
@@ -40,12 +41,13 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
     """
     label, change = effect.cell.label, change_in_words(effect.cell)
     labelled = relation == "labelled"
+    name = "the whole image" if label == ALL_CLASSES else f"`{label}`"
     worse, better = _verbs(labelled, metric)
     verb = {
-        "weakness": f"`{label}` {worse}",
-        "improvement": f"`{label}` {better}",
-        "nothing found": f"`{label}`: no effect established",
-        "too few images": f"`{label}`: too few images to tell",
+        "weakness": f"{name} {worse}",
+        "improvement": f"{name} {better}",
+        "nothing found": f"{name}: no effect established",
+        "too few images": f"{name}: too few images to tell",
     }[effect.standing]
     said = f"{verb} {change}: {points(effect.delta_accuracy)} points"
     said += " of IoU" if metric == "iou" else ""

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from gateway import suites
 from gateway.analysis.segmentation import VOID, confusion, overlaps
 from gateway.counterfactuals import Filters, conditions
+from gateway.failure_points import failure_points_page
 from gateway.housekeeping import Graces, keep_house
 from gateway.image_step import told_classes
 from gateway.outcomes import load_rows
@@ -206,6 +207,24 @@ def test_filters_know_the_classes_of_masks_and_what_was_lost(site: Site) -> None
             assert set(session.scalars(query)) == expected, label
         flips = set(session.scalars(select(Prediction.flipped).where(Prediction.counterfactual_id.is_not(None))))
         assert None not in flips
+
+
+@ON_SQLITE
+def test_the_failure_point_of_an_image_is_where_a_class_is_lost_first(site: Site) -> None:
+    corruptions = [{"name": "corruptions", "parameters": {"corruptions": ["fog"]}}]
+    add_job(site, "job", scenes(2), corruptions)
+    site.worker().step()
+    with site.sessions() as session:
+        page = failure_points_page(session, LOCAL_OWNER, "job", None, 10)
+        flips = session.execute(
+            select(Counterfactual.position, Counterfactual.to_value, Prediction.flipped)
+            .join(Counterfactual, Prediction.counterfactual_id == Counterfactual.id)
+            .where(Counterfactual.arm == "edit")
+        ).all()
+    for image in page.images:
+        (point,) = image.points
+        lost = sorted(int(value.rpartition(" ")[2]) for at, value, flip in flips if at == image.position and flip)
+        assert point.severity == (lost[0] if lost else None)
 
 
 @ON_SQLITE

@@ -8,6 +8,7 @@ from statsmodels.stats.multitest import multipletests
 
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.findings import assess, benjamini_hochberg
+from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell
 
 
@@ -100,3 +101,14 @@ def test_false_findings_stay_rare_and_true_ones_are_found() -> None:
         found += sum(v.startswith("true") for v in values)
     assert np.mean(false_shares) <= 0.05
     assert found / 120 > 0.9
+
+
+def test_segmenters_are_spoken_of_in_points_of_iou() -> None:
+    cells = {
+        cell("night").model_copy(update={"label": label}): seen(np.repeat(-0.4, 40)) for label in ("road", ALL_CLASSES)
+    }
+    said = {effect.cell.label: effect.sentence for effect in assess(cells, "labelled", 1, None, "iou")}
+    assert said["road"].startswith("`road` is segmented worse with weather changed to night: −40 points of IoU, 95 %")
+    assert said[ALL_CLASSES].startswith("the whole image is segmented worse with weather changed to night: −40 points")
+    lost = assess(cells, "metamorphic", 1, None, "iou")[0].sentence
+    assert "is lost with weather changed to night" in lost

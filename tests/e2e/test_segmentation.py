@@ -1,0 +1,129 @@
+"""A segmentation job in the embedded system: driving scenes with masks, a real SegFormer uploaded, real services."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import SegformerConfig, SegformerForSemanticSegmentation
+from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
+
+from embedded.run import run_embedded
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import JobResults
+from tinyworld.roads.own_distribution import own_distribution
+from tinyworld.roads.render import RoadRendering, render
+from tinyworld.roads.world import CLASSES, PALETTE, THINGS
+
+SIDE = 64
+SCENES = 31
+MASKS = {
+    "classes": [
+        {"name": name, "index": index, "thing": name in THINGS} for index, name in enumerate(CLASSES) if name != "void"
+    ],
+    "void": [0],
+}
+
+
+def scenes(count: int, split: Any) -> list[RoadRendering]:
+    return [render(own_distribution(index, split), 96, 72) for index in range(count)]
+
+
+def train_segmenter(folder: Path, drawn: list[RoadRendering], steps: int) -> None:
+    """A SegFormer that has seen a few scenes: good enough that its IoU means something."""
+    torch.manual_seed(0)
+    config = SegformerConfig(
+        hidden_sizes=[16, 32, 48, 64], depths=[1] * 4, num_attention_heads=[1, 1, 2, 2], decoder_hidden_size=48,
+        id2label=dict(enumerate(CLASSES)), semantic_loss_ignore_index=0, drop_path_rate=0.0,
+        classifier_dropout_prob=0.0,
+    )  # fmt: skip
+    model = SegformerForSemanticSegmentation(config).train()
+    processor = SegformerImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    pixels = processor(images=[Image.fromarray(one.image) for one in drawn], return_tensors="pt")["pixel_values"]
+    small = [Image.fromarray(one.classes).resize((SIDE, SIDE), Image.Resampling.NEAREST) for one in drawn]
+    labels = torch.tensor(np.stack([np.asarray(one) for one in small]).astype(np.int64))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    order = np.random.default_rng(0)
+    for _ in range(steps):
+        chosen = torch.tensor(order.choice(len(drawn), 8, replace=False))
+        loss = model(pixel_values=pixels[chosen], labels=labels[chosen]).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval().save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+def packed(drawn: list[RoadRendering]) -> bytes:
+    """Images and indexed masks, one of which has lost its last row."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as target:
+        for number, one in enumerate(drawn):
+            mask = Image.fromarray(one.classes if number else one.classes[:-1])
+            mask.putpalette([channel for colour in PALETTE for channel in colour])
+            for folder, image in (("images", Image.fromarray(one.image)), ("masks", mask)):
+                buffer = io.BytesIO()
+                image.save(buffer, "PNG")
+                target.writestr(f"{folder}/{number:04}.png", buffer.getvalue())
+    return archive.getvalue()
+
+
+def upload(client: httpx.Client, folder: Path) -> None:
+    spec = {"name": "roads", "task": "segmentation"}
+    files = [("model", (path.name, path.read_bytes())) for path in sorted(folder.iterdir())]
+    reply = client.post("/models", files=[*files, ("spec", ("", json.dumps(spec).encode(), "application/json"))])
+    assert reply.status_code == 201, reply.text
+    assert (reply.json()["task"], reply.json()["classes"]) == ("segmentation", list(CLASSES))
+
+
+def run_job(client: httpx.Client, drawn: list[RoadRendering], methods: list[dict[str, Any]]) -> str:
+    spec = {"task": "segment the street for a car", "models": ["roads"], "masks": MASKS, "methods": methods}
+    files = {
+        "images": ("roads.zip", packed(drawn), "application/zip"),
+        "spec": ("", json.dumps(spec).encode(), "application/json"),
+    }
+    reply = client.post("/jobs", files=files)
+    assert reply.status_code == 202, reply.text
+    job = str(reply.json()["id"])
+    give_up = time.monotonic() + 1_200
+    while client.get(f"/jobs/{job}").json()["state"] == "running":
+        assert time.monotonic() < give_up
+        time.sleep(1)
+    return job
+
+
+@pytest.mark.slow
+def test_a_trained_segmenter_is_uploaded_and_its_weak_classes_found(tmp_path: Path) -> None:
+    train_segmenter(tmp_path / "model", scenes(48, "under-test"), steps=150)
+    methods = [{"name": "corruptions", "parameters": {"corruptions": ["gaussian_noise", "fog"]}}]
+    with (
+        run_embedded(tmp_path / "system") as system,
+        httpx.Client(base_url=system.base_url, timeout=300) as client,
+    ):
+        upload(client, tmp_path / "model")
+        job = run_job(client, scenes(SCENES + 1, "demo"), methods)
+        detail = client.get(f"/jobs/{job}").json()
+        metrics = JobResults.model_validate(client.get(f"/jobs/{job}/results").json()["metrics"])
+        report = client.get(f"/jobs/{job}/report").text
+    assert (detail["state"], detail["labelled"], len(detail["failures"])) == ("done", SCENES, 1)
+    assert "has 96×71 pixels, the image 96×72" in detail["failures"][0]["reason"]
+    (found,) = metrics.results
+    pixels = found.segmentation
+    assert pixels is not None
+    assert (found.sources, pixels.originals.images, pixels.counterfactuals.images) == (SCENES, SCENES, SCENES * 10)
+    road = pixels.classes.index("road")
+    assert (pixels.originals.iou[road] or 0) > 0.7
+    assert (pixels.originals.mean_iou or 0) > (pixels.counterfactuals.mean_iou or 0) + 0.03
+    assert pixels.interval is not None
+    assert pixels.interval.high < 0
+    assert {effect.cell.value for effect in found.findings if effect.cell.label == ALL_CLASSES} & {"fog 5", "fog 4"}
+    assert report.count('class="matrix"') == 4
