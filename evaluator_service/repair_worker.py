@@ -24,17 +24,18 @@ from functools import lru_cache, partial
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from celery import Celery
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from celery.signals import worker_shutting_down
+from prometheus_client import start_http_server
 
 from evaluator_service.model import choose_device
 from evaluator_service.models_under_test.uploads import unpack
 from evaluator_service.retraining import Lessons, learnt, pack, train, unpack_checkpoint
 from evaluator_service.trainable import TASKS, Trainable
+from evaluator_service.trainer_settings import TrainerSettings
 from shared import logging as json_logging
 from shared.celery_app import open_celery
 from shared.images import Pixels, decode
@@ -60,21 +61,6 @@ BEAT_SECONDS = 5.0
 IMAGES_HELD = 2_000
 
 logger = logging.getLogger("contrafact.trainer")
-
-
-class TrainerSettings(BaseSettings):
-    """What a trainer reads from the environment: the fields mean what those of the gateway and the services mean."""
-
-    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", frozen=True, hide_input_in_errors=True)
-
-    broker_url: Annotated[str, Field(repr=False)] = "memory://localhost"
-    object_store: str = "directory:objects"
-    s3_endpoint: str = ""
-    s3_access_key: str = ""
-    s3_secret_key: SecretStr = SecretStr("")
-    s3_secure: bool = False
-    profile: str = "tiny"
-    device: str = "auto"
 
 
 class Ended(Exception):
@@ -304,7 +290,11 @@ def main() -> None:
     celery.conf.task_acks_late = False
     secret = settings.s3_secret_key.get_secret_value()
     place = (settings.object_store, "", settings.s3_endpoint, settings.s3_access_key, secret, settings.s3_secure)
-    register(celery, Trainer(store_at(*place), settings.profile, settings.device))
+    stopping = threading.Event()
+    worker_shutting_down.connect(lambda **_: stopping.set(), weak=False)
+    register(celery, Trainer(store_at(*place), settings.profile, settings.device, stopping=stopping))
+    if settings.metrics_port:
+        start_http_server(settings.metrics_port)
     celery.worker_main(["worker", "--pool", "solo", "--queues", QUEUE, "--loglevel", "WARNING"])
 
 

@@ -44,6 +44,7 @@ from shared.schemas.repairs import (
 )
 from shared.storage import ObjectMissing, ObjectStore, repair_key
 
+LOOK_SECONDS = 2.0
 UNHEARD_SECONDS = 300.0  # a message may wait in line behind other repairs
 CARD = "README.md"
 
@@ -65,7 +66,7 @@ def look_after_now_and_then(
     sessions: Sessions, store: ObjectStore, send: Callable[[Grant], None], settings: Settings, stopping: threading.Event
 ) -> None:
     """What a worker's thread does until it is stopped."""
-    while not stopping.wait(settings.sweep_seconds):
+    while not stopping.wait(min(LOOK_SECONDS, settings.sweep_seconds)):
         try:
             look_after(sessions, store, send, settings)
         except (DBAPIError, DependencyFailed) as error:  # database or store are away: again soon

@@ -64,16 +64,11 @@ http://{{ include "contrafact.name" . }}-object-store:7070
 {{- end -}}
 {{- end }}
 
-{{/* What gateway and worker read. */}}
-{{- define "contrafact.gatewayEnvironment" -}}
-{{- $name := include "contrafact.name" . -}}
-- {name: CONTRAFACT_PROFILE, value: {{ include "contrafact.profile" . | quote }}}
-- {name: CONTRAFACT_AUTHENTICATION, value: "true"}
-{{ include "contrafact.secretVariable" (list . "CONTRAFACT_DATABASE_URL") }}
-{{ include "contrafact.secretVariable" (list . "CONTRAFACT_BROKER_URL") }}
+{{/* Where the object store is, and the keys to it. */}}
+{{- define "contrafact.storeEnvironment" -}}
 - {name: CONTRAFACT_OBJECT_STORE, value: {{ printf "s3:%s" .Values.objectStore.bucket | quote }}}
 {{- if .Values.objectStore.bundled }}
-- {name: CONTRAFACT_S3_ENDPOINT, value: "{{ $name }}-object-store:7070"}
+- {name: CONTRAFACT_S3_ENDPOINT, value: "{{ include "contrafact.name" . }}-object-store:7070"}
 - {name: CONTRAFACT_S3_SECURE, value: "false"}
 {{- else }}
 - {name: CONTRAFACT_S3_ENDPOINT, value: {{ required "set objectStore.endpoint to host:port of your S3 server, or objectStore.bundled to true" .Values.objectStore.endpoint | quote }}}
@@ -81,6 +76,16 @@ http://{{ include "contrafact.name" . }}-object-store:7070
 {{- end }}
 {{ include "contrafact.secretVariable" (list . "CONTRAFACT_S3_ACCESS_KEY") }}
 {{ include "contrafact.secretVariable" (list . "CONTRAFACT_S3_SECRET_KEY") }}
+{{- end }}
+
+{{/* What gateway and worker read. */}}
+{{- define "contrafact.gatewayEnvironment" -}}
+{{- $name := include "contrafact.name" . -}}
+- {name: CONTRAFACT_PROFILE, value: {{ include "contrafact.profile" . | quote }}}
+- {name: CONTRAFACT_AUTHENTICATION, value: "true"}
+{{ include "contrafact.secretVariable" (list . "CONTRAFACT_DATABASE_URL") }}
+{{ include "contrafact.secretVariable" (list . "CONTRAFACT_BROKER_URL") }}
+{{ include "contrafact.storeEnvironment" . }}
 - {name: CONTRAFACT_CAPTION_URL, value: "http://{{ $name }}-caption-service:8001"}
 - {name: CONTRAFACT_LLM_URL, value: "http://{{ $name }}-llm-service:8002"}
 - {name: CONTRAFACT_DIFFUSION_URL, value: "http://{{ $name }}-diffusion-service:8003"}

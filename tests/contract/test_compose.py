@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 import yaml
 
+from evaluator_service.trainer_settings import TrainerSettings
 from gateway.settings import Settings
 from shared.fetch_weights import wanted_by
 from shared.profiles import load_profile
@@ -25,7 +26,7 @@ from tests.contract.compose_files import BASE, GPU, ROOT, SECRETS, composed
 FILES = {"tiny": (BASE,), "paper": (BASE, GPU)}
 MODEL_SERVICES = ("caption-service", "llm-service", "diffusion-service", "evaluator-service")
 ONE_SHOT = ("weights", "migrate", "create-bucket", "first-key")
-OURS = {*MODEL_SERVICES, *ONE_SHOT, "gateway", "worker"}
+OURS = {*MODEL_SERVICES, *ONE_SHOT, "gateway", "worker", "trainer"}
 ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
 
 Service = dict[str, Any]
@@ -86,7 +87,7 @@ def test_the_one_variable_names_files_that_exist() -> None:
 
 def test_settings_are_those_of_the_code(services: dict[str, Service], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in OURS - {"weights"}:
-        kind = ServiceSettings if name in MODEL_SERVICES else Settings
+        kind = TrainerSettings if name == "trainer" else ServiceSettings if name in MODEL_SERVICES else Settings
         environment = {
             key: value for key, value in services[name]["environment"].items() if key != "CONTRAFACT_API_KEY"
         }
@@ -143,6 +144,8 @@ def test_everything_that_stays_up_is_probed_where_the_code_answers(services: dic
     for name in MODEL_SERVICES:
         assert probe(services[name]) == (served(services, name)[1], "/readyz")
     assert "/readyz" in answered
+    trainer = services["trainer"]
+    assert probe(trainer) == (int(trainer["environment"]["CONTRAFACT_METRICS_PORT"]), "/metrics")
     for name in ("gateway", "worker"):
         assert probe(services[name]) == (int(services[name]["environment"]["CONTRAFACT_METRICS_PORT"]), "/readyz")
 
@@ -178,8 +181,17 @@ def test_only_the_gateway_is_published_and_models_and_state_have_no_way_out(serv
             assert name == "gateway" or port.startswith("127.0.0.1:"), (name, port)
     networks = composed(BASE)["networks"]
     closed = {name for name, network in networks.items() if network.get("internal")}
-    for name in {*MODEL_SERVICES, "postgres", "valkey", "object-store", "worker"}:
+    for name in {*MODEL_SERVICES, "postgres", "valkey", "object-store", "worker", "trainer"}:
         assert set(services[name]["networks"]) <= closed, name
+
+
+def test_the_trainer_has_the_workers_broker_and_store_and_no_database(services: dict[str, Service]) -> None:
+    trainer, worker = services["trainer"], services["worker"]["environment"]
+    for name in ("BROKER_URL", "OBJECT_STORE", "S3_ENDPOINT", "S3_ACCESS_KEY", "S3_SECRET_KEY"):
+        assert trainer["environment"][f"CONTRAFACT_{name}"] == worker[f"CONTRAFACT_{name}"]
+    assert "CONTRAFACT_DATABASE_URL" not in trainer["environment"]
+    assert trainer["image"] == services["evaluator-service"]["image"]
+    assert {"valkey", "create-bucket"} <= trainer["depends_on"].keys()
 
 
 def test_images_are_pinned(services: dict[str, Service]) -> None:
@@ -193,7 +205,7 @@ def test_the_override_really_switches_to_the_papers_weights_on_gpus() -> None:
     for name in OURS - {"migrate", "create-bucket", "first-key"}:
         assert tiny[name]["environment"]["CONTRAFACT_PROFILE"] == "tiny", name
         assert paper[name]["environment"]["CONTRAFACT_PROFILE"] == "paper", name
-    for name in ("caption-service", "diffusion-service", "evaluator-service", "language-server"):
+    for name in ("caption-service", "diffusion-service", "evaluator-service", "trainer", "language-server"):
         devices = paper[name]["deploy"]["resources"]["reservations"]["devices"]
         assert devices == [{"driver": "nvidia", "device_ids": ["0"], "capabilities": ["gpu"]}]
     assert not any("deploy" in service for service in tiny.values())

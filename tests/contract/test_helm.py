@@ -13,6 +13,7 @@ import promql_parser
 import pytest
 import yaml
 
+from evaluator_service.trainer_settings import TrainerSettings
 from gateway.settings import Settings
 from shared.fetch_weights import wanted_by
 from shared.profiles import Profile, load_profile
@@ -138,7 +139,9 @@ def test_variables_are_settings_of_the_code(release: Object, monkeypatch: pytest
             ours = {key: value for key, value in variables.items() if key.startswith("CONTRAFACT_")}
             if not container["image"].rpartition("/")[2].startswith(OURS) or "CONTRAFACT_URL" in ours:
                 continue
-            settings = Settings if "CONTRAFACT_DATABASE_URL" in ours else ServiceSettings
+            settings: type[Settings | ServiceSettings | TrainerSettings] = ServiceSettings
+            if "CONTRAFACT_BROKER_URL" in ours:
+                settings = Settings if "CONTRAFACT_DATABASE_URL" in ours else TrainerSettings
             known = {f"CONTRAFACT_{name.upper()}" for name in settings.model_fields}
             assert ours.keys() - known <= {"CONTRAFACT_API_KEY"}, container["name"]
             with monkeypatch.context() as patch:
@@ -205,6 +208,23 @@ def test_every_component_is_under_the_default_policy_and_state_is_closed(release
     (allowed,) = policies["state"]["spec"]["ingress"]
     (peer,) = allowed["from"]
     assert peer["podSelector"]["matchExpressions"][0]["values"] == ["gateway", "worker"]
+
+
+def test_the_trainer_reaches_broker_and_store_and_holds_no_key_to_the_database(release: Object) -> None:
+    deployments, policies = kind(release, "Deployment"), kind(release, "NetworkPolicy")
+    (trainer,) = deployments["trainer"]["spec"]["template"]["spec"]["containers"]
+    (worker,) = deployments["worker"]["spec"]["template"]["spec"]["containers"]
+    mine, other = environment(trainer), environment(worker)
+    both = {name for name in mine if name.startswith("CONTRAFACT_S3") or name.endswith(("BROKER_URL", "_STORE"))}
+    assert len(both) == 6
+    assert {name: mine[name] for name in both} == {name: other[name] for name in both}
+    assert "CONTRAFACT_DATABASE_URL" not in mine
+    (evaluator,) = deployments["evaluator-service"]["spec"]["template"]["spec"]["containers"]
+    assert trainer["image"].removesuffix("-cuda") == evaluator["image"].removesuffix("-cuda")
+    to = [peer["podSelector"]["matchLabels"] for peer in policies["trainer"]["spec"]["egress"][0]["to"]]
+    assert [peer["app.kubernetes.io/component"] for peer in to] == ["redis", "object-store"]
+    (expression,) = policies["trainer-state"]["spec"]["podSelector"]["matchExpressions"]
+    assert expression["values"] == ["redis", "object-store"]
 
 
 def test_gpus_bring_their_resource_toleration_and_image(releases: dict[str, Object]) -> None:

@@ -7,6 +7,7 @@ day is wrong there; dusk swaps them under less contrast, fog only takes contrast
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,8 +34,8 @@ def picture(label: str, value: str, seed: int) -> Pixels:
     """One picture, SIDE × SIDE × 3; the seed decides its noise and its lights."""
     random = np.random.default_rng(seed)
     light = np.full((SIDE, SIDE, 3), -1.0)
-    half = {"car": np.s_[: SIDE // 2], "bus": np.s_[SIDE // 2 :], "boat": np.s_[:, : SIDE // 2]}[label]
-    light[half] = 1.0
+    halves: dict[str, Any] = {"car": np.s_[: SIDE // 2], "bus": np.s_[SIDE // 2 :], "boat": np.s_[:, : SIDE // 2]}
+    light[halves[label]] = 1.0
     shade = (
         128
         + 60 * CONTRAST[value] * light

@@ -1,0 +1,24 @@
+"""What a trainer reads from the environment (`CONTRAFACT_…`), once, at the start."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class TrainerSettings(BaseSettings):
+    """The fields mean what those of the same name of the gateway and of the model services mean."""
+
+    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", frozen=True, hide_input_in_errors=True)
+
+    broker_url: Annotated[str, Field(repr=False)] = "memory://localhost"
+    object_store: str = "directory:objects"
+    s3_endpoint: str = ""
+    s3_access_key: str = ""
+    s3_secret_key: SecretStr = SecretStr("")
+    s3_secure: bool = False
+    profile: str = "tiny"
+    device: str = "auto"
+    metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
