@@ -32,38 +32,45 @@ def mirrored(scene: Scene) -> Scene:
     return scene.changed(relation="left" if scene.relation == "right" else "right")
 
 
-def targets(factors: Mapping[str, str]) -> list[int]:
-    """Indices into `FACTORS`, in its order; `UNKNOWN` where a factor is absent."""
-    return [values.index(factors[name]) if name in factors else UNKNOWN for name, values in FACTORS.items()]
+def targets(factors: Mapping[str, str], names: Mapping[str, tuple[str, ...]] = FACTORS) -> list[int]:
+    """Indices into the values of the named factors, in their order; `UNKNOWN` where a factor is absent."""
+    return [values.index(factors[name]) if name in factors else UNKNOWN for name, values in names.items()]
 
 
 class FactorHeads(nn.Module):
     """One linear head per factor over a pooled feature vector."""
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, features: int, names: Mapping[str, tuple[str, ...]] = FACTORS) -> None:
         super().__init__()
-        self.heads = nn.ModuleDict({name: nn.Linear(features, len(values)) for name, values in FACTORS.items()})
+        self.heads = nn.ModuleDict({name: nn.Linear(features, len(values)) for name, values in names.items()})
 
     def forward(self, features: Tensor) -> list[Tensor]:
         """features (batch, width) → logits per factor, each (batch, number of values)."""
         return [head(features) for head in self.heads.values()]
 
 
-def factor_loss(logits: list[Tensor], wanted: Tensor, label_weight: float = 1.0) -> Tensor:
+def factor_loss(
+    logits: list[Tensor],
+    wanted: Tensor,
+    label_weight: float = 1.0,
+    names: Mapping[str, tuple[str, ...]] = FACTORS,
+) -> Tensor:
     """Mean over factors of the cross-entropy, the label weighted; `wanted` (batch, factors) with `UNKNOWN`."""
     loss = torch.zeros(())
-    for name, column, logit in zip(FACTORS, wanted.T, logits, strict=True):
+    for name, column, logit in zip(names, wanted.T, logits, strict=True):
         known = int((column != UNKNOWN).sum())
         if known:
             weight = label_weight if name == "label" else 1.0
             loss = loss + weight * nn.functional.cross_entropy(logit.float(), column, ignore_index=UNKNOWN)
-    return loss / len(FACTORS)
+    return loss / len(names)
 
 
-def factor_accuracy(predicted: Tensor, wanted: Tensor) -> dict[str, float]:
+def factor_accuracy(
+    predicted: Tensor, wanted: Tensor, names: Mapping[str, tuple[str, ...]] = FACTORS
+) -> dict[str, float]:
     """Share of right predictions per factor, over known targets; both (n, factors). Absent where n is 0."""
     result = {}
-    for name, guess, truth in zip(FACTORS, predicted.T, wanted.T, strict=True):
+    for name, guess, truth in zip(names, predicted.T, wanted.T, strict=True):
         known = truth != UNKNOWN
         if known.any():
             result[name] = round(float((guess[known] == truth[known]).float().mean()), 4)

@@ -171,6 +171,19 @@ def publish(generator: Generator, progress: dict[str, float], run: str) -> None:
     )
 
 
+def publish_controlnet(generator: Generator, progress: dict[str, float], run: str, folder: Path) -> None:
+    """Save only the ControlNet of a run, in fp16 with a card: a second one beside that of the generator."""
+    generator.controlnet.half().save_pretrained(folder, max_shard_size="14MB")
+    write_card(
+        folder,
+        title=folder.name,
+        text="A ControlNet for tinyworld's generator, trained on the classes of its pictures in colours.",
+        command=f"python -m tinyworld.train_diffusion --control segmentation --run {run} --unet RUN",
+        results=dict(progress),
+        record={"split": "generator", "run": run, "parameters": _size(generator.controlnet), "schedule": SCHEDULE},
+    )
+
+
 def _size(part: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in part.parameters())
 
@@ -180,6 +193,7 @@ def main() -> None:
     parser.add_argument("--run", default=RUN)
     parser.add_argument("--sheet", type=Path)
     parser.add_argument("--count", type=int, default=16)
+    parser.add_argument("--controlnet", type=Path, help="write only the run's ControlNet, into this folder")
     parser.add_argument("--dry", action="store_true", help="only look, write no weights")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -187,7 +201,9 @@ def main() -> None:
     print(progress)
     if args.sheet:
         write_sheet(networks(generator), args.sheet, args.count)
-    if not args.dry:
+    if args.controlnet:
+        publish_controlnet(generator, progress, args.run, args.controlnet)
+    elif not args.dry:
         publish(generator, progress, args.run)
 
 

@@ -22,10 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tinyworld.contact_sheet import contact_sheet
+from tinyworld.generator_material import Material, material
 from tinyworld.group_norm import quicken
-from tinyworld.pictures import pictures, split_scene
+from tinyworld.pictures import SIDE
 from tinyworld.render import render
-from tinyworld.training_loop import RUNS, Recipe, device, recipe_record, train
+from tinyworld.roads.render import render as render_road
+from tinyworld.roads.world import sample_scene as sample_road
+from tinyworld.training_loop import DISTRICTS, RUNS, Recipe, device, recipe_record, train
 from tinyworld.world import sample_scene
 
 WEIGHTS = Path("tinyworld/weights/diffusion")
@@ -77,14 +80,14 @@ def greenness(images: Tensor) -> Tensor:
 class _Crops:
     """Random 64-pixel crops by step, and their loss."""
 
-    def __init__(self, images: NDArray[np.uint8], batch: int, on: torch.device) -> None:
-        self.images, self.batch, self.on = images, batch, on
+    def __init__(self, data: Material, batch: int, on: torch.device) -> None:
+        self.data, self.batch, self.on = data, batch, on
 
     def loss(self, model: nn.Module, step: int) -> Tensor:
         random = np.random.default_rng((0xAE, step))
-        chosen = random.integers(len(self.images), size=self.batch)
-        corners = random.integers(self.images.shape[1] - CROP + 1, size=(self.batch, 2))
-        crops = [self.images[i, y : y + CROP, x : x + CROP] for i, (y, x) in zip(chosen, corners, strict=True)]
+        chosen = random.integers(self.data.count, size=self.batch).tolist()
+        corners = random.integers(SIDE - CROP + 1, size=(self.batch, 2))
+        crops = [self.data.image(i)[y : y + CROP, x : x + CROP] for i, (y, x) in zip(chosen, corners, strict=True)]
         target = to_model(np.stack(crops), self.on)
         with torch.autocast(self.on.type, torch.bfloat16):
             posterior = model.encode(target).latent_dist  # type: ignore[operator]
@@ -140,17 +143,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--run", default="autoencoder", help="folder under runs/ of checkpoint and result")
+    parser.add_argument("--districts", nargs="+", choices=DISTRICTS, default=["objects"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     on = device()
     model = build().to(on, memory_format=torch.channels_last)
     quicken(model)
-    images = pictures("generator", args.pictures, split_scene("generator")).images
+    data = material(args.districts, args.pictures)
     recipe = Recipe(args.run, args.minutes * 60, args.batch, args.rate, weight_decay=0.01, checkpoint_every=120)
-    progress = train(model, _Crops(images, args.batch, on).loss, recipe)
-    standardise(model, images[:256], on)
-    held_out = np.stack([render(sample_scene("calibration", index)).image for index in range(128)])
+    progress = train(model, _Crops(data, args.batch, on).loss, recipe)
+    standardise(model, np.stack([data.image(row) for row in range(min(256, data.count))]), on)
+    drawn = {
+        "objects": lambda i: render(sample_scene("calibration", i)).image,
+        "roads": lambda i: render_road(sample_road("calibration", i)).image,
+    }
+    held_out = np.stack([drawn[args.districts[i % len(args.districts)]](i) for i in range(128)])
     back = round_trip(model, held_out, on)
     quality = round(psnr(held_out, back), 2)
     pairs = [(p, "") for both in zip(held_out[:16], back[:16], strict=True) for p in both]

@@ -6,6 +6,8 @@ latents of generator scenes; captions are written afresh for every step. The con
 will have: edges of the picture itself or of a sibling (`dataset.py`), all of them, the structural ones,
 the object's, or none. Loss on object and companion counts more than on the place, which is the easier
 part. CPU or GPU; stop and start again at will, the run goes on from `runs/diffusion/checkpoint.pt`.
+`--districts objects roads` mixes both. `--control segmentation --unet RUN` trains a second ControlNet, on classes in
+colours, to the UNet of a run of this command, which stays as it is.
 `python -m tinyworld.publish_diffusion` writes its averaged weights in Stable Diffusion's layout.
 """
 
@@ -22,12 +24,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import CLIPTextModel, CLIPTokenizer
 
-from tinyworld.captions import caption
-from tinyworld.dataset import training_edges
+from tinyworld.generator_material import Material, material
 from tinyworld.group_norm import quicken
-from tinyworld.pictures import Pictures, pictures, split_scene
 from tinyworld.train_autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
-from tinyworld.training_loop import RUNS, Recipe, device, recipe_record, train
+from tinyworld.training_loop import DISTRICTS, RUNS, Recipe, device, recipe_record, train
 
 SCHEDULE = {
     "num_train_timesteps": 1000,
@@ -73,6 +73,14 @@ class Generator(nn.Module):
         ).sample
         return velocity
 
+    def keep_unet(self, state: dict[str, Tensor]) -> None:
+        """Take the UNet of a trained generator's `state`, train it no further, and begin a new ControlNet from it."""
+        unet = {name.removeprefix("unet."): tensor for name, tensor in state.items() if name.startswith("unet.")}
+        self.unet.load_state_dict(unet)
+        self.controlnet = ControlNetModel.from_unet(self.unet, conditioning_embedding_out_channels=(16, 32, 64))
+        self.controlnet.set_attn_processor(AttnProcessor())
+        self.unet.requires_grad_(False)
+
     def _open_control(self) -> None:
         """Zero-initialised joints protect a trained UNet; with an untrained one they only delay the control."""
         embedding = self.controlnet.controlnet_cond_embedding.conv_out
@@ -83,7 +91,7 @@ class Generator(nn.Module):
 class Examples:
     """Latents, control images and captions of generator scenes, drawn by step."""
 
-    def __init__(self, data: Pictures, batch: int, on: torch.device) -> None:
+    def __init__(self, data: Material, batch: int, on: torch.device) -> None:
         self.data, self.batch, self.on = data, batch, on
         self.latents = Latents(data, on)
         self.tokenizer = CLIPTokenizer.from_pretrained(WEIGHTS / "tokenizer")
@@ -92,7 +100,7 @@ class Examples:
 
     def loss(self, model: nn.Module, step: int) -> Tensor:
         random = np.random.default_rng((0xD1F, step))
-        rows = random.integers(len(self.data.scenes), size=self.batch)
+        rows = random.integers(self.data.count, size=self.batch)
         clean = self.latents[rows]
         time = torch.from_numpy(time_steps(self.batch, random)).to(self.on)
         noise = torch.randn_like(clean)
@@ -106,17 +114,16 @@ class Examples:
 
     def text(self, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:
         seeds, kept = random.integers(2**31, size=len(rows)), random.random(len(rows)) >= CAPTION_DROPOUT
-        scenes = [self.data.scenes[row] for row in rows]
-        texts = [caption(s, int(seed)) if k else "" for s, seed, k in zip(scenes, seeds, kept, strict=True)]
+        drawn = zip(rows.tolist(), seeds.tolist(), kept, strict=True)
+        texts = [self.data.caption(row, seed) if k else "" for row, seed, k in drawn]
         return text_states(self.tokenizer, self.text_encoder, texts)
 
     def control(self, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:
-        data = self.data
-        edges = [training_edges(data.scenes[row], data.images[row], data.masks[row], random) for row in rows]
-        return control_tensor(np.stack(edges), self.on)
+        return control_tensor(np.stack([self.data.control(row, random) for row in rows.tolist()]), self.on)
 
     def weight(self, rows: NDArray[np.int64]) -> Tensor:
-        masks = torch.from_numpy((self.data.masks[rows] > 0).astype(np.float32)).to(self.on)
+        weighty = np.stack([self.data.weighty(row) for row in rows.tolist()]).astype(np.float32)
+        masks = torch.from_numpy(weighty).to(self.on)
         return 1 + OBJECT_WEIGHT * functional.avg_pool2d(masks[:, None], 4)
 
 
@@ -130,8 +137,11 @@ def time_steps(count: int, random: np.random.Generator) -> NDArray[np.int64]:
 
 
 def control_tensor(edges: NDArray[np.uint8], on: torch.device) -> Tensor:
-    """Edge images (n x 128 x 128, 0 and 1) as the ControlNet sees them (n x 3 x 128 x 128)."""
-    tensor = torch.from_numpy(edges).to(on).float()[:, None].expand(-1, 3, -1, -1)
+    """Edge images (n x 128 x 128, 0 and 1) or colours (n x 128 x 128 x 3) as a ControlNet sees them (n x 3 x ...)."""
+    if edges.ndim == 4:
+        tensor = torch.from_numpy(edges).to(on).float().div(255).permute(0, 3, 1, 2)
+    else:
+        tensor = torch.from_numpy(edges).to(on).float()[:, None].expand(-1, 3, -1, -1)
     return tensor.contiguous(memory_format=torch.channels_last)
 
 
@@ -148,18 +158,19 @@ def text_states(tokenizer: CLIPTokenizer, encoder: CLIPTextModel, texts: list[st
 class Latents:
     """Scaled latents (n x 5 x 32 x 32) of pictures, encoded by the autoencoder in `WEIGHTS` when first asked for."""
 
-    def __init__(self, data: Pictures, on: torch.device) -> None:
+    def __init__(self, data: Material, on: torch.device) -> None:
         self.model = AutoencoderKL.from_pretrained(WEIGHTS / "vae").float().to(on, memory_format=torch.channels_last)
         self.data, self.on = data, on
-        self.known = np.zeros(len(data.scenes), np.bool_)
-        self.stored = np.zeros((len(data.scenes), LATENT_CHANNELS, 32, 32), np.float32)
+        self.known = np.zeros(data.count, np.bool_)
+        self.stored = np.zeros((data.count, LATENT_CHANNELS, 32, 32), np.float32)
 
     @torch.no_grad()
     def __getitem__(self, rows: NDArray[np.int64]) -> Tensor:
         new = np.unique(rows[~self.known[rows]])
         if len(new):
             with torch.autocast(self.on.type, torch.bfloat16):
-                found = self.model.encode(to_model(self.data.images[new], self.on)).latent_dist.mean
+                images = np.stack([self.data.image(row) for row in new.tolist()])
+                found = self.model.encode(to_model(images, self.on)).latent_dist.mean
             self.stored[new] = (found.float() * self.model.config.scaling_factor).cpu().numpy()
             self.known[new] = True
         return torch.from_numpy(self.stored[rows]).to(self.on)
@@ -172,12 +183,21 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--run", default="diffusion", help="folder under runs/; `start.pt` in it is where to start")
+    parser.add_argument("--districts", nargs="+", choices=DISTRICTS, default=["objects"])
+    parser.add_argument("--control", choices=("canny", "segmentation"), default="canny")
+    parser.add_argument("--unet", help="run whose UNet stays as it is; a ControlNet is trained to it")
     args = parser.parse_args()
+    if args.control == "segmentation" and (args.unet is None or args.run == "diffusion"):
+        parser.error("say whose UNet the ControlNet is for (--unet RUN), and another --run for its checkpoint")
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     on = device()
-    examples = Examples(pictures("generator", args.pictures, split_scene("generator")), args.batch, on)
+    examples = Examples(material(args.districts, args.pictures, args.control), args.batch, on)
     model = Generator(examples.text_encoder.config.hidden_size)
+    if args.unet is not None:
+        model.keep_unet(
+            torch.load(RUNS / args.unet / "checkpoint.pt", weights_only=True, map_location="cpu")["average"]
+        )
     if (start := RUNS / args.run / "start.pt").exists():
         model.load_state_dict(torch.load(start, weights_only=True))
     model.to(device=on, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -4,10 +4,12 @@
 
 Learning the factors, rather than a contrast with pictures, makes sure that the hidden states on which the diffusion
 model is conditioned carry each of them: factor heads read the pooled end-of-text state while it trains and are
-thrown away afterwards.
+thrown away afterwards. With `--districts objects roads` captions of both take turns, and there are heads for both.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +18,11 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from shared.seeds import derive_seed
 from tinyworld.captions import describe
 from tinyworld.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
-from tinyworld.factors import FactorHeads, factor_accuracy, factor_loss, targets
+from tinyworld.factors import FACTORS, FactorHeads, factor_accuracy, factor_loss, targets
 from tinyworld.model_card import WEIGHTS, save_model, write_card
+from tinyworld.roads.captions import describe as describe_road
+from tinyworld.roads.world import FACTOR_VALUES as ROAD_VALUES
+from tinyworld.roads.world import sample_scene as sample_road
 from tinyworld.training_loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.world import sample_scene
 
@@ -25,17 +30,30 @@ FOLDER = WEIGHTS / "diffusion"
 CAPTIONS = 60_000
 
 
-def captioned(index: int, *, held_out: bool = False) -> tuple[str, list[int]]:
+def factors_of(districts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """What captions of the districts state; factors of the roads carry the district's name."""
+    roads = {f"road {name}": values for name, values in ROAD_VALUES.items()}
+    return (FACTORS if "objects" in districts else {}) | (roads if "roads" in districts else {})
+
+
+def captioned(index: int, districts: Sequence[str] = ("objects",), *, held_out: bool = False) -> tuple[str, list[int]]:
     """Caption number `index` and the factors that it states. Held-out ones come from other scenes and seeds."""
-    scene = sample_scene("generator", index + (5_000_000 if held_out else 0), allow_withheld=held_out)
-    description = describe(scene, derive_seed("text-encoder", int(held_out), index))
-    return description.text, targets(description.stated)
+    place, seed = index + (5_000_000 if held_out else 0), derive_seed("text-encoder", int(held_out), index)
+    if districts[index % len(districts)] == "roads":
+        said = describe_road(sample_road("generator", place, allow_withheld=held_out), seed)
+        stated = {f"road {name}": value for name, value in said.stated.items()}
+    else:
+        said = describe(sample_scene("generator", place, allow_withheld=held_out), seed)
+        stated = said.stated
+    return said.text, targets(stated, factors_of(districts))
 
 
 class ReadFactors(nn.Module):
     """The text encoder with factor heads on its pooled state."""
 
-    def __init__(self, tokenizer: CLIPTokenizer, width: int, layers: int) -> None:
+    def __init__(
+        self, tokenizer: CLIPTokenizer, width: int, layers: int, names: Mapping[str, tuple[str, ...]] = FACTORS
+    ) -> None:
         super().__init__()
         config = CLIPTextConfig(
             vocab_size=len(tokenizer),
@@ -50,7 +68,7 @@ class ReadFactors(nn.Module):
             pad_token_id=tokenizer.pad_token_id,
         )
         self.encoder = CLIPTextModel._from_config(config, attn_implementation="eager")
-        self.heads = FactorHeads(width)
+        self.heads = FactorHeads(width, names)
 
     def forward(self, ids: Tensor) -> list[Tensor]:
         """ids (batch, tokens) → logits per factor."""
@@ -64,22 +82,24 @@ def token_ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
     return ids
 
 
-def train_text_encoder(seconds: float, seed: int) -> None:
+def train_text_encoder(seconds: float, seed: int, districts: Sequence[str] = ("objects",)) -> None:
     """Learn the tokenizer, train, judge on held-out captions, save both with a card."""
-    texts, wanted = zip(*(captioned(index) for index in range(CAPTIONS)), strict=True)
+    names = factors_of(districts)
+    texts, wanted = zip(*(captioned(index, districts) for index in range(CAPTIONS)), strict=True)
     tokenizer = learn_clip_tokenizer(texts[:20_000], 800, FOLDER / "tokenizer")
     wanted_all = torch.tensor(wanted)
-    recipe = Recipe("text-encoder", seconds, batch=96, learning_rate=1.5e-3, seed=seed)
+    run = "-".join(("text-encoder", *districts)) if tuple(districts) != ("objects",) else "text-encoder"
+    recipe = Recipe(run, seconds, batch=96, learning_rate=1.5e-3, seed=seed)
     torch.manual_seed(seed)
-    model = ReadFactors(tokenizer, width=128, layers=3)
+    model = ReadFactors(tokenizer, width=128, layers=3, names=names)
 
     def loss_of(model: nn.Module, step: int) -> Tensor:
         rows = torch.randint(CAPTIONS, (recipe.batch,))
         logits = model(token_ids(tokenizer, [texts[int(row)] for row in rows]))
-        return factor_loss(logits, wanted_all[rows])
+        return factor_loss(logits, wanted_all[rows], names=names)
 
     progress = train(model, loss_of, recipe)
-    results = judge(model, tokenizer)
+    results = judge(model, tokenizer, districts)
     folder = FOLDER / "text_encoder"
     parameters = save_model(model.encoder, folder)
     write_card(
@@ -89,22 +109,29 @@ def train_text_encoder(seconds: float, seed: int) -> None:
         "factor that the caption states.",
         command="python -m tinyworld.train_text_encoder",
         results=results,
-        record={"split": "generator", "parameters": parameters, **recipe_record(recipe, progress)},
+        record={
+            "split": "generator",
+            "districts": list(districts),
+            "parameters": parameters,
+            **recipe_record(recipe, progress),
+        },
     )
     print(results, flush=True)
 
 
 @torch.no_grad()
-def judge(model: nn.Module, tokenizer: CLIPTokenizer, count: int = 2_000) -> dict[str, object]:
+def judge(
+    model: nn.Module, tokenizer: CLIPTokenizer, districts: Sequence[str] = ("objects",), count: int = 2_000
+) -> dict[str, object]:
     """Accuracy per stated factor on captions of other scenes, and the share of captions that do not fit."""
-    texts, wanted = zip(*(captioned(index, held_out=True) for index in range(count)), strict=True)
+    texts, wanted = zip(*(captioned(index, districts, held_out=True) for index in range(count)), strict=True)
     guesses = []
     for start in range(0, count, 100):
         logits = model(token_ids(tokenizer, list(texts[start : start + 100])))
         guesses.append(torch.stack([logit.argmax(1) for logit in logits], dim=1))
     lengths = [len(ids) for ids in tokenizer(list(texts)).input_ids]
     return {
-        "accuracy of stated factors": factor_accuracy(torch.cat(guesses), torch.tensor(wanted)),
+        "accuracy of stated factors": factor_accuracy(torch.cat(guesses), torch.tensor(wanted), factors_of(districts)),
         "captions judged": count,
         "longest caption in tokens": max(lengths),
         "captions cut at 77 tokens": sum(length > MAX_LENGTH for length in lengths),
@@ -113,5 +140,5 @@ def judge(model: nn.Module, tokenizer: CLIPTokenizer, count: int = 2_000) -> dic
 
 
 if __name__ == "__main__":
-    arguments = training_arguments(__doc__, seconds=240)
-    train_text_encoder(arguments.seconds, arguments.seed)
+    arguments = training_arguments(__doc__, seconds=240, districts=True)
+    train_text_encoder(arguments.seconds, arguments.seed, arguments.districts)

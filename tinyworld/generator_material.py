@@ -1,0 +1,100 @@
+"""What the generator learns from, whatever the district: pictures, captions, control images, what counts more.
+
+Controls are edges (128 x 128, 0 and 1) or, for a ControlNet of segmentation, classes in colours (128 x 128 x 3, uint8),
+one in eight of them black, as edges are sometimes left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tinyworld.captions import caption
+from tinyworld.dataset import training_edges
+from tinyworld.pictures import Pictures, Pixels, pictures, split_scene
+from tinyworld.roads import captions as road_captions
+from tinyworld.roads import dataset as roads
+from tinyworld.roads.pictures import RoadPictures
+from tinyworld.roads.pictures import pictures as road_pictures
+from tinyworld.roads.world import sample_scene as sample_road
+
+ControlKind = Literal["canny", "segmentation"]
+OBJECT_COLOURS = np.array(((0, 0, 0), (220, 90, 40), (60, 120, 220)), np.uint8)  # background, object, companion
+_DROPPED = 0.12
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Pictures by number, 0 to `count` - 1, and what belongs to each."""
+
+    count: int
+    image: Callable[[int], Pixels]  # 128 x 128 x 3
+    caption: Callable[[int, int], str]  # of a picture, by seed
+    control: Callable[[int, np.random.Generator], Pixels]
+    weighty: Callable[[int], Pixels]  # 128 x 128: 1 where the loss counts more
+
+
+def of_objects(data: Pictures, kind: ControlKind = "canny") -> Material:
+    """The objects district."""
+
+    def control(row: int, random: np.random.Generator) -> Pixels:
+        if kind == "segmentation":
+            return _dropped(OBJECT_COLOURS[data.masks[row]], random)
+        return training_edges(data.scenes[row], data.images[row], data.masks[row], random)
+
+    return Material(
+        len(data.scenes),
+        lambda row: data.images[row],
+        lambda row, seed: caption(data.scenes[row], seed),
+        control,
+        lambda row: (data.masks[row] > 0).astype(np.uint8),
+    )
+
+
+def of_roads(data: RoadPictures, kind: ControlKind = "canny") -> Material:
+    """The roads district."""
+
+    def control(row: int, random: np.random.Generator) -> Pixels:
+        if kind == "segmentation":
+            return _dropped(roads.coloured(data.classes[row]), random)
+        return roads.training_edges(data.scenes[row], data.images[row], data.classes[row], random)
+
+    return Material(
+        len(data.scenes),
+        lambda row: data.images[row],
+        lambda row, seed: road_captions.caption(data.scenes[row], seed),
+        control,
+        lambda row: roads.standing(data.classes[row]),
+    )
+
+
+def mixed(parts: Sequence[Material]) -> Material:
+    """Pictures of several districts in turn, as many of each."""
+    if len(parts) == 1:
+        return parts[0]
+    k = len(parts)
+    return Material(
+        k * min(part.count for part in parts),
+        lambda row: parts[row % k].image(row // k),
+        lambda row, seed: parts[row % k].caption(row // k, seed),
+        lambda row, random: parts[row % k].control(row // k, random),
+        lambda row: parts[row % k].weighty(row // k),
+    )
+
+
+def material(districts: Sequence[str], count: int, kind: ControlKind = "canny") -> Material:
+    """`count` pictures of the generator's split of each district named, rendered first where they are not there yet."""
+    made = {
+        "objects": lambda: of_objects(pictures("generator", count, split_scene("generator")), kind),
+        "roads": lambda: of_roads(
+            road_pictures("generator", count, lambda i: sample_road("generator", i, allow_withheld=False)), kind
+        ),
+    }
+    return mixed([made[name]() for name in dict.fromkeys(districts)])
+
+
+def _dropped(colours: Pixels, random: np.random.Generator) -> Pixels:
+    return np.zeros_like(colours) if random.random() < _DROPPED else colours

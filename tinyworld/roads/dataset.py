@@ -1,0 +1,44 @@
+"""The control images of driving scenes that the generator learns from: edges, or the classes in their colours.
+
+As in the objects district (`tinyworld.dataset`): edges of the picture itself or of a *sibling*, which stands as it does
+and looks otherwise, so that the ControlNet learns what to take from edges and what not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tinyworld.dataset import CONTROLS, edges_of
+from tinyworld.drawing.canvas import Image
+from tinyworld.roads.render import render
+from tinyworld.roads.world import CLASSES, LOOKS, PALETTE, RoadScene, withheld
+
+_KEPT = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traffic light")]
+
+
+def sibling(scene: RoadScene, random: np.random.Generator) -> RoadScene:
+    """The same scene with one to three looks changed, not withheld either."""
+    while True:
+        count = int(random.choice((1, 2, 3), p=(0.6, 0.25, 0.15)))
+        names = random.choice(tuple(LOOKS), size=count, replace=False)
+        changed = scene.changed(**{str(name): str(random.choice(np.array(LOOKS[str(name)]))) for name in names})
+        if changed != scene and not withheld(changed):
+            return changed
+
+
+def standing(classes: Image) -> Image:
+    """1 where a class mask has vehicles, pedestrians or traffic lights, 0 elsewhere."""
+    return np.isin(classes, _KEPT).astype(np.uint8)
+
+
+def training_edges(scene: RoadScene, image: Image, classes: Image, random: np.random.Generator) -> Image:
+    """Edges (H x W, 0 and 1) for a picture with its class mask, drawn as the other district draws them."""
+    region, of_sibling, _ = CONTROLS[int(random.choice(len(CONTROLS), p=[share for *_, share in CONTROLS]))]
+    if of_sibling:
+        image = render(sibling(scene, random), *image.shape[1::-1]).image
+    return edges_of(image, standing(classes), region)
+
+
+def coloured(classes: Image) -> Image:
+    """A class mask (h x w) in the colours of `PALETTE` (h x w x 3)."""
+    return np.asarray(np.array(PALETTE, np.uint8)[classes], np.uint8)
