@@ -19,6 +19,7 @@ from tinyworld.roads import captions as road_captions
 from tinyworld.roads import dataset as roads
 from tinyworld.roads.pictures import RoadPictures
 from tinyworld.roads.pictures import pictures as road_pictures
+from tinyworld.roads.render import coloured
 from tinyworld.roads.world import sample_scene as sample_road
 
 ControlKind = Literal["canny", "segmentation"]
@@ -59,7 +60,7 @@ def of_roads(data: RoadPictures, kind: ControlKind = "canny") -> Material:
 
     def control(row: int, random: np.random.Generator) -> Pixels:
         if kind == "segmentation":
-            return _dropped(roads.coloured(data.classes[row]), random)
+            return _dropped(coloured(data.classes[row]), random)
         return roads.training_edges(data.scenes[row], data.images[row], data.classes[row], random)
 
     return Material(

@@ -8,17 +8,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import numpy as np
-
 from tinyworld.contact_sheet import contact_sheet
 from tinyworld.drawing.canvas import Image
-from tinyworld.roads.render import render
-from tinyworld.roads.world import LOOKS, PALETTE, RoadScene, sample_scene
-
-
-def coloured(classes: Image) -> Image:
-    """A class mask (h x w) in the palette's colours (h x w x 3)."""
-    return np.asarray(np.array(PALETTE, np.uint8)[classes], np.uint8)
+from tinyworld.roads.render import coloured, render
+from tinyworld.roads.world import LOOKS, RoadScene, sample_scene
 
 
 def describe(scene: RoadScene) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from tinyworld.dataset import CONTROLS, edges_of
 from tinyworld.drawing.canvas import Image
 from tinyworld.roads.render import render
-from tinyworld.roads.world import CLASSES, LOOKS, PALETTE, RoadScene, withheld
+from tinyworld.roads.world import CLASSES, LOOKS, RoadScene, withheld
 
 _KEPT = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traffic light")]
 
@@ -37,8 +37,3 @@ def training_edges(scene: RoadScene, image: Image, classes: Image, random: np.ra
     if of_sibling:
         image = render(sibling(scene, random), *image.shape[1::-1]).image
     return edges_of(image, standing(classes), region)
-
-
-def coloured(classes: Image) -> Image:
-    """A class mask (h x w) in the colours of `PALETTE` (h x w x 3)."""
-    return np.asarray(np.array(PALETTE, np.uint8)[classes], np.uint8)

@@ -66,6 +66,11 @@ def render(scene: RoadScene, width: int = 128, height: int = 128) -> RoadRenderi
     return RoadRendering(image, classes, instances, found)
 
 
+def coloured(classes: Image) -> Image:
+    """A class mask (h x w) in the colours of `world.PALETTE` (h x w x 3)."""
+    return np.asarray(np.array(world.PALETTE, np.uint8)[classes], np.uint8)
+
+
 def counterfactual(scene: RoadScene, **factors: str) -> RoadRendering:
     """The renderer counterfactual: the same scene, some of its factors truly changed, 128 x 128."""
     return render(scene.changed(**factors))
