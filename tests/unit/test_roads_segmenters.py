@@ -13,9 +13,10 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 
+from shared.schemas.masks import MaskSpec
 from tinyworld import training_loop
 from tinyworld.roads import pictures, train_segmenter
-from tinyworld.roads.demo import demo_scenes, write_demo
+from tinyworld.roads.demo import demo_scenes, mask_spec, write_demo
 from tinyworld.roads.judge import class_ious, found_shares, instances
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
 from tinyworld.roads.render import render
@@ -97,8 +98,10 @@ def test_a_segmenter_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_s
 def test_the_demo_set_has_a_mask_of_the_same_stem_per_picture(rgb: bool, tmp_path: Path) -> None:
     scenes = demo_scenes(3)
     write_demo(tmp_path, scenes, width=160, rgb=rgb)
-    said = json.loads((tmp_path / "classes.json").read_text())
-    assert said["classes"] == list(CLASSES)
+    said = MaskSpec.model_validate_json((tmp_path / "classes.json").read_text())
+    assert said == mask_spec(rgb=rgb)
+    assert [one.name for one in said.classes] == list(CLASSES[1:])
+    assert {one.name for one in said.classes if one.thing} == {"vehicle", "pedestrian"}
     with (tmp_path / "scenes.csv").open() as file:
         rows = list(csv.DictReader(file))
     for row, scene in zip(rows, scenes, strict=True):

@@ -2,30 +2,46 @@
 
     python -m tinyworld.roads.demo --count 24 --out DIR
 
-`images/0001.png` is a picture, `masks/0001.png` its class mask (indexed PNG: a pixel's value is the class's place in
-`classes.json`; 0 is void), `instances/0001.png` the numbers of vehicles and pedestrians (0: none). `--rgb` writes the
-masks in the palette's colours instead. `scenes.csv` says every factor. Geometry seeds nothing was trained on; the same
-arguments always write the same bytes.
+    contrafact submit DIR --masks DIR/classes.json --task "segment the road scene" --model ...
+
+`images/0001.png` is a picture, `masks/0001.png` its class mask (indexed PNG; `--rgb` for masks in colours), read
+by `classes.json`, which is the value of `masks` in a job's spec. `instances/0001.png` has the numbers of vehicles and
+pedestrians (0: none), `scenes.csv` every factor. Geometry seeds nothing was trained on; the same arguments always write
+the same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 from itertools import chain
 from pathlib import Path
 
 from PIL import Image
 
+from shared.schemas.masks import MaskClass, MaskSpec
 from tinyworld.roads.own_distribution import own_distribution
 from tinyworld.roads.render import render
-from tinyworld.roads.world import CLASSES, FACTOR_VALUES, PALETTE, RoadScene
+from tinyworld.roads.world import CLASSES, FACTOR_VALUES, PALETTE, THINGS, RoadScene
 
 
 def demo_scenes(count: int) -> list[RoadScene]:
     """The first scenes of the split "demo" as the models under test know their world: mostly by day, as photos."""
     return [own_distribution(index, "demo") for index in range(count)]
+
+
+def mask_spec(*, rgb: bool = False) -> MaskSpec:
+    """How the masks of this district are read, by index or by colour."""
+    classes = [
+        MaskClass(name=name, thing=name in THINGS, **({"colour": _hex(colour)} if rgb else {"index": index}))
+        for index, (name, colour) in enumerate(zip(CLASSES, PALETTE, strict=True))
+        if name != "void"
+    ]
+    return MaskSpec(classes=classes, void=[_hex(PALETTE[0]) if rgb else 0])
+
+
+def _hex(colour: tuple[int, int, int]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
 def write_demo(
@@ -41,8 +57,7 @@ def write_demo(
         mask.putpalette(list(chain(*PALETTE)))
         (mask.convert("RGB") if rgb else mask).save(folder / "masks" / name)
         Image.fromarray(rendering.instances).save(folder / "instances" / name)
-    colours = {name: list(colour) for name, colour in zip(CLASSES, PALETTE, strict=True)}
-    (folder / "classes.json").write_text(json.dumps({"classes": CLASSES, "void": "void", "palette": colours}, indent=1))
+    (folder / "classes.json").write_text(mask_spec(rgb=rgb).model_dump_json(indent=1, exclude_none=True) + "\n")
     with (folder / "scenes.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(("file", *FACTOR_VALUES))
