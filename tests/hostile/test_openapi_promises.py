@@ -55,6 +55,29 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "std must be three numbers", "that each of three numbers is above 0 is said in words"),
     Exclusion(ACCEPTED, "mean must be three numbers", "that each of three numbers is bounded is said in words"),
     Exclusion(ACCEPTED, "does not know the labels", "labels are the model's: GET /models lists them"),
+    Exclusion(ACCEPTED, "does not know the mask classes", "classes are the model's: GET /models lists them"),
+    *(
+        Exclusion(ACCEPTED, said, "which models segment is the installation's: GET /models lists their tasks")
+        for said in ("tests no segmentation by default", "the ground truth are masks, but the model")
+    ),
+    *(
+        Exclusion(ACCEPTED, said, "JSON Schema cannot say which parts and fields go together")
+        for said in (
+            "does not say what they mean",
+            "but none was sent: put them",
+            "masks come as parts of a form",
+            "no image belongs to the masks",
+            "two masks named",
+            "two masks have the stem",
+            "would belong to several",
+            "leave `classes` out",
+            "but `masks` are ground truth",
+            "needs either an index or a colour",
+            "not some by each",
+            "is there more than once",
+            "no class may be named",
+        )
+    ),
     Exclusion(ACCEPTED, "no accepted counterfactual", "what a job came to, a repair finds in its rows"),
     Exclusion(ACCEPTED, "the manifest", "a manifest is CSV or JSON Lines that names the files sent"),
     Exclusion(ACCEPTED, "control character", "that no text is deceptive is said in words, not by a pattern"),
