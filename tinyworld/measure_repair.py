@@ -96,8 +96,8 @@ def main() -> None:
     parser.add_argument("--classes", default=",".join(TESTED_CLASSES))
     parser.add_argument("--counterfactuals", type=int, default=5, help="of each source image")
     parser.add_argument("--scenes", type=int, default=SCENES, help="of each planted class, and as many of all classes")
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
     options = parser.parse_args()
     names = options.models.split(",")
     request = RepairRequest(

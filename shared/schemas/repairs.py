@@ -34,8 +34,8 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class RepairParameters(Contract):
     """How a model is trained; the same for every arm."""
 
-    steps: Annotated[int, Field(ge=1, le=100_000, description="optimiser steps of every arm")] = 400
-    learning_rate: Annotated[float, Field(gt=0, le=1, description="its peak; a cosine leads from there to 0")] = 5e-4
+    steps: Annotated[int, Field(ge=1, le=100_000, description="optimiser steps of every arm")] = 200
+    learning_rate: Annotated[float, Field(gt=0, le=1, description="its peak; a cosine leads from there to 0")] = 1e-4
     batch_size: Annotated[int, Field(ge=2, le=1_024)] = 32
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
