@@ -146,10 +146,10 @@ def test_weights_are_held_against_the_profile() -> None:
     assert faults() == ""
     assert "bring both to the same version" in faults(version="0.0")
     assert "give all the same CONTRAFACT_PROFILE" in faults(profile="tiny")
-    base, control = info("diffusion_service").weights
-    assert f"has not loaded {control.id}" in faults(weights=[base])
+    base, control, *others = info("diffusion_service").weights
+    assert f"has not loaded {control.id}" in faults(weights=[base, *others])
     other = base.model_copy(update={"revision": "f" * 40})
-    assert f"its {base.id} is revision ffffffffffff" in faults(weights=[other, control])
+    assert f"its {base.id} is revision ffffffffffff" in faults(weights=[other, control, *others])
 
 
 def test_the_weights_of_all_services_on_a_gpu_must_fit_it() -> None:
@@ -159,7 +159,7 @@ def test_the_weights_of_all_services_on_a_gpu_must_fit_it() -> None:
     names: tuple[ServiceName, ...] = ("caption_service", "diffusion_service", "evaluator_service")
     shared = list(memory({name: info(name, large) for name in names}, wanted))
     assert [fine for fine, _ in shared] == [True]
-    assert "20.6 GB of weights on A10G with 80.0 GB" in shared[0][1]
+    assert "23.3 GB of weights on A10G with 80.0 GB" in shared[0][1]
     both = {"caption_service": info("caption_service", small), "diffusion_service": info("diffusion_service", small)}
     tight = replace_gpu(small, gigabytes=16.0)
     both = {name: one.model_copy(update={"gpu": tight}) for name, one in both.items()}
