@@ -23,6 +23,7 @@ from tinyworld.yardstick.formats import Answer, FoundCell, Spent
 from tinyworld.yardstick.plants import CLEAN, PLANTED, TESTED_CLASSES, Planned
 
 TASK = "classify the vehicle in the picture"
+CALIBRATION = "tinyworld"  # whose errors of the checks are counted in
 _MODEL = """
 [evaluator.models_under_test.{name}]
 path = "{path}"
@@ -65,7 +66,8 @@ def answers(
             choice = MethodChoice(name=method, parameters=parameters_of(method, size))
             jobs = []
             for group in groups:
-                spec = JobSpec(task=TASK, methods=[choice], models=[one.name for one in group])
+                names = [one.name for one in group]
+                spec = JobSpec(task=TASK, methods=[choice], models=names, calibration=CALIBRATION)
                 jobs.append(run_job(client, spec, folder, f"{method}, {len(group)} models"))
             measured = [figures(client, job) for job in jobs]
             seconds = sum(map(seconds_of, jobs))
