@@ -165,7 +165,7 @@ class Judge:
     """A classifier in a folder, asked as a user would ask it."""
 
     def __init__(self, folder: Path) -> None:
-        self._model = AutoModelForImageClassification.from_pretrained(folder).eval()
+        self._model = AutoModelForImageClassification.from_pretrained(folder, dtype=torch.float32).eval()
         self._processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
 
     @torch.inference_mode()
