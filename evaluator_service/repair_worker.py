@@ -15,7 +15,6 @@ import hashlib
 import logging
 import os
 import platform
-import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -55,7 +54,7 @@ from shared.schemas.repairs import (
 )
 from shared.service import LOADING
 from shared.storage import ObjectMissing, ObjectStore, image_key, repair_key, store_at
-from shared.weights import Weights
+from shared.weights import Weights, write_tar
 
 BEAT_SECONDS = 5.0
 IMAGES_HELD = 2_000
@@ -195,12 +194,7 @@ class _Repair:
         folder.mkdir()
         trainable.save(folder)
         with tempfile.TemporaryFile() as file:
-            with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
-                for path in sorted(folder.iterdir()):
-                    header = tarfile.TarInfo(path.name)
-                    header.size = path.stat().st_size
-                    with path.open("rb") as content:
-                        archive.addfile(header, content)
+            write_tar(folder, file)
             self._store.put_file(repair_key(self._order.repair, arm, "package.tar"), file)
 
     def _checked_open(self, digest: str) -> Pixels:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from shared.schemas.models import (
     is_model_file,
     read_description,
 )
+from shared.weights import write_tar
 
 Format = Literal["safetensors", "onnx"]
 
@@ -94,12 +94,7 @@ def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Itera
                 "nothing says how pictures become this model's input; give `preprocessing` in the spec, or send the "
                 f"{PROCESSOR_NAME} of its image processor too"
             )
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
-            for path in sorted(folder.iterdir()):
-                header = tarfile.TarInfo(path.name)
-                header.size = path.stat().st_size
-                with path.open("rb") as content:
-                    archive.addfile(header, content)
+        write_tar(folder, file)
         size = file.tell()
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import tarfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import IO, Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -111,3 +112,13 @@ def digest_folder(folder: Path) -> str:
             content = hashlib.file_digest(file, "sha256").digest()
         hasher.update(path.relative_to(folder).as_posix().encode() + b"\0" + content)
     return hasher.hexdigest()
+
+
+def write_tar(folder: Path, file: IO[bytes]) -> None:
+    """Write the files of a flat folder as a tar; the same files give the same bytes, whoever owns them."""
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for path in sorted(folder.iterdir()):
+            header = tarfile.TarInfo(path.name)
+            header.size = path.stat().st_size
+            with path.open("rb") as content:
+                archive.addfile(header, content)
