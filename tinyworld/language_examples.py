@@ -71,6 +71,8 @@ def english_words() -> list[str]:
 _WORDS = english_words()
 _SAYS_NOTHING = 0.25  # share kept of the perturbations that have no right edit
 _EDITS = (1, 1, 1, 2, 2, MOST_EDITS)  # asked for
+# Factors of perturbations, those that are learnt slowest more often than the others.
+_ASKED: tuple[LanceFactor, ...] = (*LANCE_FACTORS, "subject", "subject", "object", "object", "adjective")
 
 S = TypeVar("S")
 
@@ -137,17 +139,19 @@ class Wordings:
 def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | None = None) -> Example:
     """Example number `seed` (0 to 9,999,999) of a kind; the same in every process.
 
-    Of a perturbation, `factor` is drawn where none is given, and then most captions say something of it.
+    Of a perturbation, `factor` is drawn where none is given, and then most captions say something of it, and most tasks
+    allow to change it.
     """
     random, district = Random(f"{kind}/{seed}"), wordings.district
     while True:
         scene = district.scene(wordings.split, random.randrange(10_000_000), wordings.allow_withheld)
-        field, task, truth = _task(scene, random, wordings)
+        asked: LanceFactor = factor or random.choice(_ASKED)
+        changes_main = kind == "perturb" and factor is None and asked == "subject"
+        field, task, truth = _task(scene, random, wordings, main_share=0.2 if changes_main else 0.8)
         said = district.described(scene, random.randrange(2**31), wordings.withheld)
         if random.random() < 2 * wordings.noise:
             said = random.choice((_lengthened, _reworded, _reworded))(said, random, district)
         if kind == "perturb":
-            asked: LanceFactor = random.choice(LANCE_FACTORS) if factor is None else factor
             if factor or perturbed(said, field, asked, district) or random.random() < _SAYS_NOTHING:
                 return _perturbation(said, field, (task, truth), asked, random, district)
             continue
@@ -219,10 +223,12 @@ def rewritten(text: str, changes: list[tuple[str, str]]) -> str:
     return with_articles(text)
 
 
-def _task(scene: object, random: Random, wordings: Wordings) -> tuple[str, TaskDescription, str | None]:
+def _task(
+    scene: object, random: Random, wordings: Wordings, main_share: float
+) -> tuple[str, TaskDescription, str | None]:
     """The field that the task asks for, its wording, and the ground truth where the user gave one."""
     tasks, main = wordings.district.tasks, wordings.district.main
-    field = main if random.random() < 0.8 else random.choice([name for name in tasks if name != main])
+    field = main if random.random() < main_share else random.choice([name for name in tasks if name != main])
     if getattr(scene, field, "") == "none":
         field = main
     withheld = wordings.withheld != "nothing" and random.random() < 0.5

@@ -41,7 +41,7 @@ from tinyworld.training_loop import Recipe, device, recipe_record, train, traini
 
 DISTRICTS: dict[str, District[Any]] = {district.name: district for district in (OBJECTS, ROADS)}
 _EXTRA_SHARE = 0.1  # rows of repeated random tokens, and of plain captions, relative to the questions
-_SHARES: dict[Kind, float] = {"keywords": 0.2, "alternatives": 0.15, "rewrite": 0.25, "perturb": 0.4}
+_SHARES: dict[Kind, float] = {"keywords": 0.15, "alternatives": 0.1, "rewrite": 0.25, "perturb": 0.5}
 _TOKENIZER_EXAMPLES = 3_000
 
 
