@@ -168,7 +168,8 @@ class Loss:
         random = Random(f"language/{step}")
         with torch.autocast(where.type, dtype=torch.bfloat16):
             losses = [
-                self._loss(model, self.prefix(kind), self._questions(kind, random, round(self.batch * share))) * share
+                self._loss(model, self.prefix(kind), self._questions(kind, random, max(1, round(self.batch * share))))
+                * share
                 for kind, share in _SHARES.items()
             ]
             rest = max(2, round(self.batch * _EXTRA_SHARE))
