@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -20,9 +20,20 @@ from tinyworld.own_distribution import own_distribution
 from tinyworld.render import render
 from tinyworld.world import CLASSES, Scene
 
+Shown = tuple[str, str]
+"""A field of the scene and its value, such as ("time", "night")."""
 
-def demo_scenes(classes: Sequence[str], per_class: int) -> list[Scene]:
-    """The first `per_class` scenes of each class on the split "demo", in the order in which they were drawn."""
+
+def shows(scene: Scene, any_of: Collection[Shown]) -> bool:
+    """Whether the scene has one of these values."""
+    return any(getattr(scene, field) == value for field, value in any_of)
+
+
+def demo_scenes(classes: Sequence[str], per_class: int, without: Collection[Shown] = ()) -> list[Scene]:
+    """The first `per_class` scenes of each class on the split "demo", in the order in which they were drawn.
+
+    Scenes that show a value of `without` are passed over. Raises ValueError for unknown classes.
+    """
     if unknown := set(classes) - set(CLASSES):
         raise ValueError(f"unknown classes {sorted(unknown)}; tinyworld has {', '.join(CLASSES)}")
     missing = dict.fromkeys(classes, per_class)
@@ -31,20 +42,20 @@ def demo_scenes(classes: Sequence[str], per_class: int) -> list[Scene]:
         if not any(missing.values()):
             break
         scene = own_distribution(index, "demo")
-        if missing.get(scene.label):
+        if missing.get(scene.label) and not shows(scene, without):
             missing[scene.label] -= 1
             scenes.append(scene)
     return scenes
 
 
-def write_demo_images(folder: Path, classes: Sequence[str], per_class: int) -> Path:
+def write_demo_images(folder: Path, classes: Sequence[str], per_class: int, without: Collection[Shown] = ()) -> Path:
     """Render the scenes into `folder`; returns the manifest (columns `file`, `label`)."""
     folder.mkdir(parents=True, exist_ok=True)
     manifest = folder / "manifest.csv"
     with manifest.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(("file", "label"))
-        for number, scene in zip(count(1), demo_scenes(classes, per_class)):
+        for number, scene in zip(count(1), demo_scenes(classes, per_class, without)):
             name = f"{number:04}.png"
             Image.fromarray(render(scene).image).save(folder / name)
             table.writerow((name, scene.label))

@@ -1,11 +1,16 @@
 """Repair planted models of the yardstick through the public API, and hold the result against renderer truth.
 
     python -m tinyworld.measure_repair --out runs/repair [--models night-bus-60,snow-car-60] [--per-class 60]
+    python -m tinyworld.measure_repair --out runs/repair-lacking --lacking     # images that lack what was planted
 
 One job renders counterfactuals; each model is repaired on them. The repaired model and its controls are downloaded and
 judged on scenes of which no generator, scorer or model under test has seen the geometry: drawn as the models' own
 distribution has them, and with the planted value truly there. True loss: right on the scenes as they are minus right
 with the value; won back: what the repair adds with the value, as a share of it. All paired over scenes.
+
+With `--lacking` no source image of the job shows a value that is planted in one of the models (no night at all, say, of
+whatever class), so that counterfactuals alone can show it to a trainer; nor do the scenes "as they are". A command that
+was interrupted goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -16,28 +21,31 @@ import json
 import tarfile
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-from gateway.analysis.repair import paired
+from gateway.analysis.repair import paired, share_interval
 from gateway.client import Client
-from shared.schemas.base import Contract
 from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
-from shared.schemas.repairs import CONTROLS, TRAINED, Arm, Paired, RepairRequest, RepairView
+from shared.schemas.repairs import TRAINED, Arm, Paired, RepairRequest, RepairView
 from shared.seeds import derive_seed
-from tinyworld.demo_images import write_demo_images
+from tinyworld.demo_images import Shown, shows, write_demo_images
+from tinyworld.measured_repairs import MeasuredRepairs, RepairedModel, RepairedPlant, best_control, read, table
 from tinyworld.own_distribution import own_distribution
 from tinyworld.pictures import Pixels, rendered
 from tinyworld.public_jobs import embedded_client, run_job
-from tinyworld.world import CLASSES
+from tinyworld.world import CLASSES, Scene
 from tinyworld.yardstick.classifiers import model_folder
 from tinyworld.yardstick.contrafact import profile_text
-from tinyworld.yardstick.plants import MODELS, TESTED_CLASSES, Plant
+from tinyworld.yardstick.plants import MODELS, TESTED_CLASSES, Planned, Plant
 
 TASK = "classify the vehicle in the picture"
 FIRST_SCENE = 400_000  # of the split "final-test": beyond those of the answer key
@@ -47,102 +55,91 @@ AT_ONCE = 100
 Bits = NDArray[np.bool_]
 
 
-class RepairedPlant(Contract):
-    """What renderer truth says of one planted weakness; differences in −1 … 1 over scenes of the planted class."""
-
-    label: str
-    value: str
-    scenes: int
-    before_as_it_is: float
-    before: float
-    after: dict[Arm, float]
-    true_loss: Paired
-    won: Paired
-    won_back: float | None
-    best_control: Arm
-    over_best_control: Paired
-
-
-class RepairedModel(Contract):
-    """One model: its plants, what the repair cost on scenes as they are, and what the system itself said."""
-
-    model: str
-    plants: list[RepairedPlant]
-    own_scenes: int
-    own_before: float
-    own_after: dict[Arm, float]
-    lost: Paired
-    said: list[str]
-    seconds: float
-
-
-class MeasuredRepairs(Contract):
-    """All models of a measurement."""
-
-    command: str
-    per_class: int
-    factors: list[str]
-    counterfactuals: int
-    request: RepairRequest
-    models: list[RepairedModel]
-
-
 def main() -> None:
     """The command."""
+    options = _options()
+    names = options.models.split(",")
+    planned = {one.name: one for one in MODELS}
+    lacking = planted_values([planned[name] for name in names]) if options.lacking else ()
+    request = RepairRequest(
+        model=names[0],
+        steps=options.steps,
+        learning_rate=options.learning_rate,
+        held_out=options.held_out,
+        hold_out_values=[],
+    )
+    options.out.mkdir(parents=True, exist_ok=True)
+    images = options.out / f"images-{options.per_class}{'-lacking' if lacking else ''}"
+    write_demo_images(images, options.classes.split(","), options.per_class, lacking)
+    profile = options.out / "profile.toml"
+    profile.write_text(profile_text([planned[name] for name in names]))
+    path = options.out / "repair.json"
+    measured = MeasuredRepairs(
+        command=_command(options),
+        per_class=options.per_class,
+        lacking=[f"{field}={value}" for field, value in lacking],
+        scenes_from=options.scenes_from,
+        factors=["weather"],
+        counterfactuals=0,
+        request=request,
+        models=[],
+    )
+    if path.exists() and (before := read(path)).command == measured.command:
+        measured = before
+    truth = Truth(options.scenes_from, options.scenes, lacking)
+    with embedded_client(options.out / "contrafact", str(profile.resolve())) as client:
+        job = run_job(client, _spec(names, options.counterfactuals), images, "counterfactuals")
+        accepted = sum(1 for _ in client.counterfactuals(job.id, {"verdict": "accepted"}))
+        for name in names[len(measured.models) :]:
+            one = _measured(client, job, request.model_copy(update={"model": name}), planned[name].plants, truth)
+            measured = measured.model_copy(update={"counterfactuals": accepted, "models": [*measured.models, one]})
+            path.write_text(json.dumps(measured.model_dump(mode="json"), indent=1) + "\n")
+    print(table(measured))
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", default="night-bus-60,snow-car-60")
+    parser.add_argument("--lacking", action="store_true", help="no source image shows a value that is planted")
     parser.add_argument("--per-class", type=int, default=60)
     parser.add_argument("--classes", default=",".join(TESTED_CLASSES))
     parser.add_argument("--counterfactuals", type=int, default=5, help="of each source image")
     parser.add_argument("--scenes", type=int, default=SCENES, help="of each planted class, and as many of all classes")
+    parser.add_argument("--scenes-from", type=int, default=FIRST_SCENE, help="the first of them")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
-    options = parser.parse_args()
-    names = options.models.split(",")
-    request = RepairRequest(
-        model=names[0], steps=options.steps, learning_rate=options.learning_rate, hold_out_values=[]
-    )
-    command = (
-        f"python -m tinyworld.measure_repair --models {options.models} --per-class {options.per_class} "
-        f"--classes {options.classes} --counterfactuals {options.counterfactuals} --scenes {options.scenes} "
-        f"--steps {options.steps} --learning-rate {options.learning_rate:g}"
-    )
-    options.out.mkdir(parents=True, exist_ok=True)
-    images = options.out / f"images-{options.per_class}"
-    write_demo_images(images, options.classes.split(","), options.per_class)
-    profile = options.out / "profile.toml"
-    planned = {one.name: one for one in MODELS}
-    profile.write_text(profile_text([planned[name] for name in names]))
-    with embedded_client(options.out / "contrafact", str(profile.resolve())) as client:
-        choice = MethodChoice(
-            name="dillema",
-            parameters={
-                "factors": ["weather"],
-                "counterfactuals_per_image": options.counterfactuals,
-                "same_seed": True,
-            },
+    parser.add_argument("--held-out", type=float, default=0.5, help="share of the source images that is not trained on")
+    return parser.parse_args()
+
+
+def _command(options: argparse.Namespace) -> str:
+    said = {name.replace("_", "-"): value for name, value in vars(options).items() if name not in ("out", "lacking")}
+    return (
+        "python -m tinyworld.measure_repair"
+        + (" --lacking" if options.lacking else "")
+        + "".join(
+            f" --{name} {value:g}" if isinstance(value, float) else f" --{name} {value}" for name, value in said.items()
         )
-        job = run_job(client, JobSpec(task=TASK, methods=[choice], models=names), images, "counterfactuals")
-        repaired = [
-            _measured(client, job, request.model_copy(update={"model": name}), planned[name].plants, options.scenes)
-            for name in names
-        ]
-        counterfactuals = sum(1 for _ in client.counterfactuals(job.id, {"verdict": "accepted"}))
-    measured = MeasuredRepairs(
-        command=command,
-        per_class=options.per_class,
-        factors=["weather"],
-        counterfactuals=counterfactuals,
-        request=request,
-        models=repaired,
     )
-    (options.out / "repair.json").write_text(json.dumps(measured.model_dump(mode="json"), indent=1) + "\n")
-    print(table(measured))
+
+
+def _spec(models: Sequence[str], counterfactuals: int) -> JobSpec:
+    parameters: dict[str, JsonValue] = {
+        "factors": ["weather"],
+        "counterfactuals_per_image": counterfactuals,
+        "same_seed": True,
+    }
+    return JobSpec(task=TASK, methods=[MethodChoice(name="dillema", parameters=parameters)], models=list(models))
+
+
+def planted_values(models: Sequence[Planned]) -> tuple[Shown, ...]:
+    """The fields and values that are planted in any of the models, each once."""
+    return tuple(dict.fromkeys((plant.field, plant.value) for one in models for plant in one.plants))
 
 
 def _measured(
-    client: Client, job: JobDetail, request: RepairRequest, plants: Sequence[Plant], scenes: int
+    client: Client, job: JobDetail, request: RepairRequest, plants: Sequence[Plant], truth: Truth
 ) -> RepairedModel:
     view = client.begin_repair(job.id, request)
     while view.state == "running":
@@ -158,7 +155,7 @@ def _measured(
             with tarfile.open(fileobj=io.BytesIO(client.repaired_model(view.id, arm))) as archive:
                 archive.extractall(folder, filter="data")
             models[arm] = Judge(folder)
-    return judged(request.model, plants, models, scenes, view)
+    return judged(request.model, plants, models, truth, view)
 
 
 class Judge:
@@ -179,18 +176,43 @@ class Judge:
         return np.asarray(torch.cat(said).argmax(1).numpy() == wanted)
 
 
+@cache
+def _picture(scene: Scene) -> Pixels:
+    return rendered(scene)[0]
+
+
+class Truth:
+    """The scenes that judge repairs: `scenes` of them from number `first` on, none that shows a value of `lacking`."""
+
+    def __init__(self, first: int, scenes: int, lacking: Collection[Shown] = ()) -> None:
+        self._first, self._scenes, self._lacking = first, scenes, lacking
+
+    def as_they_are(self) -> list[Scene]:
+        """Scenes of the models' own distribution, of all classes."""
+        return list(islice(self._drawn(), self._scenes))
+
+    def without(self, plant: Plant) -> list[Scene]:
+        """The same of the planted class alone, none with the planted value."""
+        drawn = (scene.changed(label=plant.label) for scene in self._drawn())
+        return list(islice((one for one in drawn if getattr(one, plant.field) != plant.value), self._scenes))
+
+    def _drawn(self) -> Iterator[Scene]:
+        drawn = (own_distribution(number, "final-test") for number in count(self._first))
+        return (scene for scene in drawn if not shows(scene, self._lacking))
+
+
 def judged(
-    model: str, plants: Sequence[Plant], models: Mapping[Arm, Judge], scenes: int, view: RepairView
+    model: str, plants: Sequence[Plant], models: Mapping[Arm, Judge], truth: Truth, view: RepairView
 ) -> RepairedModel:
     """Renderer truth of one repair."""
-    own = [own_distribution(FIRST_SCENE + index, "final-test") for index in range(scenes)]
-    images, labels = [rendered(scene)[0] for scene in own], [scene.label for scene in own]
+    own = truth.as_they_are()
+    images, labels = [_picture(scene) for scene in own], [scene.label for scene in own]
     right = {arm: judge.right(images, labels) for arm, judge in models.items()}
     seconds = 0.0 if view.finished_at is None else (view.finished_at - view.created_at).total_seconds()
     return RepairedModel(
         model=model,
-        plants=[_plant(plant, models, scenes) for plant in plants],
-        own_scenes=scenes,
+        plants=[_plant(plant, models, truth) for plant in plants],
+        own_scenes=len(own),
         own_before=float(right["before"].mean()),
         own_after={arm: float(right[arm].mean()) for arm in TRAINED},
         lost=_paired(right["repaired"], right["before"], model),
@@ -199,29 +221,34 @@ def judged(
     )
 
 
-def _plant(plant: Plant, models: Mapping[Arm, Judge], scenes: int) -> RepairedPlant:
+def _plant(plant: Plant, models: Mapping[Arm, Judge], truth: Truth) -> RepairedPlant:
     """Scenes of the planted class, first with another value of the field than the planted one, then with it."""
-    drawn = [
-        own_distribution(FIRST_SCENE + index, "final-test").changed(label=plant.label) for index in range(4 * scenes)
-    ]
-    other = [scene for scene in drawn if getattr(scene, plant.field) != plant.value][:scenes]
+    other = truth.without(plant)
     labels = [plant.label] * len(other)
-    as_they_are = models["before"].right([rendered(scene)[0] for scene in other], labels)
-    changed = [rendered(scene.changed(**{plant.field: plant.value}))[0] for scene in other]
+    as_they_are = models["before"].right([_picture(scene) for scene in other], labels)
+    changed = [_picture(scene.changed(**{plant.field: plant.value})) for scene in other]
     right = {arm: judge.right(changed, labels) for arm, judge in models.items()}
-    best = max(CONTROLS, key=lambda arm: float(right[arm].mean()))
-    loss = _paired(as_they_are, right["before"], plant.value)
-    won = _paired(right["repaired"], right["before"], plant.value)
+    after: dict[Arm, float] = {arm: float(right[arm].mean()) for arm in TRAINED}
+    best = best_control(after)
+    loss, won = (
+        _paired(*pair, plant.value) for pair in ((as_they_are, right["before"]), (right["repaired"], right["before"]))
+    )
+    share = None
+    if loss.interval and loss.interval.low > 0:
+        was, is_now, could = (hits.astype(np.float64) for hits in (right["before"], right["repaired"], as_they_are))
+        share = share_interval(is_now - was, could - was, derive_seed("won back", plant.label, plant.value))
     return RepairedPlant(
         label=plant.label,
         value=plant.value,
         scenes=len(other),
         before_as_it_is=float(as_they_are.mean()),
         before=float(right["before"].mean()),
-        after={arm: float(right[arm].mean()) for arm in TRAINED},
+        after=after,
         true_loss=loss,
         won=won,
-        won_back=won.difference / loss.difference if loss.interval and loss.interval.low > 0 else None,
+        won_back=None if share is None else won.difference / loss.difference,
+        won_back_low=None if share is None else share[0],
+        won_back_high=None if share is None else share[1],
         best_control=best,
         over_best_control=_paired(right["repaired"], right[best], plant.value),
     )
@@ -229,33 +256,6 @@ def _plant(plant: Plant, models: Mapping[Arm, Judge], scenes: int) -> RepairedPl
 
 def _paired(mine: Bits, other: Bits, name: str) -> Paired:
     return paired(mine, other, np.arange(len(mine)), derive_seed("measured repair", name))
-
-
-def table(measured: MeasuredRepairs) -> str:
-    """The measurement in Markdown: a line per plant."""
-    lines = [
-        f"`{measured.command}`: {measured.counterfactuals} accepted counterfactuals, {measured.request.steps} steps.",
-        "",
-        "| model | planted | right as it is → with the value | repaired | won back | over the best control "
-        "| on scenes as they are | n |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for model in measured.models:
-        for plant in model.plants:
-            share = "nothing to win" if plant.won_back is None else f"{plant.won_back:.0%}"
-            lines.append(
-                f"| {model.model} | `{plant.label}`, {plant.value} | {plant.before_as_it_is:.1%} → {plant.before:.1%} "
-                f"| {plant.after['repaired']:.1%} | {share} | {_points(plant.over_best_control)} "
-                f"({plant.best_control}) | {_points(model.lost)} | {plant.scenes}, {model.own_scenes} |"
-            )
-    return "\n".join(lines)
-
-
-def _points(found: Paired) -> str:
-    said = f"{100 * found.difference:+.1f}"
-    if found.interval is None:
-        return said
-    return f"{said} [{100 * found.interval.low:+.1f}, {100 * found.interval.high:+.1f}]"
 
 
 if __name__ == "__main__":

@@ -141,11 +141,17 @@ def _won_back(
         return None
     lost = Pairs(source[edits], known, before[edits]).differences()
     gained = Pairs(source[edits], repaired[edits], before[edits]).differences()
-    drawn = np.random.default_rng(derive_seed(seed, "won back")).integers(len(lost), size=(RESAMPLES, len(lost)))
+    low, high = share_interval(gained, lost, derive_seed(seed, "won back"))
+    return WonBack(share=float(gained.sum() / lost.sum()), low=low, high=high, loss=loss)
+
+
+def share_interval(gained: NDArray[np.float64], lost: NDArray[np.float64], seed: int) -> tuple[float, float]:
+    """The 95 % interval of Σ gained / Σ lost over source images, of which something was lost; sources are resampled."""
+    drawn = np.random.default_rng(seed).integers(len(lost), size=(RESAMPLES, len(lost)))
     sums = lost[drawn].sum(axis=1)
     shares = gained[drawn].sum(axis=1)[sums > 0] / sums[sums > 0]
     low, high = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return WonBack(share=float(gained.sum() / lost.sum()), low=float(low), high=float(high), loss=loss)
+    return float(low), float(high)
 
 
 def _sentence(found: SetFigures) -> str:
