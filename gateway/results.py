@@ -27,7 +27,7 @@ from gateway.report.overlays import class_colours
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
 from gateway.report.review import ReviewList
-from gateway.segmentation_rows import SegmentedRows, segmentation_metrics
+from gateway.segmentation_rows import SegmentedRows, by_source, segmentation_metrics
 from gateway.tables import Counterfactual, Report
 from gateway.views import counterfactual_views
 from shared.schemas.results import Calibration, CheckErrors, Cost, HowMade, JobResults, ModelResults, Relation
@@ -99,6 +99,7 @@ def _segmenter_results(
     rows: SegmentedRows, all_rows: JobRows, model: str, method: str, seed: int, calibration: Calibration | None
 ) -> ModelResults:
     job, relation = all_rows.job, all_rows.relation
+    cells = {cell: by_source(rows.scores, members) for cell, members in rows.scores.cells.items()}
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, job.spec)]
     checked = Checked(calibration.errors, rows.screened) if calibration and METHODS[method].checked else None
     return ModelResults(
@@ -106,10 +107,10 @@ def _segmenter_results(
         method=method,
         relation=relation,
         metric="iou",
-        sources=len(np.unique(rows.source)),
-        counterfactuals=len(rows.source),
+        sources=len(np.unique(rows.scores.source)),
+        counterfactuals=len(rows.scores.source),
         left_out=rows.left_out,
-        cells=assess(rows.cells, relation, seed, checked, "iou"),
+        cells=assess(cells, relation, seed, checked, "iou"),
         segmentation=segmentation_metrics(rows, colours, seed),
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.analysis.segmentation import OTHER, Map, confusion, lost, named_overlaps, packed
+from gateway.analysis.segmentation import OTHER, VOID, Map, confusion, lost, named_overlaps, packed
 from gateway.models_tested import Tested
 from gateway.recorded import ImageShelf, RecordedServices
 from shared.images import decode, encode
@@ -44,7 +44,7 @@ def segmented(
         against, before = reference, None
         for image_id, found in _maps(model, classes, parts, services, link):
             if against is None and metamorphic:
-                against = found
+                against = np.where(found == OTHER, np.uint8(VOID), found)  # the job has no such class to judge
             row = _row(image_id, found, against, classes, shelf)
             if image_id is None:
                 before = row["overlaps"]

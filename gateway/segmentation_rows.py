@@ -1,20 +1,20 @@
 """What one segmenter said of what one method made, as the analysis computes on it: pooled counts, and IoU by cell.
 
-Memory: three matrices of counts, and for each counterfactual and class of its reference 16 bytes for each of its cells.
+Memory: three matrices of counts, and for each counterfactual and class of its reference 24 bytes, and 8 for each cell.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
-from gateway.analysis.effects import Differences, Floats, Integers
+from gateway.analysis.effects import Differences, Integers, Scores
 from gateway.analysis.segmentation import difference, lost, scores, unpacked, with_mean
 from gateway.analysis.validity import Screened
 from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows, cells_of
@@ -32,22 +32,20 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True)
 class SegmentedRows:
-    """`deltas`: per accepted counterfactual (n rows) image mIoU less the null arm's, `source` its source image.
+    """Pooled counts, and `scores`: IoU of every class of each accepted counterfactual, and their mean.
 
-    `losing` and `losing_null` say of n counterfactuals, and of the m null arms (`null_source`), whether a class that
-    was found on the original is not found on them. `left_out` and `screened` are as in `outcomes.ModelRows`.
+    `losing` and `losing_null` say of these, and of the null arms (`null_source`), whether a class that was found on the
+    original is not found on them. `left_out` and `screened` are as in `outcomes.ModelRows`.
     """
 
     classes: tuple[str, ...]
     original: Pooled
     null: Pooled
     counterfactual: Pooled
-    source: Integers
-    deltas: Floats
+    scores: Scores
     losing: NDArray[np.bool_]
     null_source: Integers
     losing_null: NDArray[np.bool_]
-    cells: Mapping[Cell, Differences]
     left_out: int
     screened: Mapping[Cell, Screened]
 
@@ -61,11 +59,12 @@ class SegmentedColumns:
         size = (len(classes), len(classes) + 1)
         self._counts = [np.zeros(size, np.int64) for _ in range(3)]  # of originals, null arms, counterfactuals
         self._images = [0, 0, 0]
-        self._number, self._null_number = array("q"), array("q")
+        self._number, self._ordinal, self._null_number = array("q"), array("q"), array("q")
         self._losing, self._losing_null = array("b"), array("b")
-        self._cells: defaultdict[Cell, tuple[array[int], array[float]]] = defaultdict(lambda: (array("q"), array("d")))
+        self._image, self._whole = array("q"), array("q")
+        self._original, self._null, self._seen = array("d"), array("d"), array("d")
+        self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
         self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
-        self._deltas = array("d")
         self._left_out = 0
 
     def add(self, number: int, rows: SourceRows, made: list[CounterfactualRow], said: dict[str, PredictionRow]) -> None:
@@ -78,9 +77,9 @@ class SegmentedColumns:
         for row in made:
             if row.arm != "edit":
                 continue
-            cells = [cell for label in labels for cell in dict.fromkeys(cells_of(row, label))]
+            cells = {label: dict.fromkeys(cells_of(row, label)) for label in labels}
             if row.rendered:
-                for cell in cells:
+                for cell in (cell for one in cells.values() for cell in one):
                     self._screened[cell][0].append(number)
                     self._screened[cell][1].append(row.accepted)
             if not row.accepted:
@@ -100,21 +99,26 @@ class SegmentedColumns:
                 self._losing_null.append(bool(lost(original.overlaps, null.overlaps)))
             self._count(2, seen)
             self._losing.append(bool(lost(original.overlaps, seen.overlaps)))
-            self._compare(number, cells, with_mean(null.overlaps), with_mean(seen.overlaps))
+            self._number.append(number)
+            self._ordinal.append(row.ordinal)
+            self._original.append(with_mean(original.overlaps)[ALL_CLASSES])
+            self._compare(cells, with_mean(null.overlaps), with_mean(seen.overlaps))
 
     def _count(self, which: int, row: PredictionRow) -> None:
         self._counts[which] += unpacked(row.confusion or [], len(self._classes))
         self._images[which] += 1
 
     def _compare(
-        self, number: int, cells: Sequence[Cell], null: Mapping[str, float], seen: Mapping[str, float]
+        self, cells: Mapping[str, Iterable[Cell]], null: Mapping[str, float], seen: Mapping[str, float]
     ) -> None:
-        self._number.append(number)
-        self._deltas.append(seen[ALL_CLASSES] - null[ALL_CLASSES])
-        for cell in cells:
-            numbers, deltas = self._cells[cell]
-            numbers.append(number)
-            deltas.append(seen[cell.label] - null[cell.label])
+        for label, members in cells.items():
+            for cell in members:
+                self._cells[cell].append(len(self._image))
+            if label == ALL_CLASSES:
+                self._whole.append(len(self._image))
+            self._image.append(len(self._number) - 1)
+            self._null.append(null[label])
+            self._seen.append(seen[label])
 
     def rows(self) -> SegmentedRows:
         """What was taken in."""
@@ -126,12 +130,19 @@ class SegmentedColumns:
             original=original,
             null=null,
             counterfactual=counterfactual,
-            source=np.asarray(self._number),
-            deltas=np.asarray(self._deltas),
+            scores=Scores(
+                source=np.asarray(self._number),
+                ordinal=np.asarray(self._ordinal),
+                original=np.asarray(self._original),
+                image=np.asarray(self._image),
+                null=np.asarray(self._null),
+                counterfactual=np.asarray(self._seen),
+                whole=np.asarray(self._whole),
+                cells={cell: np.asarray(rows) for cell, rows in self._cells.items()},
+            ),
             losing=np.asarray(self._losing).astype(bool),
             null_source=np.asarray(self._null_number),
             losing_null=np.asarray(self._losing_null).astype(bool),
-            cells={cell: by_source(np.asarray(one), np.asarray(other)) for cell, (one, other) in self._cells.items()},
             left_out=self._left_out,
             screened={
                 cell: Screened(np.asarray(numbers), np.asarray(verdicts).astype(bool))
@@ -140,11 +151,12 @@ class SegmentedColumns:
         )
 
 
-def by_source(source: Integers, deltas: Floats) -> Differences:
-    """Per source image the mean of its counterfactuals' differences in IoU; probabilities are not known."""
+def by_source(scores: Scores, rows: Integers) -> Differences:
+    """Per source image the mean of its counterfactuals' differences in IoU at `rows`; probabilities are not known."""
+    source = scores.source[scores.image[rows]]
     sources, place, counts = np.unique(source, return_inverse=True, return_counts=True)
-    means = np.bincount(place, deltas, len(sources)) / counts
-    return Differences(sources, means, np.full(len(sources), np.nan), len(source))
+    means = np.bincount(place, scores.counterfactual[rows] - scores.null[rows], len(sources)) / counts
+    return Differences(sources, means, np.full(len(sources), np.nan), len(rows))
 
 
 def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int) -> SegmentationMetrics:
@@ -152,7 +164,7 @@ def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int)
     original, null, counterfactual = (
         scores(pooled.counts, pooled.images) for pooled in (rows.original, rows.null, rows.counterfactual)
     )
-    means = by_source(rows.source, rows.deltas).correct if len(rows.source) else np.zeros(0)
+    means = by_source(rows.scores, rows.scores.whole).correct
     return SegmentationMetrics(
         classes=list(rows.classes),
         colours=list(colours),
@@ -162,6 +174,6 @@ def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int)
         difference=difference(counterfactual, null),
         delta_iou=float(means.mean()) if len(means) else None,
         interval=mean_interval(means, LEVEL, seed) if len(means) > 1 else None,
-        lost=clustered_rate(rows.losing, rows.source),
+        lost=clustered_rate(rows.losing, rows.scores.source),
         lost_null=clustered_rate(rows.losing_null, rows.null_source),
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from gateway import suites
-from gateway.analysis.effects import Outcomes
-from gateway.analysis.releases import against_baseline, against_null_arms, judge
+from gateway.analysis.effects import Scores
+from gateway.analysis.releases import against_baseline, against_null_arms, judge, scores_of
 from gateway.catalogue import chosen_models
 from gateway.database import reading
 from gateway.models import all_models
@@ -14,6 +14,7 @@ from gateway.outcomes import JobRows, load_rows
 from gateway.parts import Parts
 from gateway.tables import Job
 from shared.problems import Conflict
+from shared.schemas.results import Metric
 from shared.schemas.suites import RunResults, RunView
 from shared.seeds import derive_seed
 
@@ -40,16 +41,17 @@ def results(
     """
     run = _done(suites.find_run(session, owner, suite, run_id))
     rows = load_rows(session, run.id)
-    release, left_out = _outcomes(rows)
+    release, left_out = _scores(rows)
     baseline = None
     if baseline_id is None:
         places = against_null_arms(release, rows.relation)
     else:
         baseline = _done(suites.find_run(session, owner, suite, baseline_id))
-        other, also_left_out = _outcomes(load_rows(session, baseline.id))
+        other, also_left_out = _scores(load_rows(session, baseline.id))
         left_out = max(left_out, also_left_out)
         places = against_baseline(release, other, rows.relation)
-    cells = judge(places, max_drop / 100, derive_seed("suite", run.suite_id or ""))
+    metric: Metric = "iou" if run.kind == "segmentation" else "accuracy"
+    cells = judge(places, max_drop / 100, derive_seed("suite", run.suite_id or ""), metric)
     return RunResults(
         suite=run.suite_id or "",
         run=run.id,
@@ -58,6 +60,7 @@ def results(
         baseline=baseline.id if baseline else None,
         baseline_model=baseline.models[0] if baseline else None,
         baseline_revision=baseline.spec["revision"] if baseline else None,
+        metric=metric,
         relation=rows.relation,
         max_drop=max_drop,
         left_out=left_out,
@@ -66,11 +69,12 @@ def results(
     )
 
 
-def _outcomes(rows: JobRows) -> tuple[dict[str, Outcomes], int]:
+def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
     """By method, of the one model under test of a run; and how many counterfactuals had to be left out."""
-    model = rows.job.models[0]
-    mine = {method: found for (name, method), found in rows.models.items() if name == model}
-    return {method: found.outcomes for method, found in mine.items()}, sum(found.left_out for found in mine.values())
+    scores = {method: scores_of(found.outcomes) for (_, method), found in rows.models.items()}
+    scores |= {method: found.scores for (_, method), found in rows.segmented.items()}
+    left_out = sum(found.left_out for found in rows.models.values())
+    return scores, left_out + sum(found.left_out for found in rows.segmented.values())
 
 
 def _done(run: Job) -> Job:

@@ -1,9 +1,9 @@
 """Frozen suites: the accepted counterfactuals of a job, kept for good, against which releases are tested.
 
 A suite is a job of its own (of the suite's id, hidden from lists) that holds copies of the chosen rows and no
-predictions: so its images stay, whatever becomes of the job that made them. A run is a job too: a copy of those rows,
-pending for one model under test, which workers take up like any images whose counterfactuals are there. Copies are made
-by the database, in one statement a table. Functions that take a session and never commit.
+predictions: so its images and masks stay, whatever becomes of the job that made them. A run is a job too: a copy of
+those rows, pending for one model under test, which workers take up like any images whose counterfactuals are there.
+Copies are made by the database, in one statement a table. Functions that take a session and never commit.
 """
 
 from __future__ import annotations
@@ -47,15 +47,13 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
         raise Conflict("the job is running; freeze a suite when it is done, or cancel it first")
     if job.suite_id is not None:
         raise InvalidInput(f"job {job.id} is a run of a suite; make a suite of the job that rendered the images")
-    if job.kind == "segmentation":
-        raise InvalidInput("suites hold releases of classifiers against each other, and this job tests segmenters")
     suite_id = uuid.uuid4().hex
     said = request.filters.model_dump(by_alias=True, exclude_none=True)
     row = {"id": suite_id, "owner_id": owner, "name": request.name, "made_from": job.id, "filters": said}
     insert_missing(session, Suite, [row])
     if session.get(Suite, suite_id) is None:
         raise Conflict(f"you have a suite {request.name!r}; take another name, or delete that one")
-    spec = {"task": job.task, "suite": suite_id}
+    spec = {"task": job.task, "suite": suite_id, **_of_masks(job)}
     insert_missing(session, Job, [_job_like(job, suite_id, suite_id, spec, state="done", finished_at=utc_now())])
     edits = and_(
         Counterfactual.job_id == job.id,
@@ -88,14 +86,14 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     and InvalidInput where the model does not know the suite's classes.
     """
     found = _held(session, owner, suite)
-    used = select(SourceImage.ground_truth).where(SourceImage.job_id == found.id).distinct()
-    labels = {label for label in session.scalars(used) if label is not None}
-    if model.task != "classification":
-        raise InvalidInput(f"the model under test {model.name!r} does {model.task}; suites test classifiers")
-    refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes}, ADVICE)
     kept = session.get_one(Job, found.id)
+    if model.task != kept.kind:
+        raise InvalidInput(f"the model under test {model.name!r} does {model.task}, and the suite is for {kept.kind}")
+    truths = select(SourceImage.ground_truth, SourceImage.mask_classes).where(SourceImage.job_id == found.id)
+    labels = {name for label, held in session.execute(truths) for name in [label, *(held or ())] if name is not None}
+    refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes}, ADVICE)
     run_id = derive_id("suite run", found.id, model.name, model.revision)
-    spec = {"task": kept.task, "suite": found.id, "revision": model.revision}
+    spec = {"task": kept.task, "suite": found.id, "revision": model.revision, **_of_masks(kept)}
     uploaded = jobs.digests_of([model])
     tested = _job_like(kept, run_id, found.id, spec, models=[model.name], uploaded_models=uploaded)
     insert_missing(session, Job, [tested])
@@ -165,6 +163,7 @@ def show(session: Session, owner: str, suite: str) -> SuiteDetail:
     return SuiteDetail(
         **_view(found).model_dump(by_alias=True),
         task=kept.task,
+        kind=kept.kind,
         classes=kept.classes,
         methods=[str(method["name"]) for method in kept.methods],
         sources=session.scalar(select(func.count()).where(SourceImage.job_id == found.id)) or 0,
@@ -212,8 +211,14 @@ def _view(suite: Suite) -> SuiteView:
 
 def _job_like(job: Job, job_id: str, suite_id: str, spec: dict[str, Any], **columns: Any) -> dict[str, Any]:
     """The row of a job that keeps or tests images of another."""
-    copied = {name: getattr(job, name) for name in ("owner_id", "task", "classes", "methods", "profile", "seed")}
+    names = ("owner_id", "task", "kind", "classes", "methods", "profile", "seed")
+    copied = {name: getattr(job, name) for name in names}
     return {**copied, "id": job_id, "suite_id": suite_id, "models": [], "spec": spec, **columns}
+
+
+def _of_masks(job: Job) -> dict[str, Any]:
+    """What a job's spec says of its masks, for the colours of pictures."""
+    return {name: job.spec[name] for name in ("masks", "label_map") if name in job.spec}
 
 
 @dataclass(frozen=True, slots=True)

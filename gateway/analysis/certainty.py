@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom, chi2, norm, t
 
 from gateway.analysis.effects import Floats, Integers
-from shared.schemas.results import Interval, Rate
+from shared.schemas.results import Interval, MeanOverlap, Metric, Rate
 
 LEVEL = 0.95
 EXACT_UP_TO = 2**15  # sums of signed differences that are told apart
@@ -52,6 +52,21 @@ def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
         return Rate(count=count, n=n, value=count / n if n else None, low=0.0, high=1.0, sources=sources)
     low, high = _score(count / n, trials_worth(hits, source), float(t.ppf((1 + LEVEL) / 2, sources - 1)))
     return Rate(count=count, n=n, value=count / n, low=low, high=high, sources=sources)
+
+
+def clustered(scores: Floats | NDArray[np.bool_], source: Integers, metric: Metric, seed: int) -> Rate | MeanOverlap:
+    """How well a model did on n images, its scores in 0 … 1: how often it is right, or its mean IoU."""
+    if metric == "accuracy":
+        return clustered_rate(scores.astype(bool), source)
+    _, place, counts = np.unique(source, return_inverse=True, return_counts=True)
+    means = np.bincount(place, scores) / counts
+    if len(means) < 2:
+        value = float(means[0]) if len(means) else None
+        return MeanOverlap(value=value, low=0.0, high=1.0, n=len(scores), sources=len(means))
+    within = mean_interval(means, LEVEL, seed)
+    return MeanOverlap(
+        value=float(means.mean()), low=max(0.0, within.low), high=within.high, n=len(scores), sources=len(means)
+    )
 
 
 def trials_worth(hits: NDArray[np.bool_], source: Integers) -> float:

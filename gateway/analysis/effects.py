@@ -52,6 +52,27 @@ class Outcomes:
 
 
 @dataclass(frozen=True, slots=True)
+class Scores:
+    """How well a model under test did on the accepted counterfactuals of one method, in 0 … 1.
+
+    `source`, `ordinal` and `original` are of m counterfactuals: their source image, their order in it, and the score of
+    that. The n rows (`null`, `counterfactual`) score a whole counterfactual, or a class in it: `image` is its place
+    among the m. Of classifiers a score is 1 where they are right and 0 elsewhere, a row for each counterfactual; of
+    segmenters it is an IoU, a row for each class of the reference and one for their mean. `whole` and `cells` name
+    rows.
+    """
+
+    source: Integers
+    ordinal: Integers
+    original: Floats
+    image: Integers
+    null: Floats
+    counterfactual: Floats
+    whole: Integers
+    cells: Mapping[Cell, Integers]
+
+
+@dataclass(frozen=True, slots=True)
 class Differences:
     """Per source image of a cell, the mean over its counterfactuals of counterfactual − null arm, in −1 … 1.
 

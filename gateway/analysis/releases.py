@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval, sign_flip_p
-from gateway.analysis.effects import Floats, Integers, Outcomes
+from gateway.analysis.certainty import LEVEL, clustered, mean_interval, sign_flip_p
+from gateway.analysis.effects import Floats, Integers, Outcomes, Scores
 from gateway.analysis.findings import benjamini_hochberg
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from gateway.analysis.wording import points
-from shared.schemas.results import Cell, Interval, Relation
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import Cell, Interval, Metric, Relation
 from shared.schemas.suites import CellComparison, Judgement
 from shared.seeds import derive_seed
 
@@ -29,67 +30,86 @@ Place = tuple[str, Cell | None]
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """n images of some source images: whether the release is right on each, and whether the other is."""
+    """n images of some source images: the release's score on each, in 0 … 1 (right: 1), and the other's."""
 
     source: Integers
-    right: NDArray[np.bool_]
-    other: NDArray[np.bool_]
-
-    def at(self, rows: Integers) -> Pairs:
-        """Those of some rows."""
-        return Pairs(self.source[rows], self.right[rows], self.other[rows])
+    score: Floats | NDArray[np.bool_]
+    other: Floats | NDArray[np.bool_]
 
     def differences(self) -> Floats:
-        """Per source image, the mean of right − right of the other, in −1 … 1."""
+        """Per source image, the mean of score − score of the other, in −1 … 1."""
         _, place, counts = np.unique(self.source, return_inverse=True, return_counts=True)
-        return np.asarray(np.bincount(place, self.right.astype(float) - self.other) / counts)
+        return np.asarray(np.bincount(place, self.score.astype(float) - self.other) / counts)
 
 
-def against_null_arms(release: Mapping[str, Outcomes], relation: Relation) -> dict[Place, Pairs]:
+def scores_of(outcomes: Outcomes) -> Scores:
+    """A classifier's outcomes as scores: 1 where it is right."""
+    rows = np.arange(len(outcomes.source))
+    return Scores(
+        source=outcomes.source,
+        ordinal=outcomes.ordinal,
+        original=outcomes.original.correct.astype(float),
+        image=rows,
+        null=outcomes.null.correct.astype(float),
+        counterfactual=outcomes.counterfactual.correct.astype(float),
+        whole=rows,
+        cells=outcomes.cells,
+    )
+
+
+def against_null_arms(release: Mapping[str, Scores], relation: Relation) -> dict[Place, Pairs]:
     """The counterfactuals of each method and cell, each with its null arm."""
-    places: dict[Place, Pairs] = {}
-    for method, seen in release.items():
-        pairs = Pairs(seen.source, seen.counterfactual.correct, seen.null.correct)
-        places[method, None] = pairs
-        places |= {(method, cell): pairs.at(rows) for cell, rows in _cells(seen, relation).items()}
-    return places
+    return {
+        (method, cell): Pairs(seen.source[seen.image[rows]], seen.counterfactual[rows], seen.null[rows])
+        for method, seen in release.items()
+        for cell, rows in _members(seen, relation).items()
+    }
 
 
 def against_baseline(
-    release: Mapping[str, Outcomes], baseline: Mapping[str, Outcomes], relation: Relation
+    release: Mapping[str, Scores], baseline: Mapping[str, Scores], relation: Relation
 ) -> dict[Place, Pairs]:
     """The counterfactuals of each method and cell that both answered, and the originals where they can be wrong.
 
     Both number source images and counterfactuals alike: they are runs over one suite.
     """
     places: dict[Place, Pairs] = {}
-    originals: dict[int, tuple[bool, bool]] = {}
+    originals: dict[int, tuple[float, float]] = {}
     for method, mine in release.items():
         theirs = baseline[method]
-        width = int(max(mine.ordinal.max(initial=0), theirs.ordinal.max(initial=0))) + 1
-        _, here, there = np.intersect1d(
-            mine.source * width + mine.ordinal, theirs.source * width + theirs.ordinal, return_indices=True
-        )
-        pairs = Pairs(mine.source[here], mine.counterfactual.correct[here], theirs.counterfactual.correct[there])
-        place = np.full(len(mine.source), -1, np.int64)
-        place[here] = np.arange(len(here))
-        places[method, None] = pairs
-        for cell, rows in _cells(mine, relation).items():
-            places[method, cell] = pairs.at(place[rows][place[rows] >= 0])
-        both = zip(mine.original.correct[here].tolist(), theirs.original.correct[there].tolist(), strict=True)
-        originals |= dict(zip(pairs.source.tolist(), both, strict=True))
+        others = _members(theirs, relation)
+        for cell, rows in _members(mine, relation).items():
+            here, there = _matched(mine, rows, theirs, others.get(cell, rows[:0]))
+            source = mine.source[mine.image[here]]
+            places[method, cell] = Pairs(source, mine.counterfactual[here], theirs.counterfactual[there])
+            if cell is None:
+                known = mine.original[mine.image[here]].tolist(), theirs.original[theirs.image[there]].tolist()
+                originals |= dict(zip(source.tolist(), zip(*known, strict=True), strict=True))
     if relation == "labelled":
-        right = np.array(list(originals.values()), bool).reshape(-1, 2)
-        places[ORIGINALS, None] = Pairs(np.array(list(originals), np.int64), right[:, 0], right[:, 1])
+        both = np.array(list(originals.values()), float).reshape(-1, 2)
+        places[ORIGINALS, None] = Pairs(np.array(list(originals), np.int64), both[:, 0], both[:, 1])
     return places
 
 
-def judge(places: Mapping[Place, Pairs], max_drop: float, seed: int) -> list[CellComparison]:
+def _matched(mine: Scores, rows: Integers, theirs: Scores, other_rows: Integers) -> tuple[Integers, Integers]:
+    """The rows of both that are of one counterfactual; in either list a counterfactual is once at most."""
+    width = int(max(mine.ordinal.max(initial=0), theirs.ordinal.max(initial=0))) + 1
+    one, other = (
+        scores.source[scores.image[some]] * width + scores.ordinal[scores.image[some]]
+        for scores, some in ((mine, rows), (theirs, other_rows))
+    )
+    _, here, there = np.intersect1d(one, other, return_indices=True)
+    return rows[here], other_rows[there]
+
+
+def judge(
+    places: Mapping[Place, Pairs], max_drop: float, seed: int, metric: Metric = "accuracy"
+) -> list[CellComparison]:
     """Every place that has images, drops first, then by difference.
 
-    `max_drop` is in 0 … 1. A place is tested from 12 source images on. It is a drop when Benjamini-Hochberg rejects it
-    at 5 % and its interval at the level adjusted for selection (FCR, as in `findings.assess`) lies beyond `max_drop`;
-    it is held when its own 95 % interval lies above −`max_drop`.
+    `metric` says what scores are; `max_drop` is in 0 … 1. A place is tested from 12 source images on. It is a drop when
+    Benjamini-Hochberg rejects it at 5 % and its interval at the level adjusted for selection (FCR, as in
+    `findings.assess`) lies beyond `max_drop`; it is held when its own 95 % interval lies above −`max_drop`.
     """
     found = {place: (pairs, pairs.differences()) for place, pairs in places.items() if len(pairs.source)}
     family = [place for place, (_, values) in found.items() if len(values) >= LEAST_SOURCES]
@@ -112,8 +132,8 @@ def judge(places: Mapping[Place, Pairs], max_drop: float, seed: int) -> list[Cel
             cell=place[1],
             sources=len(values),
             images=len(pairs.source),
-            accuracy=clustered_rate(pairs.right, pairs.source),
-            against=clustered_rate(pairs.other, pairs.source),
+            accuracy=clustered(pairs.score, pairs.source, metric, seed),
+            against=clustered(pairs.other, pairs.source, metric, seed),
             difference=float(values.mean()),
             interval=interval,
             selected_interval=selected,
@@ -122,18 +142,22 @@ def judge(places: Mapping[Place, Pairs], max_drop: float, seed: int) -> list[Cel
             judgement=judgement,
             sentence="",
         )
-        judged.append(comparison.model_copy(update={"sentence": _sentence(comparison)}))
+        judged.append(comparison.model_copy(update={"sentence": _sentence(comparison, metric)}))
     return sorted(judged, key=lambda one: (one.judgement != "drop", one.difference, one.method, *_names(one.cell)))
 
 
-def _cells(outcomes: Outcomes, relation: Relation) -> dict[Cell, Integers]:
-    """Without ground truth a cell's label is what each model took the original for, so classes are taken together."""
+def _members(scores: Scores, relation: Relation) -> dict[Cell | None, Integers]:
+    """The rows of each cell, and of all whole images.
+
+    Without ground truth a cell's label is what each model took the original for, so whole images are taken together.
+    """
+    whole: dict[Cell | None, Integers] = {None: scores.whole}
     if relation == "labelled":
-        return dict(outcomes.cells)
+        return whole | dict(scores.cells)
     merged: defaultdict[Cell, list[Integers]] = defaultdict(list)
-    for cell, rows in outcomes.cells.items():
-        merged[cell.model_copy(update={"label": ""})].append(rows)
-    return {cell: np.unique(np.concatenate(rows)) for cell, rows in merged.items()}
+    for cell, rows in scores.cells.items():
+        merged[cell.model_copy(update={"label": ""})].append(np.intersect1d(rows, scores.whole))
+    return whole | {cell: np.unique(np.concatenate(rows)) for cell, rows in merged.items()}
 
 
 def _judgement(interval: Interval | None, selected: Interval | None, max_drop: float) -> Judgement:
@@ -148,7 +172,7 @@ def _names(cell: Cell | None) -> tuple[str, ...]:
     return () if cell is None else (cell.label, cell.factor, cell.value, cell.direction)
 
 
-def _sentence(found: CellComparison) -> str:
+def _sentence(found: CellComparison, metric: Metric) -> str:
     """What was seen there: "`bus` with weather changed to night (dillema): 41 % right against 83 %, −42 points, …"."""
     cell = found.cell
     if found.method == ORIGINALS:
@@ -156,9 +180,10 @@ def _sentence(found: CellComparison) -> str:
     elif cell is None:
         what = f"all counterfactuals ({found.method})"
     else:
-        label = f"`{cell.label}`" if cell.label else "all classes"
+        label = {"": "all classes", ALL_CLASSES: "the whole image"}.get(cell.label, f"`{cell.label}`")
         what = f"{label} with {cell.factor} changed {cell.direction} {cell.value} ({found.method})"
-    said = f"{what}: {_percent(found.accuracy.value)} right against {_percent(found.against.value)}"
+    score = "right" if metric == "accuracy" else "IoU"
+    said = f"{what}: {_percent(found.accuracy.value)} {score} against {_percent(found.against.value)}"
     said += f", {points(found.difference)} points"
     interval = found.selected_interval or found.interval
     if interval is not None:

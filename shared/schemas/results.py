@@ -30,6 +30,19 @@ class Rate(Contract):
     sources: int | None = None
 
 
+class MeanOverlap(Contract):
+    """A mean IoU in 0 … 1 of `n` images with its 95 % interval; `value` is None for n = 0.
+
+    The `sources` source images that they come from weigh equally.
+    """
+
+    value: float | None
+    low: float
+    high: float
+    n: int
+    sources: int
+
+
 class Interval(Contract):
     """A two-sided confidence interval of a mean in −1 … 1; `level` is its coverage (0.95; higher after selection)."""
 

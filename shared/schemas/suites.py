@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from shared.schemas.base import Contract
-from shared.schemas.jobs import JobState, Progress
-from shared.schemas.results import Cell, Interval, Rate, Relation
+from shared.schemas.jobs import JobKind, JobState, Progress
+from shared.schemas.results import Cell, Interval, MeanOverlap, Metric, Rate, Relation
 
 MAX_DROP = 5.0
 # drop: beyond the margin. held: a drop beyond the margin is ruled out. undecided: neither.
@@ -88,6 +88,7 @@ class SuiteDetail(SuiteView):
     """A suite with its size, and its runs, newest first."""
 
     task: str
+    kind: JobKind
     classes: list[str]
     methods: list[str]
     sources: int
@@ -107,7 +108,8 @@ class CellComparison(Contract):
     """What a release does on some images of a suite, beside what it is held against.
 
     `cell` is None for all counterfactuals of the method, `method` is empty for the originals. In a suite without ground
-    truth, right means that the prediction is the one on the original, and `cell.label` is empty (all classes).
+    truth, right means that the prediction is the one on the original, and `cell.label` is empty (all classes). Of
+    segmenters `accuracy` is the mean IoU of the cell's class, or of the whole image.
     `difference` is right − right of the other, in −1 … 1, source images weighted equally. `interval` is its own at
     95 %; `selected_interval` that of a cell which Benjamini-Hochberg rejects, at the level adjusted for selection.
     """
@@ -116,8 +118,8 @@ class CellComparison(Contract):
     cell: Cell | None
     sources: int
     images: int
-    accuracy: Rate
-    against: Rate
+    accuracy: Rate | MeanOverlap
+    against: Rate | MeanOverlap
     difference: float
     interval: Interval | None
     selected_interval: Interval | None
@@ -130,7 +132,7 @@ class CellComparison(Contract):
 class RunResults(Contract):
     """A run's accuracy in every cell, held against a baseline run or, without one, against its own null arms.
 
-    `breaches` are the sentences of the cells that drop by more than `max_drop` points, worst first. `left_out` counts
+    `metric`: of segmenters it is IoU. `breaches` are the sentences of the cells that drop by more than `max_drop` points, worst first. `left_out` counts
     counterfactuals without a usable ground truth or prediction.
     """
 
@@ -141,6 +143,7 @@ class RunResults(Contract):
     baseline: str | None
     baseline_model: str | None
     baseline_revision: str | None
+    metric: Metric = "accuracy"
     relation: Relation
     max_drop: float
     left_out: int

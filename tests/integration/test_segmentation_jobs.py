@@ -9,21 +9,19 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from gateway import suites
 from gateway.analysis.segmentation import VOID, confusion, overlaps
 from gateway.counterfactuals import Filters, conditions
 from gateway.failure_points import failure_points_page
 from gateway.housekeeping import Graces, keep_house
-from gateway.image_step import told_classes
+from gateway.job_task import told_classes
 from gateway.outcomes import load_rows
 from gateway.recorded import ImageShelf
 from gateway.results import measure
+from gateway.segmentation_rows import by_source
 from gateway.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, Report, SourceImage
 from shared.images import decode, encode
-from shared.problems import InvalidInput
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import JobResults
-from shared.schemas.suites import SuiteRequest
 from shared.storage import image_key
 from tests.integration.small_services import ROAD_CLASSES, SEGMENTER
 from tests.integration.work_site import METHODS, Site, wait_for
@@ -131,7 +129,8 @@ def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -
         }
     (segmented,) = rows.segmented.values()
     assert not rows.models
-    for cell, found in segmented.cells.items():
+    for cell, members in segmented.scores.cells.items():
+        found = by_source(segmented.scores, members)
         if cell.direction != "to" or cell.label != "car":
             continue
         per_source: dict[str, list[float]] = {}
@@ -225,14 +224,6 @@ def test_the_failure_point_of_an_image_is_where_a_class_is_lost_first(site: Site
         (point,) = image.points
         lost = sorted(int(value.rpartition(" ")[2]) for at, value, flip in flips if at == image.position and flip)
         assert point.severity == (lost[0] if lost else None)
-
-
-@ON_SQLITE
-def test_suites_say_that_they_take_classifiers(site: Site) -> None:
-    add_job(site, "job", scenes(1))
-    site.worker().step()
-    with site.sessions.begin() as session, pytest.raises(InvalidInput, match="this job tests segmenters"):
-        suites.create(session, LOCAL_OWNER, SuiteRequest(name="roads", job="job"))
 
 
 def test_edits_may_not_name_things_or_else_any_class() -> None:

@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gateway.analysis.effects import Outcomes, Predictions
-from gateway.analysis.releases import ORIGINALS, Pairs, against_baseline, against_null_arms, judge
+from gateway.analysis.certainty import clustered
+from gateway.analysis.effects import Outcomes, Predictions, Scores
+from gateway.analysis.releases import ORIGINALS, Pairs, against_baseline, against_null_arms, judge, scores_of
+from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell
 
 NIGHT = Cell(label="bus", factor="weather", value="night", direction="to")
@@ -20,10 +24,10 @@ def answers(right: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Predictions:
     return Predictions(right.astype(float), np.where(right, 1, 2).astype(np.int64), right.astype(np.int64))
 
 
-def outcomes(source: list[int], ordinal: list[int], right: list[bool], originals: bool = True) -> Outcomes:
+def outcomes(source: list[int], ordinal: list[int], right: list[bool], originals: bool = True) -> Scores:
     """Night at ordinal 0, rain at ordinal 1, null arms all right."""
     places = np.array(ordinal, np.int64)
-    return Outcomes(
+    seen = Outcomes(
         source=np.array(source, np.int64),
         ordinal=places,
         null_arm=np.arange(len(source)),
@@ -32,9 +36,28 @@ def outcomes(source: list[int], ordinal: list[int], right: list[bool], originals
         counterfactual=answers(np.array(right, bool)),
         cells={NIGHT: np.flatnonzero(places == 0), RAIN: np.flatnonzero(places == 1)},
     )
+    return scores_of(seen)
 
 
-def release(random: np.random.Generator, sources: int, night: float, rain: float) -> Outcomes:
+def segmented(source: list[int], overlaps: list[tuple[float, float]], null: float = 1.0) -> Scores:
+    """A counterfactual (night) of each source: IoU of bus and car, whose mean is the image's."""
+    images = len(source)
+    scores = np.array([[bus, car, (bus + car) / 2] for bus, car in overlaps])
+    rows = np.arange(3 * images).reshape(images, 3)
+    labels = ("bus", "car", ALL_CLASSES)
+    return Scores(
+        source=np.array(source),
+        ordinal=np.zeros(images, np.int64),
+        original=np.full(images, 0.9),
+        image=np.repeat(np.arange(images), 3),
+        null=np.full(3 * images, null),
+        counterfactual=scores.ravel(),
+        whole=rows[:, 2],
+        cells={NIGHT.model_copy(update={"label": label}): rows[:, place] for place, label in enumerate(labels)},
+    )
+
+
+def release(random: np.random.Generator, sources: int, night: float, rain: float) -> Scores:
     """A model that is right with these probabilities."""
     right = random.random((sources, 2)) < [night, rain]
     return outcomes([n for n in range(sources) for _ in range(2)], [0, 1] * sources, right.ravel().tolist())
@@ -90,7 +113,7 @@ def test_only_images_that_both_answered_are_paired() -> None:
     assert places["m", None].source.tolist() == [0, 1, 2]
     assert places["m", None].differences().tolist() == [1.0, 0.0, 0.0]
     assert len(places["m", RAIN].source) == 0
-    assert places["m", NIGHT].right.tolist() == [True, False, True]
+    assert places["m", NIGHT].score.tolist() == [True, False, True]
     assert places[ORIGINALS, None].source.tolist() == [0, 1, 2]
 
 
@@ -106,6 +129,44 @@ def test_without_ground_truth_classes_are_taken_together() -> None:
     car = NIGHT.model_copy(update={"label": "car"})
     mine = replace(mine, cells={NIGHT: np.array([0]), car: np.array([1])})
     places = against_null_arms({"m": mine}, "metamorphic")
-    assert places["m", NIGHT.model_copy(update={"label": ""})].right.tolist() == [True, False]
+    assert places["m", NIGHT.model_copy(update={"label": ""})].score.tolist() == [True, False]
     assert set(places) == {("m", None), ("m", NIGHT.model_copy(update={"label": ""}))}
     assert (ORIGINALS, None) not in against_baseline({"m": mine}, {"m": mine}, "metamorphic")
+
+
+def test_a_segmenter_drops_in_the_class_that_it_draws_worse() -> None:
+    random = np.random.default_rng(5)
+    before = [(0.9 - noise, 0.8 - noise) for noise in random.uniform(0, 0.1, 30)]
+    after = [(bus / 3, car) for bus, car in before]
+    sources = list(range(30))
+    places = against_baseline({"m": segmented(sources, after)}, {"m": segmented(sources, before)}, "labelled")
+    found = {(one.method, one.cell.label if one.cell else ""): one for one in judge(places, 0.05, 1, "iou")}
+    bus, car, whole = (found["m", label] for label in ("bus", "car", ALL_CLASSES))
+    assert (bus.judgement, car.difference, whole.judgement) == ("drop", 0.0, "drop")
+    assert bus.accuracy.value == pytest.approx(np.mean([bus for bus, _ in after]))
+    assert bus.difference == pytest.approx(2 * whole.difference)
+    assert "`bus` with weather changed to night (m): 28 % IoU against 85 %" in bus.sentence
+    assert "the whole image with weather" in whole.sentence
+    assert (found["m", ""].difference, found[ORIGINALS, ""].difference) == (whole.difference, 0.0)
+
+
+def test_segmenters_are_paired_by_counterfactual_whatever_each_has_left_out() -> None:
+    mine, theirs = segmented([0, 1, 3], [(0.1, 1), (0.2, 1), (0.3, 1)]), segmented([1, 2, 3], [(0.5, 1)] * 3)
+    places = against_baseline({"m": mine}, {"m": theirs}, "labelled")
+    assert places["m", NIGHT].source.tolist() == [1, 3]
+    assert places["m", NIGHT].score.tolist() == [0.2, 0.3]
+    together = against_baseline({"m": mine}, {"m": theirs}, "metamorphic")
+    assert set(together) == {("m", None), ("m", NIGHT.model_copy(update={"label": ""}))}
+    assert together["m", None].score.tolist() == pytest.approx([0.6, 0.65])
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 1)), min_size=1, max_size=60), st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_a_mean_overlap_lies_in_its_interval_and_weighs_sources_alike(rows: list[tuple[int, float]], seed: int) -> None:
+    source, scores = np.array([one for one, _ in rows]), np.array([score for _, score in rows])
+    found = clustered(scores, source, "iou", seed)
+    means = [scores[source == one].mean() for one in np.unique(source)]
+    assert found.value == pytest.approx(np.mean(means))
+    assert 0 <= found.low <= found.value + 1e-9
+    assert found.value - 1e-9 <= found.high <= 1
+    assert (found.n, found.sources) == (len(rows), len(means))
