@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from gateway.database import Sessions, insert_missing
-from gateway.intake import KeptImage, KeptMask, SourceFile
+from gateway.sources import KeptImage, KeptMask, SourceFile
 from gateway.tables import Image, OwnedImage, Table, Upload
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.jobs import ManifestImage

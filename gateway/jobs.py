@@ -20,8 +20,8 @@ from gateway.catalogue import Plan
 from gateway.cursors import decode_cursor, encode_cursor
 from gateway.database import insert_missing
 from gateway.events import add_event
-from gateway.intake import SourceFile
 from gateway.plans import sensitivity_of
+from gateway.sources import SourceFile
 from gateway.tables import Counterfactual, Job, Report, SourceImage
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo

@@ -21,7 +21,7 @@ from typing import IO, Literal
 from pydantic import ValidationError
 
 from gateway.archives import ArchiveLimits, is_archive, members
-from gateway.intake import NamedFile
+from gateway.sources import NamedFile
 from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
 from shared.schemas.models import (
     CONFIG_NAME,

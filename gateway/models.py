@@ -16,9 +16,10 @@ from sqlalchemy.orm import Session
 from gateway import claims, jobs
 from gateway.catalogue import chosen_models, kind_of, refuse_unknown_classes
 from gateway.database import insert_missing, reading
-from gateway.intake import NamedFile, refuse_unknown_labels
+from gateway.intake import refuse_unknown_labels
 from gateway.model_packages import Package, packed
 from gateway.parts import Parts
+from gateway.sources import NamedFile
 from gateway.tables import Job, ModelUnderTest, SourceImage
 from shared.problems import Conflict, InvalidInput, NotFound, Overloaded
 from shared.schemas.evaluation import ExamineReply, ExamineRequest, ModelUnderTestInfo, UploadedModel

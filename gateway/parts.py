@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.database import Sessions, open_engine, open_sessions
-from gateway.intake import IntakeLimits
 from gateway.messages import open_celery, wake_worker
 from gateway.model_services import ModelServices
 from gateway.object_store import open_store
 from gateway.settings import Settings
+from gateway.sources import IntakeLimits
 from shared.profiles import Profile, load_profile
 from shared.storage import ObjectStore
 

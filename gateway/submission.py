@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from gateway import images, jobs, models
 from gateway.catalogue import Plan, plan
 from gateway.database import reading
-from gateway.intake import NamedFile, SentMasks, SourceFile, relabel, take_in, truths_of
+from gateway.intake import relabel, take_in
+from gateway.mask_intake import SentMasks
 from gateway.masks import mask_reader
 from gateway.parts import Parts
 from gateway.plans import sensitivity_of
+from gateway.sources import NamedFile, SourceFile, truths_of
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage, MethodChoice
 

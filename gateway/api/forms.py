@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from gateway.intake import NamedFile
+from gateway.sources import NamedFile
 from gateway.submission import Submission
 from shared.problems import InvalidInput, Malformed, Overloaded, TooLarge, validation_sentence
 from shared.schemas.base import Contract

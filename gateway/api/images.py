@@ -11,8 +11,8 @@ from starlette.concurrency import run_in_threadpool
 from gateway import images
 from gateway.api.requests import Gateway, Owner, problems, stored
 from gateway.database import reading
-from gateway.intake import KeptImage, keep_image
 from gateway.parts import Parts
+from gateway.sources import KeptImage, keep_image
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageView
 from shared.storage import image_key

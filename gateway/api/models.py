@@ -15,7 +15,7 @@ from gateway import models
 from gateway.api.forms import parse, part_of, read_form
 from gateway.api.requests import Gateway, JobId, Owner, problems
 from gateway.database import reading
-from gateway.intake import NamedFile
+from gateway.sources import NamedFile
 from shared.problems import InvalidInput
 from shared.schemas.jobs import JobDetail, ModelsListing, ModelView
 from shared.schemas.models import NAME_PATTERN, AddedModels, ModelSpec

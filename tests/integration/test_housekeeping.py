@@ -12,9 +12,9 @@ from sqlalchemy import delete, func, select, update
 from gateway import images
 from gateway.database import database_now
 from gateway.housekeeping import Graces, is_due, keep_house, keep_house_now_and_then
-from gateway.intake import IntakeLimits, KeptImage, keep_image
 from gateway.recorded import ImageShelf
 from gateway.settings import Settings
+from gateway.sources import IntakeLimits, KeptImage, keep_image
 from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, RecordedCall, Report, Upload
 from shared.images import encode
 from shared.schemas.jobs import ManifestImage

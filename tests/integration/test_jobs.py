@@ -14,9 +14,9 @@ from gateway.catalogue import Plan
 from gateway.counterfactuals import Listing
 from gateway.database import Sessions, reading
 from gateway.events import events_after
-from gateway.intake import KeptImage, SourceFile
 from gateway.keys import Limits, admit, create_key, ensure_local_owner, hash_of, revoke_key
 from gateway.results import build_report
+from gateway.sources import KeptImage, SourceFile
 from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Prediction, SourceImage
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.jobs import JobSpec, ManifestImage

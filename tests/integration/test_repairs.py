@@ -19,12 +19,12 @@ from torch import Tensor, equal
 
 from evaluator_service.repair_worker import Trainer
 from gateway.database import Sessions, database_now, migrate, open_engine, open_sessions
-from gateway.intake import NamedFile
 from gateway.model_packages import packed
 from gateway.repair_orders import load as load_rows
 from gateway.repair_orders import order_of
 from gateway.repair_watch import give_out_anew, look_after
 from gateway.settings import Settings
+from gateway.sources import NamedFile
 from gateway.tables import LOCAL_OWNER, Repair
 from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import Grant, RepairOutcome, RepairRequest, SignOfLife, StoredModel

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.intake import IntakeLimits, NamedFile, SourceFile, keep_image, relabel, take_in
+from gateway.intake import relabel, take_in
 from gateway.manifests import folder_labels
+from gateway.sources import IntakeLimits, NamedFile, SourceFile, keep_image
 from shared.images import encode
 from shared.problems import InvalidInput, Problem, TooLarge
 from shared.storage import DirectoryStore, image_key

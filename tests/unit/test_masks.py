@@ -15,8 +15,10 @@ from PIL import Image
 from pydantic import ValidationError
 
 from gateway.analysis.segmentation import VOID
-from gateway.intake import IntakeLimits, NamedFile, SentMasks, take_in
+from gateway.intake import take_in
+from gateway.mask_intake import SentMasks
 from gateway.masks import mask_reader, match_masks
+from gateway.sources import IntakeLimits, NamedFile
 from shared.images import decode, encode
 from shared.problems import InvalidInput, Problem
 from shared.schemas.masks import MaskSpec

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gateway.intake import NamedFile
 from gateway.model_packages import packed
+from gateway.sources import NamedFile
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.models import ModelSpec
 
