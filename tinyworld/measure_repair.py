@@ -216,6 +216,7 @@ def judged(
         own_before=float(right["before"].mean()),
         own_after={arm: float(right[arm].mean()) for arm in TRAINED},
         lost=_paired(right["repaired"], right["before"], model),
+        sets=[] if view.result is None else view.result.sets,
         said=[] if view.result is None else view.result.sentences,
         seconds=round(seconds, 1),
     )

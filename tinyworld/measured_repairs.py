@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from shared.schemas.base import Contract
-from shared.schemas.repairs import CONTROLS, TRAINED, Arm, Paired, RepairRequest, TrainedArm
+from shared.schemas.repairs import CONTROLS, TRAINED, Arm, Paired, RepairRequest, SetFigures, TrainedArm
 from shared.weights import REPOSITORY
 
 COMMITTED = tuple(REPOSITORY / "benchmarks/results" / name for name in ("repair.json", "repair-lacking.json"))
@@ -36,7 +36,10 @@ class RepairedPlant(Contract):
 
 
 class RepairedModel(Contract):
-    """One model: its plants, what the repair cost on scenes as they are, and what the system itself said."""
+    """One model: its plants, what the repair cost on scenes as they are, and what the system itself found and said.
+
+    `sets`: its figures on the job's held-out source images and their counterfactuals.
+    """
 
     model: str
     plants: list[RepairedPlant]
@@ -44,6 +47,7 @@ class RepairedModel(Contract):
     own_before: float
     own_after: dict[Arm, float]
     lost: Paired
+    sets: list[SetFigures] = Field(default_factory=list)
     said: list[str]
     seconds: float
 

@@ -18,9 +18,11 @@ from shared.schemas.results import Accuracy, AllOrNone, CheckCount, Cost, Failur
 from tinyworld.captions import describe
 from tinyworld.paper_tables.__main__ import RESULTS, rows
 from tinyworld.paper_tables.arms import ARMS, scenes_of
+from tinyworld.paper_tables.faults import faults
 from tinyworld.paper_tables.judging import Judged, factor_figures, judged, text_checks
+from tinyworld.paper_tables.printing import rate
 from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
-from tinyworld.paper_tables.tables import rate, tables
+from tinyworld.paper_tables.tables import tables
 from tinyworld.trials import rephrased, source_picture
 from tinyworld.world import CLASSES, Scene
 
@@ -94,6 +96,20 @@ def test_oracles_and_grammar_judge_each_edit(found: list[Judged]) -> None:
     assert (checks.recall.count, checks.recall.n) == (8, 8)
 
 
+def test_faults_are_told_by_class_and_by_value(found: list[Judged]) -> None:
+    told = faults([one.view for one in found])
+    by_class = {one.name: one for one in told if one.of == "class"}
+    assert set(by_class) == set(CLASSES)
+    assert (by_class["bus"].originals.count, by_class["bus"].originals.n) == (0, 1), "each source once"
+    wrong = {name for name, one in by_class.items() if one.counterfactuals.count}
+    assert wrong == {scene.label for position, scene in enumerate(SCENES) if position % 2}
+    assert all((one.counterfactuals.n, one.nulls.n) == (2, 0) for one in by_class.values()), "no refused ones"
+    by_value = {one.name: one for one in told if one.of == "value"}
+    assert set(by_value) <= {"night", "sunset"}
+    assert sum(one.counterfactuals.count for one in by_value.values()) == 4
+    assert sum(sum(one.called.values()) for one in told) == 8
+
+
 def test_scenes_are_the_models_own_and_every_class_in_turn() -> None:
     assert [scene.label for scene in SCENES] == list(CLASSES)
     assert scenes_of(3) == SCENES[:3]
@@ -146,6 +162,7 @@ def row(arm: str, found: list[Judged]) -> ArmRow:
         text_checks=text_checks(found),
         factors=factor_figures(found),
         models=[ModelFigures(model=MODEL, metrics=metrics(7), failure_points=[points] if arm == "corruptions" else [])],
+        faults=faults([one.view for one in found]),
     )
 
 
@@ -163,6 +180,10 @@ def test_the_tables_say_what_the_rows_say(found: list[Judged]) -> None:
     assert "█████" in text
     assert "20 % (1/5; 1–62), k = 2" in text
     assert "| fog | street-classifier | 8 | 1 | 0 | 2 | 0 | 0 | 5 |" in text
+    assert "| night | street-classifier | 0 % (0/" in text
+    assert "| wednesday |" not in text
+    assert "DILLEMA, third question" in text
+    assert "| night-bus-60 | bus, night | 95.8% → 37.5% | 87.5% |" in text
     assert rate(Rate(count=0, n=0, value=None, low=0, high=1)) == "–"
 
 

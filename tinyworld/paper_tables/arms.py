@@ -27,6 +27,7 @@ from shared.schemas.results import JobResults
 from tinyworld.contact_sheet import contact_sheet
 from tinyworld.own_distribution import own_distribution
 from tinyworld.own_services import own_services
+from tinyworld.paper_tables.faults import faults
 from tinyworld.paper_tables.judging import Judged, factor_figures, judged, text_checks
 from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
 from tinyworld.public_jobs import embedded_client, figures, run_job, seconds_of
@@ -142,6 +143,7 @@ def _row(
             for one in results.results
             if one.method == method and one.metrics is not None
         ],
+        faults=faults([one.view for one in found]),
     )
 
 

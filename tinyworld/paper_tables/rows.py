@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -65,6 +65,22 @@ class ModelFigures(Contract):
     failure_points: list[FailurePoints]
 
 
+class Faults(Contract):
+    """Errors of one model under test on images of one class, or changed to one value: of which tests find them.
+
+    `originals` counts each source image once; `nulls` and `counterfactuals` each accepted counterfactual. `called`:
+    what wrongly named counterfactuals are called instead, the most frequent first.
+    """
+
+    model: str
+    of: Literal["class", "value"]
+    name: str
+    originals: Rate
+    nulls: Rate
+    counterfactuals: Rate
+    called: dict[str, int]
+
+
 class ArmRow(Contract):
     """All that was measured of one arm: a method with its parameters, as one job on the tables' source images.
 
@@ -88,6 +104,7 @@ class ArmRow(Contract):
     text_checks: TextChecks | None
     factors: list[FactorFigures]
     models: list[ModelFigures]
+    faults: list[Faults]
 
     @property
     def all_factors(self) -> FactorFigures:

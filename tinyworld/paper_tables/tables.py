@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from shared.schemas.results import Accuracy, Rate
+from tinyworld.measured_repairs import committed
 from tinyworld.paper_tables.arms import ARMS
+from tinyworld.paper_tables.dillema_tables import dillema_table, faults_by_class, faults_by_value, repairs
+from tinyworld.paper_tables.printing import NOTHING, at, grid, number, of_model, rate
 from tinyworld.paper_tables.rows import ArmRow, MeanDifference, ModelFigures
 
 Rows = Sequence[ArmRow]
-NOTHING = "–"
 LANCE = ("lance-direct", "lance-null-text")
 BAR = 5  # points that one block of a bar stands for
 
@@ -17,8 +18,11 @@ BAR = 5  # points that one block of a bar stands for
 def tables(rows: Rows) -> str:
     """All tables of the rows that there are."""
     found = sorted(rows, key=lambda row: list(ARMS).index(row.arm))
-    parts = [side_by_side(found), accuracies(found), quality(found), captions(found), sensitivity(found)]
-    return "\n\n".join(part for part in (*parts, dillema_table(found), corruption_points(found)) if part) + "\n"
+    lance = [accuracies(found), quality(found), captions(found), sensitivity(found)]
+    dillema = [dillema_table(found), faults_by_class(found), faults_by_value(found), repairs(committed())]
+    return (
+        "\n\n".join(part for part in (side_by_side(found), *lance, *dillema, corruption_points(found)) if part) + "\n"
+    )
 
 
 def side_by_side(rows: Rows) -> str:
@@ -37,8 +41,8 @@ def side_by_side(rows: Rows) -> str:
     lines += [
         ("KID × 1000", _distance),
         ("perplexity before → after", _perplexity),
-        ("network evaluations per accepted", lambda row: _number(row.cost.evaluations_per_accepted)),
-        ("seconds per accepted", lambda row: _number(_seconds(row), 1)),
+        ("network evaluations per accepted", lambda row: number(row.cost.evaluations_per_accepted)),
+        ("seconds per accepted", lambda row: number(_seconds(row), 1)),
     ]
     sources = {row.sources for row in rows}
     title = f"### All methods on the same {' or '.join(map(str, sorted(sources)))} source images"
@@ -52,11 +56,14 @@ def accuracies(rows: Rows) -> str:
     if not rows or not models:
         return ""
     fullest = max(rows, key=lambda row: row.all_factors.kept.sources or 0)  # only sources with an accepted image count
-    body = [["originals", *(_of(fullest, m, _originals) for m in models), NOTHING]]
+    body = [["originals", *(of_model(fullest, m, _originals) for m in models), NOTHING]]
     body += [
         [
             ARMS[row.arm].title,
-            *(_of(row, m, lambda one: f"{_accuracy(one, 1)}; {_accuracy(one, 5)}") for m in models),
+            *(
+                of_model(row, m, lambda one: f"{_accuracy(one, 1)}; {_accuracy(one, 5)}; {_change(one)}")
+                for m in models
+            ),
             _distance(row),
         ]
         for row in rows
@@ -64,8 +71,8 @@ def accuracies(rows: Rows) -> str:
     ]
     return (
         "### Accuracy by test set (LANCE, table 2)\n\n"
-        "acc@1; acc@5 of accepted images. The paper, ResNet-50: 79.86 → 79.86 (reconstructed) → 78.81 (LANCE-R) → "
-        "74.01 (LANCE), FID 13.6, 51.6, 55.4.\n\n" + grid(["test set", *models, "KID × 1000"], body)
+        "acc@1; acc@5; mean |Δp| of accepted images. The paper, ResNet-50: 79.86 → 79.86 (reconstructed) → 78.81 "
+        "(LANCE-R) → 74.01 (LANCE), FID 13.6, 51.6, 55.4.\n\n" + grid(["test set", *models, "KID × 1000"], body)
     )
 
 
@@ -133,36 +140,6 @@ def sensitivity(rows: Rows) -> str:
     )
 
 
-def dillema_table(rows: Rows) -> str:
-    """DILLEMA's table I in kind: validity, error rates before and after, and images of which all or none fail."""
-    body = []
-    for row in (row for row in rows if row.method == "dillema"):
-        for one in row.models:
-            shares = one.metrics.all_or_none
-            body.append(
-                [
-                    ARMS[row.arm].title,
-                    one.model,
-                    rate(row.all_factors.kept),
-                    rate(row.all_factors.kept_flipped),
-                    _error(one),
-                    rate(one.metrics.error_rate_null),
-                    rate(one.metrics.error_rate),
-                    NOTHING if shares is None else f"{rate(shares.all_fail)}, k = {shares.k}",
-                    NOTHING if shares is None else rate(shares.none_fail),
-                ]
-            )
-    if not body:
-        return ""
-    heads = ["", "model", "label kept", "… of flipped", "error, originals", "null arms", "counterfactuals", "all fail"]
-    return (
-        "### Validity and errors (DILLEMA, table I)\n\n"
-        "The paper (ImageNet): labels kept 99.7 %, 82.7 % of misclassified ones; errors 5.26 → 53.29 % (ResNet18), "
-        "2.55 → 45.47 (50), 1.47 → 42.33 (152); all of an image's counterfactuals fail for 33.29 %, none for "
-        "24.85 %.\n\n" + grid([*heads, "none fails"], body)
-    )
-
-
 def corruption_points(rows: Rows) -> str:
     """At which severity images first fail under each corruption."""
     body = [
@@ -177,56 +154,31 @@ def corruption_points(rows: Rows) -> str:
     return "### Where images first fail (corruptions)\n\n" + grid(heads, body)
 
 
-def grid(heads: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [heads, ["---"] * len(heads), *body]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def rate(one: Rate) -> str:
-    """A rate with its count and interval: "93 % (28/30; 79–98)"."""
-    if one.value is None:
-        return NOTHING
-    return f"{100 * one.value:.0f} % ({one.count}/{one.n}; {100 * one.low:.0f}–{100 * one.high:.0f})"
-
-
 def _said_of(model: str, said: Callable[[ModelFigures], str]) -> Callable[[ArmRow], str]:
-    return lambda row: _of(row, model, said)
-
-
-def _of(row: ArmRow, model: str, said: Callable[[ModelFigures], str]) -> str:
-    return next((said(one) for one in row.models if one.model == model), NOTHING)
-
-
-def _at(one: ModelFigures, k: int) -> Accuracy | None:
-    return next((found for found in one.metrics.accuracy if found.k == k), None)
+    return lambda row: of_model(row, model, said)
 
 
 def _accuracy(one: ModelFigures, k: int) -> str:
-    found = _at(one, k)
+    found = at(one, k)
     return NOTHING if found is None else rate(found.counterfactuals)
 
 
 def _originals(one: ModelFigures) -> str:
-    found = [_at(one, k) for k in (1, 5)]
+    found = [at(one, k) for k in (1, 5)]
     return "; ".join(NOTHING if at is None else rate(at.originals) for at in found)
 
 
+def _on_the_set(one: ModelFigures) -> str:
+    return f"{_accuracy(one, 1)}; {_accuracy(one, 5)}; {_change(one)}"
+
+
 def _deltas(one: ModelFigures) -> str:
-    found = [_at(one, k) for k in (1, 5)]
+    found = [at(one, k) for k in (1, 5)]
     return " / ".join(NOTHING if at is None or at.delta is None else f"{100 * at.delta:+.1f}" for at in found)
 
 
 def _change(one: ModelFigures) -> str:
-    return _number(one.metrics.mean_absolute_delta_probability, 3)
-
-
-def _error(one: ModelFigures) -> str:
-    found = _at(one, 1)
-    if found is None or found.originals.value is None:
-        return NOTHING
-    n, right = found.originals.n, found.originals.count
-    return f"{100 * (1 - found.originals.value):.0f} % ({n - right}/{n})"
+    return number(one.metrics.mean_absolute_delta_probability, 3)
 
 
 def _distance(row: ArmRow) -> str:
@@ -243,10 +195,6 @@ def _perplexity(row: ArmRow) -> str:
 def _seconds(row: ArmRow) -> float | None:
     accepted = row.funnel.accepted.count
     return row.seconds / accepted if row.seconds is not None and accepted else None
-
-
-def _number(value: float | None, digits: int = 0) -> str:
-    return NOTHING if value is None else f"{value:,.{digits}f}"
 
 
 def _points(delta: MeanDifference) -> str:
