@@ -16,17 +16,15 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 from diffusion_service.segmentation import LabelMap
 from shared.images import Pixels
 from shared.problems import InvalidInput
+from shared.regions import Mask, connected, overlap
 from shared.schemas.diffusion import RegionOutcome
 
-Mask = NDArray[np.bool_]
-SMALLEST = 0.0008  # share of the image's area below which a connected region is a speck (13 of 128 × 128 pixels)
 OUTLINE = 0.012  # half the width of the band along an outline in which a seam would show, in shares of the short side
 SPREAD = 0.008  # by how much the mask reaches beyond the region where it is held, likewise
 BESIDE = 0.05  # how far around a region its surroundings reach, likewise
@@ -50,9 +48,7 @@ def regions(label_map: LabelMap, labels: Sequence[str], protected: Sequence[str]
     found = []
     for label in dict.fromkeys(protected):
         of_label = np.isin(label_map, [place for place, name in enumerate(labels) if name == label])
-        _, pieces, boxes, _ = cv2.connectedComponentsWithStats(of_label.astype(np.uint8), connectivity=8)
-        large = [n for n in range(1, len(boxes)) if boxes[n, cv2.CC_STAT_AREA] >= SMALLEST * label_map.size]
-        found += [Region(label, np.asarray(pieces == n)) for n in large]
+        found += [Region(label, mask) for mask in connected(of_label)]
     return found
 
 
@@ -87,12 +83,7 @@ def _beside(mask: Mask) -> Mask:
 def _overlap(region: Region, others: Sequence[Region], label_map: LabelMap, labels: Sequence[str]) -> float:
     """IoU of a region with its class's connected regions that touch it, other regions of the source left out."""
     there = np.isin(label_map, [place for place, name in enumerate(labels) if name == region.label])
-    for other in others:
-        there &= ~other.mask
-    _, pieces = cv2.connectedComponents(there.astype(np.uint8), connectivity=8)
-    touching = np.setdiff1d(pieces[region.mask], [0])
-    now = np.isin(pieces, touching) & there
-    return float((now & region.mask).sum() / (now | region.mask).sum())
+    return overlap(region.mask, [other.mask for other in others], there)
 
 
 def outline_contrast(image: Pixels, mask: Mask) -> float:

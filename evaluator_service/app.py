@@ -26,6 +26,8 @@ from shared.schemas.evaluation import (
     PredictRequest,
     SegmentReply,
     SegmentRequest,
+    ShapesReply,
+    ShapesRequest,
     StructureReply,
     StructureRequest,
 )
@@ -72,6 +74,10 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
     @service.post("/v1/structure", StructureRequest, StructureReply)
     async def structure(request: StructureRequest, deadline: float) -> StructureReply:
         return await service.model.structure(request)
+
+    @service.post("/v1/shapes", ShapesRequest, ShapesReply)
+    async def shapes(request: ShapesRequest, deadline: float) -> ShapesReply:
+        return await service.model.shapes(request, deadline)
 
     @service.app.get("/v1/models", description="The models under test that this profile names.")
     async def models() -> ModelsReply:

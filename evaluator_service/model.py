@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 import torch
 
+from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.tested import ModelsUnderTest
+from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
 from evaluator_service.structure import agreement
 from shared.images import Pixels, decode, encode
@@ -27,6 +29,9 @@ from shared.schemas.evaluation import (
     PredictRequest,
     SegmentReply,
     SegmentRequest,
+    ShapesOutcome,
+    ShapesReply,
+    ShapesRequest,
     StructureReply,
     StructureRequest,
 )
@@ -59,6 +64,11 @@ class EvaluatorModel:
         self.weights: list[WeightsInfo] = [profile.scorer.info("scorer"), *self._tested.weights]
         if embedder is not None:
             self.weights.append(embedder.info("text embedder"))
+        self._judge = profile.segmenter
+        self._segmenter: ImageSegmenter | None = None
+        if self._judge is not None:
+            self._segmenter = ImageSegmenter(self._judge, device=device)
+            self.weights += self._judge.infos()
         self._scorer.embed_texts(["warm-up"])
         self._known_texts: dict[str, list[float]] = {}
         self._known_sentences: dict[str, list[float]] = {}
@@ -118,6 +128,16 @@ class EvaluatorModel:
     async def structure(self, request: StructureRequest) -> StructureReply:
         """Structure agreement of each image with the source; raises InvalidInput where sizes differ."""
         return await asyncio.to_thread(_agreements, request)
+
+    async def shapes(self, request: ShapesRequest, deadline: float) -> ShapesReply:
+        """Whether shapes stayed where they were; raises InvalidInput where sizes differ."""
+        if self._judge is None or self._segmenter is None:
+            nothing = ShapesOutcome(classes=[], things=[])
+            return ShapesReply(judged=[], unjudged=[], things=[], outcomes=[nothing] * len(request.images))
+        images = await _decode([request.source, *request.images])
+        maps = await self._batcher.submit_all(images, key=BatchKey("segmenter", self._segmenter), deadline=deadline)
+        places = self._judge.places(self._segmenter.classes, request.classes)
+        return await asyncio.to_thread(shapes_reply, request, maps, places)
 
     async def _embed_texts(self, texts: Sequence[str], deadline: float) -> list[list[float]]:
         async def compute(missing: Sequence[str]) -> list[list[float]]:

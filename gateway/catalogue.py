@@ -54,6 +54,12 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         raise InvalidInput(
             f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {there_are}"
         )
+    tasks = {errors.task for errors in profile.calibration.get(spec.calibration or "", {}).values()}
+    if tasks - {kind}:
+        raise InvalidInput(
+            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(tasks))}, and "
+            f"this one is of {kind}, which has other checks; leave `calibration` out"
+        )
     if spec.calibration is not None and any("thresholds" in given for given in chosen.values()):
         raise InvalidInput("`calibration` holds for the profile's own thresholds; leave out one of the two")
     classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
@@ -120,6 +126,7 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
         "depth": profile.diffusion.depth,
         "scorer": profile.evaluator.scorer,
         "text embedder": profile.evaluator.text_embedder,
+        "segmenter of the checks": profile.evaluator.segmenter,
         "masked words": profile.language.masked_words,
         **{f"control {kind}": weights for kind, weights in profile.diffusion.controlnets.items()},
     }

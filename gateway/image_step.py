@@ -19,6 +19,7 @@ from gateway.claims import Lease
 from gateway.database import Sessions, reading
 from gateway.events import add_event
 from gateway.job_rows import relation_of
+from gateway.job_task import task_of
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import Counterfactual as Made
 from gateway.methods.counterfactual import SourceImage as MethodImage
@@ -29,7 +30,6 @@ from gateway.segment_step import segmented
 from gateway.tables import Counterfactual, Job, Prediction, SourceImage
 from shared.images import decode
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
-from shared.schemas.masks import MaskSpec
 from shared.seeds import derive_id
 
 TOP = 5
@@ -112,7 +112,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             digest=image.digest,
             occurrence=occurrence or 0,
             ground_truth=image.ground_truth,
-            task=TaskDescription(job.task, told_classes(job)),
+            task=task_of(job),
             methods=tuple((method["name"], method.get("parameters", {})) for method in job.methods),
             models=_unasked(session, job, image) if image.generated else tested(session, job),
             seed=job.seed,
@@ -134,7 +134,7 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
         rows = []
         images += [(name, ImagePayload(png=shelf.load(digest))) for name, digest in work.made]
     if work.segmentation is not None:
-        return ImageResult(rows, [], _segmented(work, work.segmentation, images, services, shelf, link))
+        return ImageResult(rows, [], _segmented(work, work.segmentation, source, images, services, shelf, link))
     opinions = [opinion for model in work.models for opinion in _opinions(model, images, services, link)]
     return ImageResult(rows, opinions, [])
 
@@ -142,12 +142,13 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
 def _segmented(
     work: ImageWork,
     how: Segmentation,
+    source: MethodImage,
     images: Sequence[tuple[str | None, ImagePayload]],
     services: RecordedServices,
     shelf: ImageShelf,
     link: Callable[[str], str],
 ) -> list[dict[str, Any]]:
-    mask = None if how.mask_digest is None else decode(shelf.load(how.mask_digest), "L")
+    mask = None if source.mask is None else decode(source.mask.png, "L")
     parts = list(_messages(images))
     return segmented(work.id, work.models, how.classes, parts, mask, how.metamorphic, services, shelf, link)
 
@@ -201,7 +202,9 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
     # Equal images at two positions are two source images: their seeds differ. The position itself stays out of it, so
     # that a longer or reordered job finds the calls of an earlier one.
     payload = ImagePayload(png=shelf.load(work.digest))
-    return MethodImage(f"{work.digest}/{work.occurrence}", payload, work.ground_truth)
+    digest = work.segmentation.mask_digest if work.segmentation else None
+    mask = None if digest is None else ImagePayload(png=shelf.load(digest))
+    return MethodImage(f"{work.digest}/{work.occurrence}", payload, work.ground_truth, mask)
 
 
 def row_of(work: ImageWork, method: str, made: Made, shelf: ImageShelf) -> dict[str, Any]:
@@ -233,16 +236,6 @@ def row_of(work: ImageWork, method: str, made: Made, shelf: ImageShelf) -> dict[
         "scores": dict(made.scores),
         "lineage": lineage,
     }
-
-
-def told_classes(job: Job) -> tuple[str, ...]:
-    """The label set as methods see it; in a segmentation job the classes whose words no edit may touch."""
-    masks = job.spec.get("masks")
-    if masks is None:
-        return tuple(job.classes)
-    renamed = job.spec.get("label_map", {})
-    protected = MaskSpec.model_validate(masks).protected
-    return tuple(dict.fromkeys(name for one in protected for name in (one, renamed.get(one, one))))
 
 
 def _segmentation(session: Session, job: Job, image: SourceImage) -> Segmentation | None:

@@ -51,6 +51,8 @@ from shared.schemas.evaluation import (
     PredictRequest,
     SegmentReply,
     SegmentRequest,
+    ShapesReply,
+    ShapesRequest,
     StructureReply,
     StructureRequest,
 )
@@ -98,6 +100,7 @@ EXAMINE = Endpoint("evaluator_service", "/v1/examinations", ExamineRequest, Exam
 EMBED = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply)
 EMBED_TEXTS = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply)
 STRUCTURE = Endpoint("evaluator_service", "/v1/structure", StructureRequest, StructureReply)
+SHAPES = Endpoint("evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply)
 
 
 class TypedServices(ABC):
@@ -154,6 +157,10 @@ class TypedServices(ABC):
     def structure(self, request: StructureRequest) -> StructureReply:
         """How much structure images keep."""
         return self.call(STRUCTURE, request)
+
+    def shapes(self, request: ShapesRequest) -> ShapesReply:
+        """Whether shapes stayed where they were, by the profile's segmenter."""
+        return self.call(SHAPES, request)
 
 
 class ModelServices(TypedServices):

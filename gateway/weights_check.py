@@ -25,7 +25,12 @@ def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]
         "caption_service": [profile.caption.weights, profile.caption.server],
         "llm_service": [language.weights, language.adapter, language.server, language.masked_words],
         "diffusion_service": diffusion,
-        "evaluator_service": [evaluator.scorer, evaluator.text_embedder, *evaluator.models_under_test.values()],
+        "evaluator_service": [
+            evaluator.scorer,
+            evaluator.text_embedder,
+            evaluator.segmenter,
+            *evaluator.models_under_test.values(),
+        ],
     }
     return {name: [source for source in found if source is not None] for name, found in sources.items()}
 

@@ -54,6 +54,7 @@ def wanted_by(profile: Profile, servers: bool = False) -> list[Wanted]:
         diffusion.depth,
         evaluator.scorer,
         evaluator.text_embedder,
+        evaluator.segmenter,
     ]
     single += evaluator.models_under_test.values()
     found = [*_of_pipeline(diffusion.base)]

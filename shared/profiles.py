@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -13,6 +13,7 @@ from shared.problems import validation_sentence
 from shared.schemas.diffusion import ControlKind
 from shared.schemas.results import CheckErrors
 from shared.schemas.service import WeightsInfo
+from shared.seeds import derive_digest
 from shared.weights import REPOSITORY, Section, Server, Weights
 
 SHIPPED = Path(__file__).parent / "profiles"
@@ -147,17 +148,65 @@ class ModelEndpoint(Section):
         return WeightsInfo(role=role, id=self.url, revision=self.revision, dtype="server", licence=self.licence)
 
 
+class ShapeJudge(Weights):
+    """`[evaluator.segmenter]`: the segmenter that says whether shapes stayed where they were; never one under test.
+
+    Its labels are a job's classes where the names are the same, or stand in `names` (a class → labels of this one).
+    """
+
+    names: dict[ClassName, list[ClassName]] = Field(default_factory=dict)
+
+    def places(self, labels: Sequence[str], classes: Sequence[str]) -> list[int | None]:
+        """Of each of its labels the place in a job's classes; None for one that is none of them.
+
+        Letter case does not matter, and a label may be a list of synonyms ("car, auto"). What `names` says goes first.
+        """
+        known = {name.casefold(): place for place, name in reversed(list(enumerate(classes)))}
+        told = {label.casefold(): one for one, listed in self.names.items() for label in listed}
+
+        def place(label: str) -> int | None:
+            called = [label, *(part.strip() for part in label.split(","))]
+            wanted = [*(told[name.casefold()] for name in called if name.casefold() in told), *called]
+            return next((known[name.casefold()] for name in wanted if name.casefold() in known), None)
+
+        return [place(label) for label in labels]
+
+    def same_as(self, other: Weights) -> bool:
+        """Whether the weights are from the same place."""
+        return (self.path, self.hub, self.subfolder) == (other.path, other.hub, other.subfolder)
+
+    def infos(self) -> list[WeightsInfo]:
+        """What `/v1/info` says: the weights, and what they are told of names, since answers depend on both."""
+        weights = self.info("segmenter of the checks")
+        if not self.names:
+            return [weights]
+        names = derive_digest(
+            *(word for one, listed in sorted(self.names.items()) for word in (one, *listed, ""))
+        ).hex()
+        told = WeightsInfo(role="its names", id="[evaluator.segmenter.names]", revision=names, dtype="", licence="")
+        return [weights, told]
+
+
 class Evaluator(Section):
     """`[evaluator]`: the scorer of the checks (a CLIP that is not the generator's), and the models under test.
 
-    `text_embedder` is a sentence-embedding model in transformers' layout with mean pooling, for the text checks.
+    `text_embedder` is a sentence-embedding model in transformers' layout with mean pooling, for the text checks;
+    `segmenter` looks at images of segmentation jobs.
     """
 
     scorer: Weights
     text_embedder: Weights | None = None
+    segmenter: ShapeJudge | None = None
     models_under_test: dict[str, ModelUnderTest] = Field(default_factory=dict)
     endpoints: dict[str, ModelEndpoint] = Field(default_factory=dict)
     max_batch: MaxBatch = 16
+
+    @model_validator(mode="after")
+    def _judge_is_not_judged(self) -> Self:
+        for alias, model in self.models_under_test.items():
+            if self.segmenter is not None and self.segmenter.same_as(model):
+                raise ValueError(f"segmenter is the model under test {alias!r}, which cannot be its own judge")
+        return self
 
     @property
     def aliases(self) -> list[str]:
@@ -170,6 +219,12 @@ class Defaults(Section):
 
     methods: Annotated[list[str], Field(min_length=1)]
     models: list[str] = Field(default_factory=list)
+
+
+class MeasuredErrors(CheckErrors):
+    """`[calibration.DATA.FACTOR]`: errors of the checks on jobs of one kind; those of the other have other checks."""
+
+    task: Literal["classification", "segmentation"] = "classification"
 
 
 class Profile(Section):
@@ -190,7 +245,7 @@ class Profile(Section):
     methods: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
     text_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
-    calibration: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
+    calibration: dict[str, dict[str, MeasuredErrors]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

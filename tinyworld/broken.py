@@ -40,7 +40,7 @@ class Trial:
     """One picture that the checks see: what it is, of which edit of which scene, and the scores that it got."""
 
     scene: int
-    kind: Kind
+    kind: str  # "good", or how it is broken
     edit: Edit
     scores: Scores
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from gateway.methods.checks import CHECKS, Thresholds, judge
 from gateway.methods.dillema import DillemaParameters
 from shared.profiles import SHIPPED, load_profile
-from tinyworld.broken import KINDS, Trial, trials
+from tinyworld.broken import Trial, trials
 from tinyworld.check_errors import check_errors, with_errors
 from tinyworld.label import in_words
 from tinyworld.trials import Studio
@@ -58,8 +58,9 @@ def limits(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> Limits:
     Ties go to the lower thresholds. Raises ValueError where no good one is among the trials.
     """
     checks = [check for check in checks if all(check in trial.scores for trial in found)]
-    scores = {kind: _table([t for t in found if t.kind == kind], checks) for kind in KINDS}
-    led = {kind: np.array([t.scores["label_margin"] > 0 for t in found if t.kind == kind], np.bool_) for kind in KINDS}
+    of_kind = {kind: [trial for trial in found if trial.kind == kind] for kind in ("good", *_broken_kinds(found))}
+    scores = {kind: _table(some, checks) for kind, some in of_kind.items()}
+    led = {kind: np.array([_led(trial) for trial in some], np.bool_) for kind, some in of_kind.items()}
     good = scores["good"]
     if not len(good):
         raise ValueError("there are no good counterfactuals to fix thresholds on; take more scenes")
@@ -70,10 +71,20 @@ def limits(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> Limits:
         # Those that another class outdoes are refused at any threshold.
         if (led["good"] & ~passed["good"]).sum() > REFUSED * len(good):
             continue
-        let_through = float(np.mean([passed[kind].mean() for kind in KINDS[1:] if len(passed[kind])] or [0.0]))
+        let_through = float(np.mean([rows.mean() for kind, rows in passed.items() if kind != "good"] or [0.0]))
         if let_through < least - 1e-9:
             best, least = np.array(lowest), let_through
     return dict(zip(checks, best.tolist(), strict=True))
+
+
+def _broken_kinds(found: Sequence[Trial]) -> list[str]:
+    """In the order in which they come."""
+    return [kind for kind in dict.fromkeys(trial.kind for trial in found) if kind != "good"]
+
+
+def _led(trial: Trial) -> bool:
+    """Whether the label check sees no class before the ground truth; there is none in segmentation jobs."""
+    return trial.scores.get("label_margin", 1.0) > 0
 
 
 def _table(some: Sequence[Trial], checks: Sequence[str]) -> Floats:
@@ -91,7 +102,7 @@ def margin(trial: Trial, chosen: Thresholds, scale: Mapping[str, float]) -> floa
     margins = [
         (trial.scores[check] - values.get(factor, values["default"])) / scale[check] for check, values in chosen.items()
     ]
-    return min(margins) if trial.scores["label_margin"] > 0 else min(*margins, 0.0) - 1.0
+    return min(margins) if _led(trial) else min(*margins, 0.0) - 1.0
 
 
 def auroc(good: Sequence[float], broken: Sequence[float]) -> float:
@@ -128,7 +139,8 @@ def table(judged: Sequence[tuple[Trial, bool, float]]) -> list[str]:
         area = auroc([worst for *_, worst in good], [worst for *_, worst in broken])
         refused = in_words(sum(not accepted for _, accepted, _ in good), len(good))
         lines.append(f"{factor}: AUROC {area:.3f}; false reject {refused}; false accept {_passed(broken)}")
-        lines += [f"    {kind}: {_passed([row for row in broken if row[0].kind == kind])}" for kind in KINDS[1:]]
+        kinds = _broken_kinds([trial for trial, *_ in judged])
+        lines += [f"    {kind}: {_passed([row for row in broken if row[0].kind == kind])}" for kind in kinds]
     return lines
 
 
@@ -139,18 +151,19 @@ def _passed(rows: Sequence[tuple[Trial, bool, float]]) -> str:
 NOTE = "# Made by `python -m tinyworld.calibrate_checks --write`; they belong to the scorer's weights.\n"
 
 
-def toml(chosen: Thresholds) -> str:
+def toml(chosen: Thresholds, note: str = NOTE) -> str:
     """The profile's tables of thresholds."""
     tables = [
         f"[thresholds.{check}]\n" + "".join(f"{factor} = {value}\n" for factor, value in values.items())
         for check, values in chosen.items()
     ]
-    return NOTE + "\n".join(tables)
+    return note + "\n".join(tables)
 
 
-def with_thresholds(profile: str, tables: str) -> str:
-    """A profile's text with these tables of thresholds at its end instead of those that it had."""
-    rest = re.sub(r"(?ms)^\[thresholds\..*?(?=^\[(?!thresholds)|\Z)", "", profile.replace(NOTE, ""))
+def with_thresholds(profile: str, tables: str, checks: Sequence[str] = (r"\w+",)) -> str:
+    """A profile's text with these tables of thresholds at its end instead of those of these checks that it had."""
+    own = rf"\[thresholds\.(?:{'|'.join(checks)})\]"
+    rest = re.sub(rf"(?ms)^{own}.*?(?=^\[(?!thresholds\.(?:{'|'.join(checks)})\])|\Z)", "", profile.replace(NOTE, ""))
     return f"{rest.rstrip()}\n\n{tables}"
 
 

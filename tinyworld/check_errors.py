@@ -1,4 +1,4 @@
-"""Errors of the checks on tinyworld as a profile carries them: `[calibration.tinyworld.FACTOR]`.
+"""Errors of the checks on tinyworld as a profile carries them: `[calibration.tinyworld.FACTOR]`, or another data set's.
 
 They enter the results of jobs that say that their images are like tinyworld (docs/metrics.md, Validity).
 """
@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from shared.schemas.jobs import JobKind
 from shared.schemas.results import CheckErrors
 
 DATA = "tinyworld"
@@ -42,11 +43,14 @@ def check_errors(judged: Iterable[tuple[str, str, bool]]) -> dict[str, CheckErro
     return errors
 
 
-def with_errors(profile: str, errors: Mapping[str, CheckErrors]) -> str:
-    """A profile's text with these errors at its end instead of those that it had for tinyworld."""
-    rest = re.sub(rf"(?ms)^\[calibration\.{DATA}\..*?(?=^\[(?!calibration\.{DATA})|\Z)", "", profile.replace(NOTE, ""))
+def with_errors(
+    profile: str, errors: Mapping[str, CheckErrors], data: str = DATA, task: JobKind = "classification"
+) -> str:
+    """A profile's text with these errors at its end instead of those that it had for the data set."""
+    rest = re.sub(rf"(?ms)^\[calibration\.{data}\..*?(?=^\[(?!calibration\.{data})|\Z)", "", profile.replace(NOTE, ""))
+    said = "" if task == "classification" else f'task = "{task}"\n'
     tables = [
-        f"[calibration.{DATA}.{factor}]\n" + "".join(f"{name} = {value}\n" for name, value in found)
+        f"[calibration.{data}.{factor}]\n{said}" + "".join(f"{name} = {value}\n" for name, value in found)
         for factor, found in errors.items()
     ]
     return f"{rest.rstrip()}\n\n{NOTE}" + "\n".join(tables)

@@ -6,10 +6,14 @@ structure   the source's edges, inside what must stay, are still there (evaluato
 caption     the image is nearer to the new caption than to the old one (difference of the scorer's cosines)
 label       zero-shot over the label set, the scorer still sees the ground truth (its probability, and it is the most
             probable); left out where no ground truth or no label set is known
+shapes      in segmentation jobs: the profile's segmenter, never one under test, finds the classes where the mask has
+            them (mean over classes of IoU over that which it reaches in the source, at most 1); left out where the
+            profile has none, or it sees no class of the mask in the source
+things      the same of things, one by one: the share of those that it finds in the source (IoU of 0.5) and in the image
 fit         the image fits the new caption about as well as the source fits its own (difference of the scorer's
             cosines): it falls when something besides the edit has changed
 
-Those of LANCE (arXiv 2305.19164, section 3.3), for images edited in place; `caption` and `label` are as above:
+Those of LANCE (arXiv 2305.19164, section 3.3), for images edited in place; `caption`, `label`, `shapes` and `things` are as above:
 
 likeness    image and source image are alike (cosine)
 match       image and new caption are alike (cosine)
@@ -35,15 +39,16 @@ from numpy.typing import NDArray
 
 from gateway.methods.counterfactual import Edit, Services, SourceImage, TaskDescription, Verdict
 from shared.schemas.base import ImagePayload
-from shared.schemas.evaluation import EmbedRequest, StructureRequest
+from shared.schemas.evaluation import EmbedRequest, ShapesReply, ShapesRequest, StructureRequest
 
 Thresholds = Mapping[str, Mapping[str, float]]  # check -> factor, or `default` for factors not listed -> lowest score
 Scores = dict[str, float]
 Vector = NDArray[np.float64]
 
-CHECKS = ("structure", "caption", "label", "fit")
-EDIT_CHECKS = ("likeness", "match", "caption", "label", "direction")
-WORD_CHECKS = ("likeness", "match", "caption", "word", "label", "direction")
+CHECKS = ("structure", "caption", "label", "shapes", "things", "fit")
+EDIT_CHECKS = ("likeness", "match", "caption", "label", "shapes", "things", "direction")
+WORD_CHECKS = ("likeness", "match", "caption", "word", "label", "shapes", "things", "direction")
+KEPT = 0.5  # IoU from which a thing is where it was
 _ZERO = 1e-6  # length of a difference of unit vectors that is none
 # Zero-shot prompts, averaged per class as CLIP's authors do (arXiv 2103.00020, section 3.1.4).
 TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
@@ -58,6 +63,12 @@ class Rendered(Protocol):
     def images(self) -> list[ImagePayload]: ...
     @property
     def keep_mask(self) -> ImagePayload | None: ...
+
+
+class ShapeService(Protocol):
+    """What says whether shapes stayed: the services, or something that knows no more."""
+
+    def shapes(self, request: ShapesRequest) -> ShapesReply: ...
 
 
 def check_images(
@@ -75,8 +86,9 @@ def check_images(
     image's own), `fit` (cosine of image and new caption less that of source and old caption), `match` (the first of
     these), `direction` (cosine; left out where image or caption did not change), `likeness` (cosine of image and
     source), `word` (cosine margin of the new phrase over the old, where `checks` has it), and where they are known
-    `label` (probability of the ground truth) and `label_margin` (that less the greatest of the other classes). The
-    verdict is by `checks`. One call to embed and one for structure, since a reply holds at most 15 images.
+    `label` (probability of the ground truth), `label_margin` (that less the greatest of the other classes), `shapes`
+    and `things` (0 to 1). The verdict is by `checks`. One call to embed, one for structure and in segmentation jobs one
+    for shapes, since a reply holds at most 15 images.
     """
     if len(edits) != len(reply.images):
         raise ValueError(f"{len(reply.images)} images need as many edits: {len(edits)}")
@@ -84,13 +96,36 @@ def check_images(
     changes = [change for edit in edits if edit and "word" in checks for change in edit.changes]
     words = list(dict.fromkeys(phrase for change in changes for phrase in (change.from_phrase, change.to_phrase)))
     scorer = _embed(services, source, task, reply, edits, words)
+    shapes = shape_scores(services, source, task, reply.images)
     results = []
-    for image, edit, agreement in zip(scorer.images, edits, agreements.agreements, strict=True):
-        scores = {"structure": agreement, **scorer.caption_scores(image, edit), **scorer.label_scores(image)}
+    for image, edit, agreement, kept in zip(scorer.images, edits, agreements.agreements, shapes, strict=True):
+        scores = {"structure": agreement, **scorer.caption_scores(image, edit), **scorer.label_scores(image), **kept}
         if edit and words:
             scores["word"] = scorer.word_score(image, edit)
         results.append((Verdict(True) if edit is None else judge(scores, edit, thresholds, checks), scores))
     return results
+
+
+def shape_scores(
+    services: ShapeService, source: SourceImage, task: TaskDescription, images: Sequence[ImagePayload]
+) -> list[Scores]:
+    """`shapes` and `things` of images of one source, as far as the segmenter can say; none but in segmentation jobs."""
+    if not task.mask_classes:
+        return [{} for _ in images]
+    asked = ShapesRequest(
+        source=source.image,
+        images=list(images),
+        mask=source.mask,
+        classes=list(task.mask_classes),
+        things=list(task.things),
+    )
+    scores = []
+    for outcome in services.shapes(asked).outcomes:
+        found = {"shapes": float(np.mean(outcome.classes))} if outcome.classes else {}
+        if outcome.things:
+            found["things"] = float(np.mean([iou >= KEPT for iou in outcome.things]))
+        scores.append(found)
+    return scores
 
 
 def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
@@ -122,6 +157,9 @@ _REASONS = {
     "likeness": "the image is not like the source any more: cosine {score:.3f}, wanted {lowest:.3f}",
     "match": "the image does not match the new caption: cosine {score:.3f}, wanted {lowest:.3f}",
     "word": "the image is not nearer to the new word than to the old: margin {score:.3f}, wanted {lowest:.3f}",
+    "shapes": "a segmenter finds the classes of the mask {score:.0%} as well as in the source; {lowest:.0%} is wanted",
+    "things": "of the things that a segmenter finds in the source, {score:.0%} are where they were, and {lowest:.0%} "
+    "are wanted",
     "direction": "the image did not change as the caption did: φ = {score:.3f}, wanted {lowest:.3f}",
     "label": "the ground truth has a probability of only {score:.0%}; {lowest:.0%} is wanted",
 }

@@ -21,6 +21,8 @@ from shared.schemas.evaluation import (
     EmbedRequest,
     EmbedTextsReply,
     EmbedTextsRequest,
+    ShapesReply,
+    ShapesRequest,
     StructureReply,
     StructureRequest,
 )
@@ -44,23 +46,33 @@ class Services(Protocol):
     def embed(self, request: EmbedRequest) -> EmbedReply: ...
     def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply: ...
     def structure(self, request: StructureRequest) -> StructureReply: ...
+    def shapes(self, request: ShapesRequest) -> ShapesReply: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SourceImage:
-    """An image of the user's test set. `ground_truth` is a class label or None; `id` is stable for seeds."""
+    """An image of the user's test set. `ground_truth` is a class label or None; `id` is stable for seeds.
+
+    `mask` is the ground truth of a segmentation job: the place of each pixel's class in `TaskDescription.mask_classes`.
+    """
 
     id: str
     image: ImagePayload
     ground_truth: str | None
+    mask: ImagePayload | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDescription:
-    """The user's sentence on what their model does, and the label set if it is known."""
+    """The user's sentence on what their model does, and the label set if it is known.
+
+    `mask_classes` are those of every pixel, in a segmentation job alone, and `things` those that have countable shapes.
+    """
 
     text: str
     classes: tuple[str, ...] = ()
+    mask_classes: tuple[str, ...] = ()
+    things: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

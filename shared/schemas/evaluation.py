@@ -1,4 +1,4 @@
-"""evaluator_service: predictions of models under test, embeddings of images and texts, structure agreement."""
+"""evaluator_service: predictions of models under test, embeddings of images and texts, structure and shapes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
+from shared.schemas.masks import MAX_MASK_CLASSES, Label
 
 Images = Annotated[list[ImagePayload], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE)]
 
@@ -151,3 +152,55 @@ class StructureReply(Contract):
     """
 
     agreements: list[float]
+
+
+class ShapesRequest(Contract):
+    """`POST /v1/shapes`: whether the shapes of a source image are where they were in images made of it.
+
+    `mask` is grey: the place of each pixel's class in `classes`; other values are not judged. Without it, what the
+    segmenter sees in the source is what must stay. `things` are classes of which each connected region is looked for.
+    """
+
+    source: ImagePayload
+    images: Images
+    mask: ImagePayload | None = None
+    classes: Annotated[list[Label], Field(min_length=1, max_length=MAX_MASK_CLASSES)]
+    things: Annotated[list[Label], Field(max_length=MAX_MASK_CLASSES)] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _things_are_classes(self) -> Self:
+        if unknown := sorted(set(self.things) - set(self.classes)):
+            raise ValueError(f"things must be among the classes; {', '.join(map(repr, unknown))} are not")
+        return self
+
+
+class ThingRegion(Contract):
+    """One connected region of a thing in the reference: its share of the image's area, and its box in pixels.
+
+    `box` is left, top, right and bottom, the last two exclusive.
+    """
+
+    label: str
+    share: float
+    box: tuple[int, int, int, int]
+
+
+class ShapesOutcome(Contract):
+    """What became of the shapes in one image: of each class of `judged` its IoU over that in the source, at most 1,
+    and of each of `things` the IoU, 0 to 1."""
+
+    classes: list[float]
+    things: list[float]
+
+
+class ShapesReply(Contract):
+    """What the profile's segmenter says; it judges nothing where the profile names none.
+
+    `judged` are the classes that it sees in the source (IoU of 0.5), `unjudged` those of the reference that it does
+    not see there, or knows by no name. `things` are the regions that it sees in the source (IoU of 0.5).
+    """
+
+    judged: list[str]
+    unjudged: list[str]
+    things: list[ThingRegion]
+    outcomes: list[ShapesOutcome]

@@ -71,4 +71,9 @@ class MaskSpec(Contract):
     @property
     def protected(self) -> list[str]:
         """The names of the classes whose words no edit may touch: things, or all where none is marked as one."""
-        return [one.name for one in self.classes if one.thing] or [one.name for one in self.classes]
+        return self.things or [one.name for one in self.classes]
+
+    @property
+    def things(self) -> list[str]:
+        """The names of the classes that are marked as having countable shapes."""
+        return [one.name for one in self.classes if one.thing]

@@ -1,0 +1,210 @@
+"""The check of shapes by a segmenter really trained on driving scenes: over HTTP, in verdicts, and its calibration."""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from transformers import SegformerImageProcessorPil
+
+from evaluator_service.app import create_app
+from evaluator_service.shapes import VOID
+from gateway.methods.checks import judge
+from shared.images import encode
+from shared.profiles import ProfileError, load_profile
+from shared.schemas.base import ImagePayload
+from shared.schemas.evaluation import ShapesReply, ShapesRequest
+from shared.service import ServiceSettings
+from tests.contract.serving import serving
+from tests.contract.small_evaluator import write_scorer
+from tests.contract.small_profile import write_profile
+from tinyworld.broken import Trial
+from tinyworld.calibrate_checks import held_out, thresholds
+from tinyworld.pictures import as_pixel_values
+from tinyworld.roads.calibrate_shapes import CHECKS, Judge, edit_of, shifted, trials, written
+from tinyworld.roads.render import RoadRendering, render
+from tinyworld.roads.segmenters import new_segmenter, segmented
+from tinyworld.roads.world import CLASSES, THINGS, RoadScene, sample_scene
+
+SIDE = 64
+LIMITS = {"shapes": {"default": 0.75}, "things": {"default": 0.6}}
+
+
+def scene_of(split: str, index: int) -> RoadScene:
+    """A photo with a bus ahead: large enough for 64 pixels."""
+    return sample_scene(split, index).changed(style="photo", vehicle="bus")  # type: ignore[arg-type]
+
+
+def write_judge(folder: Path, steps: int = 220) -> None:
+    """A SegFormer that has seen 120 scenes, by day and by night, in every weather."""
+    drawn = [render(scene_of("oracle-a", index), SIDE, SIDE) for index in range(120)]
+    pixels = as_pixel_values(np.stack([one.image for one in drawn]))
+    labels = torch.from_numpy(np.stack([one.classes for one in drawn])).long()
+    torch.manual_seed(0)
+    random = np.random.default_rng(0)
+    model = new_segmenter("segformer").train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps)
+    for _ in range(steps):
+        chosen = torch.from_numpy(random.choice(len(drawn), 8, replace=False))
+        logits = segmented(model, pixels[chosen])
+        loss = torch.nn.functional.cross_entropy(logits, labels[chosen], ignore_index=CLASSES.index("void"))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    model.eval().save_pretrained(folder)
+    SegformerImageProcessorPil(
+        size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
+    ).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("judge")
+    write_judge(folder / "judge")
+    write_scorer(folder / "scorer")
+    path = write_profile(folder)
+    segmenter = '[evaluator.segmenter]\npath = "judge"\nlicence = "none"\ngigabytes = 0.01\n'
+    path.write_text(path.read_text().replace("[defaults]", f"{segmenter}[defaults]"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def by_kind(profile: Path) -> dict[str, list[Trial]]:
+    found = made(profile)
+    return {kind: [one for one in found if one.kind == kind] for kind in ("good", "shifted", "moved", "gone")}
+
+
+def made(profile: Path) -> list[Trial]:
+    segmenter = load_profile(str(profile)).evaluator.segmenter
+    assert segmenter is not None
+    scenes = [scene_of("calibration", index).changed(time="day", weather="clear") for index in range(40)]
+    found, silent = trials(Judge(segmenter), scenes, lambda images: images, SIDE)
+    assert silent == 0
+    return found
+
+
+def accepted(some: list[Trial]) -> float:
+    return float(np.mean([judge(one.scores, one.edit, LIMITS).accepted for one in some]))
+
+
+def test_relit_scenes_pass_and_those_whose_shapes_moved_do_not(by_kind: dict[str, list[Trial]]) -> None:
+    relit = [one for one in by_kind["good"] if one.factor == "weather"]
+    assert relit
+    assert accepted(relit) >= 0.8
+    assert accepted(by_kind["good"]) >= 0.8
+    assert accepted(by_kind["moved"]) <= 0.1
+    assert accepted(by_kind["shifted"]) <= 0.2
+    assert accepted(by_kind["gone"]) <= 0.3
+
+
+def test_refusals_name_the_check_and_say_how_much_is_wanted(by_kind: dict[str, list[Trial]]) -> None:
+    verdicts = [judge(one.scores, one.edit, LIMITS) for one in by_kind["moved"] + by_kind["gone"]]
+    said = {verdict.check: verdict.reason for verdict in verdicts if not verdict.accepted}
+    assert "as well as in the source; 75% is wanted" in said["shapes"]
+    assert "are where they were, and 60% are wanted" in said["things"]
+
+
+def test_thresholds_and_errors_are_calibrated_and_written_into_the_profile(
+    profile: Path, by_kind: dict[str, list[Trial]]
+) -> None:
+    found = sorted((one for some in by_kind.values() for one in some), key=lambda one: one.scene)
+    judged = held_out(found, CHECKS)
+    good = [passed for trial, passed, _ in judged if trial.kind == "good"]
+    broken = [passed for trial, passed, _ in judged if trial.kind != "good"]
+    assert np.mean(good) >= 0.7
+    assert np.mean(broken) <= 0.2
+    text = "[thresholds.old]\ndefault = 0.1\n\n[thresholds.things]\ndefault = 0.9\n\n" + profile.read_text()
+    once = written(text, found, judged, alone=True)
+    assert written(once, found, judged, alone=True) == once
+    data = tomllib.loads(once)
+    assert data["thresholds"] == {"old": {"default": 0.1}, **thresholds(found, CHECKS)}
+    assert data["calibration"]["roads"]["default"]["task"] == "segmentation"
+    assert data["calibration"]["roads"]["default"]["valid"] == 40
+    assert "calibration" not in tomllib.loads(written(text, found, judged, alone=False))
+
+
+def test_the_evaluator_answers_by_class_and_thing_and_says_what_it_cannot_judge(profile: Path) -> None:
+    day = scene_of("calibration", 3).changed(time="day", weather="clear")
+    drawn = render(day, SIDE, SIDE)
+    images = [render(day.changed(time="night"), SIDE, SIDE).image, shifted(drawn.image, (0, 12))]
+    asked = ShapesRequest(
+        source=payload(drawn.image),
+        images=[payload(image) for image in images],
+        mask=payload(mask_of(drawn)),
+        classes=[*CLASSES[1:], "tram"],
+        things=[*THINGS, "tram"],
+    )
+    night, moved = answered(profile, asked).outcomes
+    assert np.mean(night.classes) > np.mean(moved.classes)
+    assert np.mean([iou >= 0.5 for iou in night.things]) > np.mean([iou >= 0.5 for iou in moved.things])
+    unknown = [name if name != "vehicle" else "Fahrzeug" for name in asked.classes]
+    reply = answered(profile, asked.model_copy(update={"classes": unknown, "things": ["Fahrzeug"]}))
+    assert "Fahrzeug" in reply.unjudged
+    assert (reply.things, len(reply.outcomes)) == ([], 2)
+    free = answered(profile, asked.model_copy(update={"mask": None}))
+    assert not free.unjudged
+    assert {one.label for one in free.things} <= {"vehicle", "pedestrian"}
+
+
+def test_a_profile_without_a_segmenter_judges_nothing(profile: Path, tmp_path: Path) -> None:
+    write_scorer(tmp_path / "scorer")
+    image = payload(np.zeros((SIDE, SIDE, 3), np.uint8))
+    asked = ShapesRequest(source=image, images=[image] * 2, classes=["road"])
+    reply = answered(write_profile(tmp_path), asked)
+    assert (reply.judged, reply.things, [one.classes for one in reply.outcomes]) == ([], [], [[], []])
+
+
+def test_the_segmenter_under_test_is_no_judge(profile: Path) -> None:
+    tested = 'models_under_test.roads = { path = "judge", licence = "none", gigabytes = 1, task = "segmentation" }\n'
+    path = profile.with_name("same.toml")
+    path.write_text(profile.read_text().replace("[evaluator]\n", f"[evaluator]\n{tested}"))
+    with pytest.raises(ProfileError, match="segmenter is the model under test 'roads', which cannot be its own judge"):
+        load_profile(str(path))
+
+
+def test_what_the_segmenter_is_told_of_names_changes_the_revision(profile: Path) -> None:
+    def revision(path: Path) -> str:
+        async def use() -> str:
+            app = create_app(ServiceSettings(profile=str(path), device="cpu", threads=1))
+            async with serving(app) as client:
+                return str((await client.get("/v1/info")).json()["revision"])
+
+        return asyncio.run(use())
+
+    path = profile.with_name("told.toml")
+    path.write_text(profile.read_text().replace("[defaults]", 'names = { tram = ["vehicle"] }\n[defaults]'))
+    assert revision(profile) != revision(path)
+
+
+def answered(profile: Path, asked: ShapesRequest) -> ShapesReply:
+    async def use() -> ShapesReply:
+        app = create_app(ServiceSettings(profile=str(profile), device="cpu", threads=1))
+        async with serving(app) as client:
+            reply: httpx.Response = await client.post("/v1/shapes", content=asked.model_dump_json())
+            assert reply.status_code == 200, reply.text
+            return ShapesReply.model_validate_json(reply.content)
+
+    return asyncio.run(use())
+
+
+def mask_of(drawn: RoadRendering) -> np.ndarray:
+    return np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
+
+
+def payload(image: np.ndarray) -> ImagePayload:
+    return ImagePayload(png=encode(np.ascontiguousarray(image)))
+
+
+def test_edits_have_the_factor_of_their_look() -> None:
+    assert [edit_of(look).changes[0].factor for look in ("time", "style", "surface")] == [
+        "weather",
+        "domain",
+        "adjective",
+    ]
