@@ -137,7 +137,12 @@ def repairs(measured: Sequence[MeasuredRepairs]) -> str:
 
 def _before_and_after(measured: MeasuredRepairs) -> str:
     body = [
-        [model.model, found.set, str(found.sources), *(rate(arm.accuracy) for arm in found.arms)]
+        [
+            model.model,
+            found.set,
+            str(found.sources),
+            *(rate(arm.accuracy) for arm in found.arms if isinstance(arm.accuracy, Rate)),
+        ]
         for model in measured.models
         for found in model.sets
     ]
