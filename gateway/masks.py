@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gateway.analysis.segmentation import VOID
 from gateway.manifests import shared_folder
 from shared.images import Pixels, decode, png_header
+from shared.label_maps import VOID
 from shared.problems import InvalidInput
 from shared.schemas.masks import MaskSpec
 

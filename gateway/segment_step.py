@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gateway.analysis.segmentation import OTHER, VOID, Map, confusion, lost, named_overlaps, packed
+from gateway.analysis.segmentation import lost, named_overlaps
 from gateway.models_tested import Tested
 from gateway.recorded import ImageShelf, RecordedServices
 from shared.images import decode, encode
+from shared.label_maps import OTHER, VOID, Map, confusion, packed, placed
 from shared.schemas.base import ImagePayload
 from shared.seeds import derive_id
 
@@ -66,9 +67,7 @@ def _maps(
     """The model's label maps one by one, in the places of the job's classes."""
     for part in parts:
         reply = services.segment(model.segment_request([image for _, image in part], link))
-        table = np.full(256, OTHER, np.uint8)
-        for index, name in enumerate(reply.classes):
-            table[index] = classes.index(name) if name in classes else OTHER
+        table = placed(reply.classes, classes)
         for (image_id, _), answered in zip(part, reply.maps, strict=True):
             yield image_id, table[decode(answered.png, "L")]
 

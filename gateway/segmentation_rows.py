@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
 from gateway.analysis.effects import Differences, Integers, Scores
-from gateway.analysis.segmentation import difference, lost, scores, unpacked, with_mean
+from gateway.analysis.segmentation import difference, lost, scores, with_mean
 from gateway.analysis.validity import Screened
 from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows, cells_of
+from shared.label_maps import unpacked
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, Relation, SegmentationMetrics
 

@@ -1,52 +1,16 @@
-"""What segmenters get right, pixel by pixel: confusion counts, IoU, accuracy. Numpy only.
-
-A label map holds the place of a class for each pixel, `OTHER` for a class that the job does not have, and, in the
-reference alone, `VOID` for pixels that are not judged. Confusion counts have a row for each class of the reference and
-a column for each predicted one, the last for `OTHER`.
-"""
+"""What segmenters get right, from confusion counts (`shared.label_maps`): IoU, accuracy. Numpy only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gateway.analysis.effects import Floats, Integers
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import ConfusionMatrix, SegmentationScores
 
-VOID = 255
-OTHER = 254
 FOUND = 0.5  # IoU from which a class counts as found
-Map = NDArray[np.uint8]
-
-
-def confusion(reference: Map, predicted: Map, classes: int) -> Integers:
-    """Pixels by class of the reference (row) and predicted class (column), classes × (classes + 1); void left out.
-
-    Raises ValueError where the maps are not of one size.
-    """
-    if reference.shape != predicted.shape:
-        raise ValueError(f"a map of {predicted.shape} cannot be held against one of {reference.shape}")
-    judged = reference != VOID
-    columns = np.minimum(predicted[judged].astype(np.int64), classes)  # OTHER is the last column
-    places = reference[judged].astype(np.int64) * (classes + 1) + columns
-    return np.bincount(places, minlength=classes * (classes + 1)).reshape(classes, classes + 1)
-
-
-def packed(counts: Integers) -> list[int]:
-    """Counts as row, column, pixels, again and again, without the zeros: a few numbers for each image."""
-    rows, columns = np.nonzero(counts)
-    return np.stack([rows, columns, counts[rows, columns]], axis=1).ravel().tolist()
-
-
-def unpacked(flat: Sequence[int], classes: int) -> Integers:
-    """The inverse of `packed`."""
-    counts = np.zeros((classes, classes + 1), np.int64)
-    rows, columns, pixels = np.asarray(flat, np.int64).reshape(-1, 3).T
-    counts[rows, columns] = pixels
-    return counts
 
 
 def overlaps(counts: Integers) -> Floats:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from gateway import jobs
-from gateway.analysis.segmentation import VOID
 from gateway.database import Sessions, reading
 from gateway.export.archive import END
 from gateway.export.coco import coco
@@ -21,6 +20,7 @@ from gateway.export.records import ExportNote, FormatName
 from gateway.export.selection import Selection, exported_images
 from gateway.tables import Job, Report, SourceImage
 from shared import __version__
+from shared.label_maps import VOID
 from shared.problems import Conflict, InvalidInput
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskClass, MaskSpec

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gateway.analysis.segmentation import OTHER, VOID, Map
 from shared.images import Pixels, decode
+from shared.label_maps import OTHER, VOID, Map
 from shared.schemas.masks import MaskSpec
 
 OPACITY = 0.6

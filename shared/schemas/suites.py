@@ -132,8 +132,8 @@ class CellComparison(Contract):
 class RunResults(Contract):
     """A run's accuracy in every cell, held against a baseline run or, without one, against its own null arms.
 
-    `metric`: of segmenters it is IoU. `breaches` are the sentences of the cells that drop by more than `max_drop` points, worst first. `left_out` counts
-    counterfactuals without a usable ground truth or prediction.
+    `metric`: of segmenters it is IoU. `breaches` are the sentences of the cells that drop by more than `max_drop`
+    points, worst first. `left_out` counts counterfactuals without a usable ground truth or prediction.
     """
 
     suite: str

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from gateway.analysis.segmentation import VOID, confusion, overlaps
+from gateway.analysis.segmentation import overlaps
 from gateway.counterfactuals import Filters, conditions
 from gateway.failure_points import failure_points_page
 from gateway.housekeeping import Graces, keep_house
@@ -20,6 +20,7 @@ from gateway.results import measure
 from gateway.segmentation_rows import by_source
 from gateway.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, Report, SourceImage
 from shared.images import decode, encode
+from shared.label_maps import VOID, confusion
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import JobResults
 from shared.storage import image_key

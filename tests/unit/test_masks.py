@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import ValidationError
 
-from gateway.analysis.segmentation import VOID
 from gateway.intake import take_in
 from gateway.mask_intake import SentMasks
 from gateway.masks import mask_reader, match_masks
 from gateway.sources import IntakeLimits, NamedFile
 from shared.images import decode, encode
+from shared.label_maps import VOID
 from shared.problems import InvalidInput, Problem
 from shared.schemas.masks import MaskSpec
 from shared.storage import DirectoryStore, image_key

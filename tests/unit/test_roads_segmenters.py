@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 
-from gateway.analysis.segmentation import VOID
 from gateway.masks import mask_reader
+from shared.label_maps import VOID
 from shared.schemas.masks import MaskSpec
 from tinyworld import training_loop
 from tinyworld.roads import pictures, train_segmenter

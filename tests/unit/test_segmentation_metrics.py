@@ -9,19 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, jaccard_score, recall_score
 
-from gateway.analysis.segmentation import (
-    OTHER,
-    VOID,
-    confusion,
-    image_overlap,
-    lost,
-    named_overlaps,
-    normalised,
-    overlaps,
-    packed,
-    scores,
-    unpacked,
-)
+from gateway.analysis.segmentation import image_overlap, lost, named_overlaps, normalised, overlaps, scores
+from shared.label_maps import OTHER, VOID, confusion, packed, unpacked
 
 CLASSES = 4
 Maps = tuple[NDArray[np.uint8], NDArray[np.uint8]]
