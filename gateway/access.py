@@ -14,10 +14,10 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -59,6 +59,7 @@ class Access:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        send = _as_declared(send)
         try:
             body = await self._admit(scope, headers, receive)
         except Problem as problem:
@@ -145,7 +146,7 @@ def refuse_other_sites(method: str, headers: Headers, *, silent: bool = True) ->
         return
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     told = origin is not None or site is not None
-    same = origin is None or urlsplit(origin).netloc == headers.get("host", "")
+    same = origin is None or _split(origin).netloc == headers.get("host", "")
     if not same or (site or "none") not in ("same-origin", "none") or not (told or silent):
         raise Forbidden("a page of another site may not act here; use Contrafact's own pages, or an API key")
 
@@ -158,7 +159,7 @@ def csrf_token(cookie: str) -> str:
 def _refuse_other_machines(scope: Scope, headers: Headers) -> None:
     host, client = headers.get("host", ""), scope.get("client")
     near = client is None or not _is_address(client[0]) or ip_address(client[0]).is_loopback
-    if urlsplit(f"//{host}").hostname not in LOOPBACK_HOSTS or not near:
+    if _split(f"//{host}").hostname not in LOOPBACK_HOSTS or not near:
         raise Forbidden(
             f"without API keys only this machine is served, not {host!r}; ask localhost, or set "
             "CONTRAFACT_AUTHENTICATION=true and make keys"
@@ -169,6 +170,25 @@ def _refuse_other_machines(scope: Scope, headers: Headers) -> None:
 def no_database() -> NotReady:
     """What a caller hears while the database is away."""
     return NotReady("the database does not answer; nothing was changed, try again soon", retry_after=5)
+
+
+def _split(address: str) -> SplitResult:
+    """The parts of an address; what is none has no parts."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
+
+
+def _as_declared(send: Send) -> Send:
+    """Answers that browsers take for what they say they are, never for what they look like."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
+        await send(message)
+
+    return sending
 
 
 def _is_address(text: str) -> bool:
@@ -188,7 +208,7 @@ def _shown(headers: Headers) -> tuple[str | None, str | None]:
 
 
 def _check_token(cookie: str, headers: Headers) -> None:
-    if not hmac.compare_digest(headers.get(TOKEN_HEADER, ""), csrf_token(cookie)):
+    if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(), csrf_token(cookie).encode()):
         raise Forbidden(f"the header {TOKEN_HEADER} is missing or wrong; load the page again")
 
 

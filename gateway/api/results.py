@@ -59,5 +59,5 @@ def show_report(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
         report = session.get(Report, job)
     if report is None:
         raise NotFound(f"the job is {state}; its report is written when it is done")
-    headers = {"Content-Disposition": f'inline; filename="contrafact-{job}.html"', "X-Content-Type-Options": "nosniff"}
+    headers = {"Content-Disposition": f'inline; filename="contrafact-{job}.html"'}
     return HTMLResponse(stored(gateway, report.object_key), headers=headers)

@@ -118,8 +118,7 @@ def show_overlay(job: JobId, image: ImageDigest, label_map: ImageDigest, gateway
         png = painted_png(stored(gateway, keys[0]), stored(gateway, keys[1]), colours)
     except ValueError as error:
         raise InvalidInput(f"this cannot be painted: {error}") from error
-    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": IMMUTABLE}
-    return Response(png, media_type="image/png", headers=headers)
+    return Response(png, media_type="image/png", headers={"Cache-Control": IMMUTABLE})
 
 
 @router.get("/static/{name}", response_class=FileResponse)
@@ -127,7 +126,7 @@ def static_file(name: str) -> FileResponse:
     """A style sheet, script or picture of the pages."""
     if name not in _STATIC:
         raise NotFound(f"there is no file {name!r}")
-    return FileResponse(_STATIC[name], headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
+    return FileResponse(_STATIC[name], headers={"Cache-Control": "no-cache"})
 
 
 def _facets(results: JobResults | None) -> dict[str, list[str]]:

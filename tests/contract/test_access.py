@@ -143,3 +143,19 @@ def test_without_keys_only_this_machine_and_this_site_are_served(tmp_path: Path)
         for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
             assert "another site" in detail(client.post("/jobs", data={"task": "abc"}, headers=headers), 403)
         assert client.post("/jobs", data={"task": "abc"}, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 415
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin"])
+@pytest.mark.parametrize("authentication", [False, True])
+def test_an_address_that_is_none_is_nobodys(tmp_path: Path, name: str, authentication: bool) -> None:
+    address = {"Host": "[", "Origin": "http://["}[name]
+    with serve_gateway(tmp_path, authentication=authentication) as gateway:
+        reply = gateway.client.post("/jobs", headers={name: address})
+        detail(reply, 401 if authentication and name == "Host" else 403)
+
+
+def test_no_answer_is_taken_for_what_it_is_not(locked: Gateway, key: str) -> None:
+    headers = {"Authorization": f"Bearer {key}"}
+    for path in ("/", "/jobs", "/login", "/openapi.json", "/static/job.js", "/nowhere"):
+        for reply in (locked.client.get(path), locked.client.get(path, headers=headers)):
+            assert reply.headers["X-Content-Type-Options"] == "nosniff", path

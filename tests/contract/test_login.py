@@ -75,6 +75,7 @@ def test_a_change_needs_the_sessions_token_and_our_own_page(locked: Gateway, key
     assert status() == 403
     assert status(Origin=ours) == 403
     assert status(**{"X-CSRF-Token": "0" * 64}) == 403
+    assert client.post("/jobs", headers={b"X-CSRF-Token": b"\xe9"}).status_code == 403
     assert status(**{"X-CSRF-Token": token, "Origin": "https://evil.example"}) == 403
     assert status(**{"X-CSRF-Token": token, "Sec-Fetch-Site": "cross-site"}) == 403
     assert status(**{"X-CSRF-Token": token, "Origin": ours}) == 415  # through the gate; the form is no form with files
