@@ -33,11 +33,11 @@ from prometheus_client import start_http_server
 from evaluator_service.model import choose_device
 from evaluator_service.models_under_test.uploads import unpack
 from evaluator_service.retraining import Lessons, learnt, pack, train, unpack_checkpoint
-from evaluator_service.trainable import TASKS, Trainable
+from evaluator_service.trainable import TASKS, Lesson, Trainable
 from evaluator_service.trainer_settings import TrainerSettings
 from shared import logging as json_logging
 from shared.celery_app import open_celery
-from shared.images import Pixels, decode
+from shared.images import Mode, Pixels, decode
 from shared.problems import DependencyFailed, InvalidInput, Problem
 from shared.profiles import load_profile
 from shared.schemas.repairs import (
@@ -45,6 +45,7 @@ from shared.schemas.repairs import (
     REPAIR,
     TRAINED,
     Arm,
+    Example,
     Grant,
     Judgement,
     RepairOrder,
@@ -121,9 +122,9 @@ class _Repair:
     def run(self, profile: str, device: str) -> RepairOutcome:
         """Judge the model as it is, then train and judge every arm from there."""
         order = self._order
-        labels = sorted({one.label for one in [*order.originals, *order.judged]})
+        classes = order.classes or sorted({one.label for one in [*order.originals, *order.judged]})
         with LOADING:
-            trainable = TASKS[order.task](self._weights(profile), labels, device=choose_device(device))
+            trainable = TASKS[order.task](self._weights(profile), classes, device=choose_device(device))
         start = learnt(trainable.model)
         judgements: dict[Arm, Judgement] = {"before": self._judged("before", trainable)}
         for place, arm in enumerate(TRAINED):
@@ -168,7 +169,7 @@ class _Repair:
             resume_from = unpack_checkpoint(BytesIO(self._store.get(key)), self._place / "resumed")
         except ObjectMissing:
             resume_from = None
-        lessons = Lessons(order, arm, trainable, self._opened)
+        lessons = Lessons(order, arm, trainable, self._lesson)
         folder = self._place / arm
         train(trainable, lessons, order.parameters, folder, resume_from=resume_from, stepped=stepped, saved=saved)
 
@@ -182,9 +183,7 @@ class _Repair:
         """Ask an arm about every image, in parts between which the work may end."""
         if (known := self._known(arm)) is not None:
             return known
-        asked = self._order.judged
-        openers = [partial(self._checked_open, one.image) for one in asked]
-        found = trainable.judge(openers, [one.label for one in asked])
+        found = trainable.judge([partial(self._checked_lesson, one) for one in self._order.judged])
         self._store.put(repair_key(self._order.repair, arm, "judged.json"), found.model_dump_json().encode())
         return found
 
@@ -197,12 +196,16 @@ class _Repair:
             write_tar(folder, file)
             self._store.put_file(repair_key(self._order.repair, arm, "package.tar"), file)
 
-    def _checked_open(self, digest: str) -> Pixels:
+    def _checked_lesson(self, example: Example) -> Lesson:
         self._life.refuse_ended()
-        return self._opened(digest)
+        return self._lesson(example)
 
-    def _open(self, digest: str) -> Pixels:
-        return decode(self._store.get(image_key(digest)))
+    def _lesson(self, example: Example) -> Lesson:
+        mask = None if example.mask is None else self._opened(example.mask, "L")
+        return Lesson(self._opened(example.image, "RGB"), example.label, mask)
+
+    def _open(self, digest: str, mode: Mode) -> Pixels:
+        return decode(self._store.get(image_key(digest)), mode)
 
 
 class _Life:

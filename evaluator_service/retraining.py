@@ -3,7 +3,7 @@
     repaired    half of every batch originals, half accepted counterfactuals
     null        half originals, half null arms: what the generator's look alone teaches
     originals   originals alone
-    augmented   originals alone, under RandAugment (Cubuk et al. 2020, arXiv 1909.13719)
+    augmented   originals alone, under RandAugment (Cubuk et al. 2020, arXiv 1909.13719), masks moved along
 
 What step k sees follows from seed and k, so a training that goes on from a checkpoint ends in the same weights.
 """
@@ -23,8 +23,8 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils.logging import disable_progress_bar
 
-from evaluator_service.trainable import Trainable
-from shared.images import Pixels
+from evaluator_service.trainable import Lesson, Trainable
+from shared.label_maps import VOID
 from shared.schemas.repairs import Example, RepairOrder, RepairParameters, TrainedArm
 from shared.seeds import derive_seed
 
@@ -32,8 +32,8 @@ CHECKPOINTS = 8  # of one arm
 WARM_UP = 0.05  # share of the steps
 CLIPPED_AT = 1.0  # norm of the gradient
 
-Open = Callable[[str], Pixels]
-"""The pixels of an image by its digest."""
+Open = Callable[[Example], Lesson]
+"""The pixels of an example's image, with its ground truth."""
 
 
 class Lessons(Dataset[dict[str, Any]]):
@@ -52,9 +52,8 @@ class Lessons(Dataset[dict[str, Any]]):
         random = np.random.default_rng(seed)
         pool = self._beside if self._beside and number % 2 else self._originals
         images = pool[random.integers(len(pool))]
-        example = images[random.integers(len(images))]
-        pixels = self._opened(example.image)
-        return self._trainable.inputs(augmented(pixels, seed) if self._arm == "augmented" else pixels, example.label)
+        lesson = self._opened(images[random.integers(len(images))])
+        return self._trainable.inputs(augmented(lesson, seed) if self._arm == "augmented" else lesson)
 
 
 def _by_source(examples: Sequence[Example]) -> list[list[Example]]:
@@ -64,16 +63,30 @@ def _by_source(examples: Sequence[Example]) -> list[list[Example]]:
     return [grouped[source] for source in sorted(grouped)]
 
 
-def augmented(pixels: Pixels, seed: int) -> Pixels:
-    """An image (height × width × 3) under RandAugment of 2 operations of strength 9 of 30, its defaults, and a flip."""
-    from kornia.augmentation import RandomHorizontalFlip  # takes seconds, and one arm needs it
-    from kornia.augmentation.auto import RandAugment
+def augmented(lesson: Lesson, seed: int) -> Lesson:
+    """A lesson under RandAugment of 2 operations of strength 9 of 30, its defaults, and a flip.
 
-    image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255
+    What moves the image moves its mask alike (nearest), which is void where it comes from outside the image.
+    """
+    from kornia.augmentation import AugmentationSequential, RandomHorizontalFlip  # take seconds, and one arm needs them
+    from kornia.augmentation.auto import RandAugment
+    from kornia.constants import DataKey, Resample
+
+    image = torch.from_numpy(lesson.image).permute(2, 0, 1)[None].float() / 255
+    known = np.full(lesson.image.shape[:2], VOID) if lesson.mask is None else lesson.mask
+    unlike_void = torch.from_numpy(VOID - known.astype(np.float32))[None, None]  # 0, what comes from outside, is void
+    change = AugmentationSequential(
+        RandomHorizontalFlip(p=0.5),
+        RandAugment(n=2, m=9),
+        data_keys=["input", "mask"],
+        extra_args={DataKey.MASK: {"resample": Resample.NEAREST, "align_corners": None}},
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        changed = RandomHorizontalFlip(p=0.5)(RandAugment(n=2, m=9)(image))
-    return np.asarray((changed[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy())
+        changed, moved = change(image, unlike_void)
+    pixels = (changed[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    mask = (VOID - moved[0, 0].round()).to(torch.uint8).numpy()
+    return Lesson(pixels, lesson.label, None if lesson.mask is None else mask)
 
 
 def train(

@@ -6,96 +6,95 @@ holds when the model is tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
-from transformers import AutoImageProcessor, AutoModelForImageClassification
+from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoModelForSemanticSegmentation
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
+from evaluator_service.models_under_test.segmentation import label_map
 from shared.images import Pixels
+from shared.label_maps import confusion, packed, placed
 from shared.problems import InvalidInput
+from shared.schemas.jobs import JobKind
 from shared.schemas.models import DESCRIPTION_NAME, ONNX_NAME, ModelDescription, read_description
 from shared.schemas.repairs import Judgement
 from shared.weights import Weights
 
 JUDGED_AT_ONCE = 32
+IGNORED = -100  # torch's: a pixel that costs nothing
 
 
-class Trainable(Protocol):
-    """A model of one task, with all that training and judging it needs."""
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """An image (height × width × 3) with its ground truth.
 
-    model: nn.Module
+    That is its class, or `mask`: for each pixel the place of its class in the trainable's `classes`, 255 where void.
+    """
 
-    def inputs(self, image: Pixels, label: str) -> dict[str, Any]:
-        """What the model's `forward` takes of one image, and `labels`, what `loss` takes of its ground truth."""
-        ...
-
-    def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The mean loss of a batch, in the form that transformers' Trainer asks for."""
-        ...
-
-    def judge(self, images: Sequence[Callable[[], Pixels]], labels: Sequence[str]) -> Judgement:
-        """What the model says of images, which are opened when they are needed."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Weights as safetensors in Hub layout, preprocessing and description, as uploads have them."""
-        ...
+    image: Pixels
+    label: str
+    mask: Pixels | None = None
 
 
-class TrainableClassifier:
-    """A classifier in Hub layout. Outputs of one class name are one class, whose probability is their sum."""
+Opener = Callable[[], Lesson]
 
-    def __init__(self, weights: Weights, labels: Sequence[str], *, device: str) -> None:
-        """Load in single precision. Raises InvalidInput for what cannot be trained, and for labels it does not know."""
-        self._description = _description(weights)
-        self.model: nn.Module = load_hub_model(
-            AutoModelForImageClassification, weights.model_copy(update={"dtype": "float32"})
-        ).to(device)
+
+class Trainable(ABC):
+    """A model in Hub layout. Outputs of one class name are one class, whose probability is their sum."""
+
+    task: ClassVar[JobKind]
+    kind: ClassVar[Any]
+
+    def __init__(self, weights: Weights, classes: Sequence[str], *, device: str) -> None:
+        """Load in single precision. `classes`: those of the ground truth, in the order of the masks' places.
+
+        Raises InvalidInput for what cannot be trained, and for classes that the model does not know.
+        """
+        self._description = _description(weights).model_copy(update={"task": self.task})
+        whole = weights.model_copy(update={"dtype": "float32"})
+        self.model: nn.Module = load_hub_model(self.kind, whole).to(device)
         at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
         self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision)
         self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
         names = own_names(self.model.config)
         self._outputs = NamedOutputs(len(names), names, self._description.classes)
         self._index = {name: place for place, name in enumerate(self._outputs.classes)}
-        if unknown := sorted(set(labels) - set(self._index)):
+        if unknown := sorted(set(classes) - set(self._index)):
             raise InvalidInput(f"the model does not know the classes {', '.join(unknown[:20])} of the job")
         self._columns = torch.from_numpy(self._outputs.index_map()).to(device)
-        self._device = device
+        self._classes, self._device = list(classes), device
 
-    def inputs(self, image: Pixels, label: str) -> dict[str, Any]:
-        """`pixel_values` (channels × height × width) and the index of the class."""
-        return {"pixel_values": torch.from_numpy(self._prepare([image])[0]), "labels": self._index[label]}
+    @abstractmethod
+    def inputs(self, lesson: Lesson) -> dict[str, Any]:
+        """`pixel_values` (channels × height × width), and `labels`, what `loss` takes of its ground truth."""
+
+    @abstractmethod
+    def judge(self, openers: Sequence[Opener]) -> Judgement:
+        """What the model says of images, which are opened when they are needed."""
 
     def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """Cross-entropy over classes."""
-        return nn.functional.nll_loss(self._log_probabilities(outputs.logits), labels)
+        """Mean cross-entropy over classes of a batch, in the form that transformers' Trainer asks for.
 
-    @torch.inference_mode()
-    def judge(self, images: Sequence[Callable[[], Pixels]], labels: Sequence[str]) -> Judgement:
-        """Whether the true class comes first, and its probability."""
-        self.model.eval()
-        rows: list[NDArray[np.float64]] = []
-        for start in range(0, len(images), JUDGED_AT_ONCE):
-            batch = torch.from_numpy(self._prepare([opened() for opened in images[start : start + JUDGED_AT_ONCE]]))
-            logits = self.model(pixel_values=batch.to(self._device)).logits
-            rows.append(self._log_probabilities(logits).exp().double().cpu().numpy())
-        probabilities = np.concatenate(rows)
-        truth = np.array([self._index[label] for label in labels])
-        return Judgement(
-            correct=(probabilities.argmax(1) == truth).tolist(),
-            p_truth=[round(float(row[place]), 6) for row, place in zip(probabilities, truth, strict=True)],
-        )
+        `labels`: n class indices, or n × height × width of them, to whose size logits are brought.
+        """
+        logits = outputs.logits.float()
+        if labels.ndim > 1:
+            logits = nn.functional.interpolate(logits, size=labels.shape[1:], mode="bilinear", align_corners=False)
+        return nn.functional.nll_loss(self._log_probabilities(logits), labels, ignore_index=IGNORED)
 
     def save(self, folder: Path) -> None:
-        """With the description where it says more than the defaults."""
+        """Weights as safetensors in Hub layout, preprocessing, and the description where it says more than defaults."""
         self.model.save_pretrained(folder)  # type: ignore[operator]  # transformers', not torch's
         self._processor.save_pretrained(folder)
         if self._description != ModelDescription():
@@ -103,15 +102,99 @@ class TrainableClassifier:
             (folder / DESCRIPTION_NAME).write_text(said, encoding="utf-8")
 
     def _log_probabilities(self, logits: Tensor) -> Tensor:
-        """(n, outputs) → (n, classes)."""
+        """(n, outputs, ...) → (n, classes, ...)."""
         outputs = logits.float().log_softmax(dim=1)
         classes = len(self._index)
         if classes == outputs.shape[1]:
             return outputs
         return torch.stack([outputs[:, self._columns == place].logsumexp(1) for place in range(classes)], dim=1)
 
+    def _logits(self, images: Sequence[Pixels]) -> Tensor:
+        return self.model(pixel_values=torch.from_numpy(self._prepare(images)).to(self._device)).logits  # type: ignore[no-any-return]
 
-TASKS: Mapping[str, Callable[..., Trainable]] = {"classification": TrainableClassifier}
+
+class TrainableClassifier(Trainable):
+    """Judged by the class that comes first."""
+
+    task = "classification"
+    kind = AutoModelForImageClassification
+
+    def inputs(self, lesson: Lesson) -> dict[str, Any]:
+        """`labels` is the index of the class."""
+        return {"pixel_values": torch.from_numpy(self._prepare([lesson.image])[0]), "labels": self._index[lesson.label]}
+
+    @torch.inference_mode()
+    def judge(self, openers: Sequence[Opener]) -> Judgement:
+        """Whether the true class comes first, and its probability."""
+        self.model.eval()
+        rows: list[NDArray[np.float64]] = []
+        truth: list[int] = []
+        for lessons in _parts(openers):
+            found = self._log_probabilities(self._logits([one.image for one in lessons]))
+            rows.append(found.exp().double().cpu().numpy())
+            truth += [self._index[one.label] for one in lessons]
+        probabilities = np.concatenate(rows)
+        return Judgement(
+            correct=(probabilities.argmax(1) == truth).tolist(),
+            p_truth=[round(float(row[place]), 6) for row, place in zip(probabilities, truth, strict=True)],
+        )
+
+
+class TrainableSegmenter(Trainable):
+    """Judged pixel by pixel, by the map that it gives as a model under test."""
+
+    task = "segmentation"
+    kind = AutoModelForSemanticSegmentation
+
+    def __init__(self, weights: Weights, classes: Sequence[str], *, device: str) -> None:
+        """As any trainable."""
+        super().__init__(weights, classes, device=device)
+        self._targets = np.full(256, IGNORED, np.int64)
+        self._targets[: len(classes)] = [self._index[name] for name in classes]
+        self._places = placed(self._outputs.classes, classes)
+        self._size: tuple[int, ...] | None = None
+
+    def inputs(self, lesson: Lesson) -> dict[str, Any]:
+        """`labels` are class indices at the size of `pixel_values` (nearest), -100 where the mask is void.
+
+        Raises InvalidInput for preprocessing that keeps sizes that differ.
+        """
+        values = torch.from_numpy(self._prepare([lesson.image])[0])
+        height, width = values.shape[1:]
+        self._size = self._size or (height, width)
+        if self._size != (height, width):
+            raise InvalidInput("the image processor keeps sizes that differ; give it a size, so that images can batch")
+        mask = Image.fromarray(_mask(lesson)).resize((width, height), Image.Resampling.NEAREST)
+        return {"pixel_values": values, "labels": torch.from_numpy(self._targets[np.asarray(mask)])}
+
+    @torch.inference_mode()
+    def judge(self, openers: Sequence[Opener]) -> Judgement:
+        """Confusion of each image's pixels, at its own size."""
+        self.model.eval()
+        columns, counts = self._outputs.index_map(), []
+        for lessons in _parts(openers):
+            for lesson, rows in zip(lessons, self._logits([one.image for one in lessons]).float(), strict=True):
+                mask = _mask(lesson)
+                predicted = self._places[label_map(rows, mask.shape, columns)]
+                counts.append(packed(confusion(mask, predicted, len(self._classes))))
+        return Judgement(confusion=counts)
+
+
+TASKS: Mapping[JobKind, type[Trainable]] = {
+    trainable.task: trainable for trainable in (TrainableClassifier, TrainableSegmenter)
+}
+
+
+def _parts(openers: Sequence[Opener]) -> Iterator[list[Lesson]]:
+    """The images a few at a time."""
+    for start in range(0, len(openers), JUDGED_AT_ONCE):
+        yield [opened() for opened in openers[start : start + JUDGED_AT_ONCE]]
+
+
+def _mask(lesson: Lesson) -> Pixels:
+    if lesson.mask is None:
+        raise InvalidInput("an image of a segmentation job came without its mask")
+    return lesson.mask
 
 
 def _description(weights: Weights) -> ModelDescription:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.analysis.repair import ARMS, arm_table
+from gateway.analysis.repair import ARMS, arm_table, class_table
 from shared.schemas.repairs import Arm, RepairOrder, RepairResult, TrainedArm
 
 _WHAT: dict[Arm, str] = {
@@ -19,12 +19,14 @@ _WHAT: dict[Arm, str] = {
 def model_card(order: RepairOrder, arm: TrainedArm, result: RepairResult) -> str:
     """`README.md` of one arm, in Markdown with the Hub's metadata before it."""
     parameters = order.parameters
+    segments = order.task == "segmentation"
     counts = Counter(example.label for example in order.originals)
     labels = ", ".join(f"{label} {count}" for label, count in sorted(counts.items()))
+    truth = f"masks of {', '.join(order.classes)}" if segments else labels
     lines = [
         "---",
         f"license: {_licence(order.licence)}",
-        "pipeline_tag: image-classification",
+        f"pipeline_tag: image-{'segmentation' if segments else 'classification'}",
         "library_name: transformers",
         "tags: [contrafact]",
         "---",
@@ -34,7 +36,7 @@ def model_card(order: RepairOrder, arm: TrainedArm, result: RepairResult) -> str
         f"`{order.model}` trained further by Contrafact: {_WHAT[arm]}. Its licence is that of the model that it comes "
         f"from: {order.licence or 'not stated'}.",
         "",
-        f"* **Data**: job `{order.job}`; {len(order.originals)} source images ({labels}), "
+        f"* **Data**: job `{order.job}`; {len(order.originals)} source images ({truth}), "
         f"{len(order.counterfactuals)} accepted counterfactuals, {len(order.null_arms)} null arms of these. Values not "
         f"trained on: {', '.join(order.values_not_trained_on) or 'none'}.",
         f"* **Training**: {parameters.steps} steps of {parameters.batch_size} images, AdamW, learning rate "
@@ -47,12 +49,27 @@ def model_card(order: RepairOrder, arm: TrainedArm, result: RepairResult) -> str
         "|---" * (2 + len(ARMS)) + "|",
         *(f"| {name} | {size} | {' | '.join(rates)} |" for name, size, rates in arm_table(result.sets)),
         "",
+        *_by_class(result),
         *(f"* {sentence}" for sentence in result.sentences),
         "",
         "All arms start from the same weights and take the same steps under the same seed.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _by_class(result: RepairResult) -> list[str]:
+    rows = class_table(result)
+    if not rows:
+        return []
+    return [
+        "The figures above are means over images; IoU of all pixels together:",
+        "",
+        "| images | class | " + " | ".join(ARMS) + " |",
+        "|---" * (2 + len(ARMS)) + "|",
+        *(f"| {name} | {label} | {' | '.join(values)} |" for name, label, values in rows),
+        "",
+    ]
 
 
 def _licence(licence: str) -> str:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway import printing
-from gateway.analysis.repair import ARMS, arm_table
+from gateway.analysis.repair import ARMS, arm_table, class_table
 from gateway.client import Client
 from gateway.command_line import URL, Json, Key, Url, connected, messages
 from shared.schemas.models import ModelSpec
@@ -102,13 +102,22 @@ def delete(repair: RepairId, url: Url = URL, api_key: Key = "") -> None:
 
 def shown(result: RepairResult) -> RenderableType:
     """The arms on every set, the cells that changed most, and the sentences."""
-    table = Table("right on held-out source images", "images of sources", *ARMS)
-    for name, size, rates in arm_table(result.sets):
-        table.add_row(name, size, *rates)
-    parts: list[RenderableType] = [table]
+    score = "right" if result.metric == "accuracy" else "IoU"
+    parts: list[RenderableType] = [
+        _table((f"{score} on held-out source images", "images of sources"), arm_table(result.sets))
+    ]
+    if by_class := class_table(result):
+        parts.append(_table(("IoU of all pixels", "class"), by_class))
     if result.cells:
         parts.append(_cells(result.cells[:CELLS_SHOWN]))
     return Group(*parts, *(Text(f"• {sentence}") for sentence in result.sentences))
+
+
+def _table(heads: tuple[str, str], rows: list[tuple[str, str, list[str]]]) -> Table:
+    table = Table(*heads, *ARMS)
+    for name, what, values in rows:
+        table.add_row(name, what, *values)
+    return table
 
 
 def _cells(cells: list[CellFigures]) -> Table:

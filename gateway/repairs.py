@@ -47,11 +47,16 @@ def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> Repa
             raise Conflict("the job is running; repair a model when it is done, or cancel it first")
         originals, made = repair_orders.load(session, job_id)
     (model,) = chosen_models([request.model], all_models(parts, owner))
+    if model.task != job.kind:
+        raise InvalidInput(
+            f"{model.name!r} does {model.task}, and the job's models do {job.kind}; choose one of its kind"
+        )
     upload = _trainable(parts, owner, model)
-    labels = {original.label for original in originals}
+    classes = job.classes if job.kind == "segmentation" else []
+    labels = {*classes, *(original.label for original in originals if original.mask is None)}
     refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes}, ADVICE)
     repair_id = uuid.uuid4().hex
-    order = repair_orders.order_of(repair_id, job_id, request, model.licence, upload, originals, made)
+    order = repair_orders.order_of(repair_id, job_id, request, model.licence, upload, originals, made, classes)
     parts.store.put(repair_key(repair_id, "order.json"), order.model_dump_json().encode())
     with parts.sessions.begin() as session:
         jobs.find(session, owner, job_id)  # again: it may have been deleted meanwhile
@@ -72,8 +77,6 @@ def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> Repa
 
 def _trainable(parts: Parts, owner: str, model: ModelUnderTestInfo) -> StoredModel | None:
     """The package of an upload; None of an operator's model. Raises InvalidInput for what cannot be trained."""
-    if model.task != "classification":
-        raise InvalidInput(f"{model.name!r} is a {model.task} model; repair trains classifiers")
     if not model.uploaded:
         if model.name in parts.profile.evaluator.endpoints:
             raise InvalidInput(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.functional import interpolate
 from transformers import AutoModelForSemanticSegmentation
 
@@ -46,8 +47,11 @@ class ImageSegmenter:
         if not torch.isfinite(logits).all():
             raise InvalidInput("the model answered NaN or infinity; check its weights and its preprocessing")
         columns = self._outputs.index_map()
-        maps = []
-        for image, rows in zip(images, logits, strict=True):
-            resized = interpolate(rows[None], size=image.shape[:2], mode="bilinear", align_corners=False)[0]
-            maps.append(columns[resized.argmax(dim=0).cpu().numpy()].astype(np.uint8))
-        return maps
+        return [label_map(rows, image.shape[:2], columns) for image, rows in zip(images, logits, strict=True)]
+
+
+def label_map(logits: Tensor, size: Sequence[int], columns: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """The class of every pixel at `size` (height, width) from logits (outputs × h × w); `columns`: output → class."""
+    resized = interpolate(logits[None], size=tuple(size), mode="bilinear", align_corners=False)[0]
+    found: NDArray[np.int64] = columns[resized.argmax(dim=0).cpu().numpy()]
+    return found.astype(np.uint8)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.analysis.certainty import LEVEL, RESAMPLES, clustered_rate, mean_interval
-from gateway.analysis.effects import Integers
+from gateway.analysis.certainty import LEVEL, RESAMPLES, clustered, mean_interval
+from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.releases import Pairs
+from gateway.analysis.segmentation import named_overlaps, scores, with_mean
 from gateway.analysis.wording import points
+from shared.label_maps import unpacked
 from shared.schemas.repairs import (
     CONTROLS,
     Arm,
@@ -27,113 +30,164 @@ from shared.schemas.repairs import (
     TrainedArm,
     WonBack,
 )
+from shared.schemas.results import MeanOverlap, Metric, Rate, SegmentationScores
 from shared.seeds import derive_seed
 
 SETS: tuple[SetName, ...] = ("originals", "counterfactuals", "values not trained on")
 ARMS: tuple[Arm, ...] = ("before", "repaired", *CONTROLS)
-Right = Mapping[Arm, NDArray[np.bool_]]
+_SCORES: dict[Metric, str] = {"accuracy": "right", "iou": "IoU"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What every arm scored on the judged images (n): 1 where it is right, or the IoU of each class of the mask.
+
+    `by_class` has that of each image by class, with the mean over classes where there are several; `whole` that of the
+    image, and `counts` the confusion of its pixels (none of classifiers). `source` numbers source images.
+    """
+
+    metric: Metric
+    classes: Sequence[str]
+    source: Integers
+    by_class: Mapping[Arm, Sequence[Mapping[str, float]]]
+    whole: Mapping[Arm, Floats]
+    counts: Mapping[Arm, Sequence[Integers]]
+
+    def scores(self, arm: Arm, rows: Integers, label: str | None) -> Floats:
+        """Those of the images at `rows`, whole (None) or of a class that their truth holds."""
+        if label is None:
+            return np.asarray(self.whole[arm][rows])
+        return np.array([self.by_class[arm][row][label] for row in rows])
+
+    def level(self, arm: Arm, rows: Integers, label: str | None, seed: int) -> Rate | MeanOverlap:
+        """How well an arm does there, with its interval."""
+        return clustered(self.scores(arm, rows, label), self.source[rows], self.metric, seed)
+
+    def difference(self, arm: Arm, other: Arm, rows: Integers, label: str | None, seed: int) -> Paired:
+        """An arm's score minus another's there."""
+        return paired(self.scores(arm, rows, label), self.scores(other, rows, label), self.source[rows], seed)
+
+    def best_control(self, rows: Integers, label: str | None) -> TrainedArm:
+        """The first of those that do best there, source images weighted equally."""
+        nothing = np.zeros(len(rows))
+        here = self.source[rows]
+        return max(
+            CONTROLS, key=lambda arm: float(Pairs(here, self.scores(arm, rows, label), nothing).differences().mean())
+        )
 
 
 def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
     """All figures of a repair. The same order and outcome give the same figures, bit for bit."""
-    right: dict[Arm, NDArray[np.bool_]] = {arm: np.array(outcome.judgements[arm].correct, bool) for arm in ARMS}
-    names = {source: number for number, source in enumerate(sorted({one.source for one in order.judged}))}
-    source = np.array([names[one.source] for one in order.judged], np.int64)
+    said = _said(order, outcome)
     seed = derive_seed("repair", order.repair, order.parameters.seed)
     rows = {name: np.flatnonzero([one.set == name for one in order.judged]) for name in SETS}
-    sets = [_set(name, right, source, members, seed) for name, members in rows.items() if len(members)]
-    won_back = _won_back(right["before"], right["repaired"], source, rows, seed)
+    sets = [_set(name, said, members, seed) for name, members in rows.items() if len(members)]
+    won_back = _won_back(said, rows, seed)
     return RepairResult(
+        metric=said.metric,
+        classes=list(order.classes),
         sources_trained_on=len(order.originals),
-        sources_held_out=len(names),
+        sources_held_out=len(np.unique(said.source)),
         counterfactuals_trained_on=len(order.counterfactuals),
         values_not_trained_on=order.values_not_trained_on,
         sets=sets,
-        cells=_cells(order, right, source, seed),
+        cells=_cells(order, said, seed),
         won_back=won_back,
-        sentences=[*map(_sentence, sets), _said_of(won_back)],
+        sentences=[*(_sentence(one, said.metric) for one in sets), _said_of(won_back)],
         versions=outcome.versions,
     )
 
 
-def paired(mine: NDArray[np.bool_], other: NDArray[np.bool_], source: Integers, seed: int) -> Paired:
-    """Accuracy minus the other's, as the mean over source images; n ≥ 1 images."""
+def _said(order: RepairOrder, outcome: RepairOutcome) -> _Said:
+    names = {source: number for number, source in enumerate(sorted({one.source for one in order.judged}))}
+    size = len(order.classes)
+    counts = {arm: [unpacked(flat, size) for flat in outcome.judgements[arm].confusion] for arm in ARMS}
+    by_class: dict[Arm, list[dict[str, float]]] = {
+        arm: [with_mean(named_overlaps(one, order.classes)) for one in counts[arm]]
+        or [{one.label: float(right)} for one, right in zip(order.judged, outcome.judgements[arm].correct, strict=True)]
+        for arm in ARMS
+    }
+    return _Said(
+        metric="iou" if order.task == "segmentation" else "accuracy",
+        classes=order.classes,
+        source=np.array([names[one.source] for one in order.judged], np.int64),
+        by_class=by_class,
+        whole={arm: np.array([list(one.values())[-1] for one in by_class[arm]]) for arm in ARMS},
+        counts=counts,
+    )
+
+
+def paired(mine: Floats | NDArray[np.bool_], other: Floats | NDArray[np.bool_], source: Integers, seed: int) -> Paired:
+    """Accuracy (or IoU) minus the other's, as the mean over source images; n ≥ 1 images."""
     values = Pairs(source, mine, other).differences()
     interval = mean_interval(values, LEVEL, seed) if len(values) >= LEAST_SOURCES else None
     return Paired(difference=float(values.mean()), interval=interval, sources=len(values))
 
 
-def _set(name: SetName, right: Right, source: Integers, rows: Integers, seed: int) -> SetFigures:
-    here = source[rows]
-    best = _best_control(right, here, rows)
+def _set(name: SetName, said: _Said, rows: Integers, seed: int) -> SetFigures:
+    best = said.best_control(rows, None)
     return SetFigures(
         set=name,
-        sources=len(np.unique(here)),
+        sources=len(np.unique(said.source[rows])),
         images=len(rows),
         arms=[
             ArmFigures(
                 arm=arm,
-                accuracy=clustered_rate(right[arm][rows], here),
+                accuracy=said.level(arm, rows, None, derive_seed(seed, name, arm, "level")),
                 against_before=None
                 if arm == "before"
-                else paired(right[arm][rows], right["before"][rows], here, derive_seed(seed, name, arm)),
+                else said.difference(arm, "before", rows, None, derive_seed(seed, name, arm)),
+                segmentation=_pooled(said.counts[arm], rows),
             )
             for arm in ARMS
         ],
         best_control=best,
-        against_best_control=paired(
-            right["repaired"][rows], right[best][rows], here, derive_seed(seed, name, "best control")
-        ),
+        against_best_control=said.difference("repaired", best, rows, None, derive_seed(seed, name, "best control")),
     )
 
 
-def _best_control(right: Right, source: Integers, rows: Integers) -> TrainedArm:
-    """The first of those that are right most often, source images weighted equally."""
-    nothing = np.zeros(len(rows), bool)
-    return max(CONTROLS, key=lambda arm: float(Pairs(source, right[arm][rows], nothing).differences().mean()))
+def _pooled(counts: Sequence[Integers], rows: Integers) -> SegmentationScores | None:
+    """Figures of all pixels of the images at `rows`; None of classifiers."""
+    if not counts:
+        return None
+    return scores(np.sum([counts[row] for row in rows], axis=0), len(rows))
 
 
-def _cells(order: RepairOrder, right: Right, source: Integers, seed: int) -> list[CellFigures]:
+def _cells(order: RepairOrder, said: _Said, seed: int) -> list[CellFigures]:
     """Of each class and value with enough source images, what won most first."""
     members: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
     for number, one in enumerate(order.judged):
         if one.factor is not None and one.value is not None:
-            members[one.label, one.factor, one.value].append(number)
+            for label in said.by_class["before"][number]:
+                members[label, one.factor, one.value].append(number)
     found = []
     for (label, factor, value), numbers in sorted(members.items()):
         rows = np.array(numbers, np.int64)
-        here = source[rows]
-        if len(np.unique(here)) < LEAST_SOURCES:
+        if len(np.unique(said.source[rows])) < LEAST_SOURCES:
             continue
-        best = _best_control(right, here, rows)
+        best = said.best_control(rows, label)
+        here = derive_seed(seed, label, factor, value)
         found.append(
             CellFigures(
                 label=label,
                 factor=factor,
                 value=value,
                 trained_on=value not in order.values_not_trained_on,
-                before=clustered_rate(right["before"][rows], here),
-                repaired=clustered_rate(right["repaired"][rows], here),
-                best_control=clustered_rate(right[best][rows], here),
-                difference=paired(
-                    right["repaired"][rows], right["before"][rows], here, derive_seed(seed, label, factor, value)
-                ),
+                before=said.level("before", rows, label, here),
+                repaired=said.level("repaired", rows, label, here),
+                best_control=said.level(best, rows, label, here),
+                difference=said.difference("repaired", "before", rows, label, here),
             )
         )
     return sorted(found, key=lambda cell: -cell.difference.difference)
 
 
-def _won_back(
-    before: NDArray[np.bool_],
-    repaired: NDArray[np.bool_],
-    source: Integers,
-    rows: Mapping[SetName, Integers],
-    seed: int,
-) -> WonBack | None:
+def _won_back(said: _Said, rows: Mapping[SetName, Integers], seed: int) -> WonBack | None:
     """None below 12 sources, and where the counterfactuals cost the model nothing that stands up."""
+    source, before, repaired = said.source, said.whole["before"], said.whole["repaired"]
     edits = rows["counterfactuals"]
     original = dict(zip(source[rows["originals"]].tolist(), before[rows["originals"]].tolist(), strict=True))
-    known = np.array([original[number] for number in source[edits].tolist()], bool)
+    known = np.array([original[number] for number in source[edits].tolist()], float)
     if len(np.unique(source[edits])) < LEAST_SOURCES:
         return None
     loss = paired(known, before[edits], source[edits], derive_seed(seed, "loss"))
@@ -145,7 +199,7 @@ def _won_back(
     return WonBack(share=float(gained.sum() / lost.sum()), low=low, high=high, loss=loss)
 
 
-def share_interval(gained: NDArray[np.float64], lost: NDArray[np.float64], seed: int) -> tuple[float, float]:
+def share_interval(gained: Floats, lost: Floats, seed: int) -> tuple[float, float]:
     """The 95 % interval of Σ gained / Σ lost over source images, of which something was lost; sources are resampled."""
     drawn = np.random.default_rng(seed).integers(len(lost), size=(RESAMPLES, len(lost)))
     sums = lost[drawn].sum(axis=1)
@@ -154,13 +208,14 @@ def share_interval(gained: NDArray[np.float64], lost: NDArray[np.float64], seed:
     return float(low), float(high)
 
 
-def _sentence(found: SetFigures) -> str:
+def _sentence(found: SetFigures, metric: Metric) -> str:
     """What became of a set: "originals: 98 % right before, 98 % repaired, +0 points (…), 90 source images"."""
     arms = {arm.arm: arm for arm in found.arms}
     before, repaired = arms["before"].accuracy.value or 0, arms["repaired"]
     change = repaired.against_before
     assert change is not None
-    said = f"{found.set}: {before:.1%} right before, {repaired.accuracy.value or 0:.1%} repaired, {_points(change)}"
+    after = repaired.accuracy.value or 0
+    said = f"{found.set}: {before:.1%} {_SCORES[metric]} before, {after:.1%} repaired, {_points(change)}"
     control = arms[found.best_control].accuracy.value or 0
     return (
         f"{said}; the best control ({found.best_control}) {control:.1%}, {_points(found.against_best_control)} "
@@ -194,3 +249,23 @@ def arm_table(found: Sequence[SetFigures]) -> list[tuple[str, str, list[str]]]:
         (one.set, f"{one.images} of {one.sources}", [f"{arm.accuracy.value or 0:.1%}" for arm in one.arms])
         for one in found
     ]
+
+
+def class_table(result: RepairResult) -> list[tuple[str, str, list[str]]]:
+    """Of segmenters: set, mIoU or a class that the set has, and the IoU of all its pixels per arm of `ARMS`."""
+    rows: list[tuple[str, str, list[str]]] = []
+    for one in result.sets:
+        pooled = [arm.segmentation for arm in one.arms if arm.segmentation is not None]
+        if not pooled:
+            continue
+        rows.append((one.set, "mIoU", [_percent(arm.mean_iou) for arm in pooled]))
+        rows += [
+            (one.set, name, [_percent(arm.iou[place]) for arm in pooled])
+            for place, name in enumerate(result.classes)
+            if pooled[0].class_pixels[place]
+        ]
+    return rows
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"

@@ -15,7 +15,8 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from shared.schemas.base import Contract
-from shared.schemas.results import Interval, Rate
+from shared.schemas.jobs import JobKind
+from shared.schemas.results import Interval, MeanOverlap, Metric, Rate, SegmentationScores
 
 REPAIR = "contrafact.repair"
 QUEUE = "repairs"
@@ -66,11 +67,16 @@ class RepairRequest(RepairParameters):
 
 
 class Example(Contract):
-    """An image with its class; `source` is the digest of the source image that it comes from."""
+    """An image with its ground truth; `source` is the digest of the source image that it comes from.
+
+    The truth is its class `label`, or that of its source's `mask`: a label map of places in the order's `classes`, 255
+    where it is void; then `label` is empty.
+    """
 
     image: Digest
     source: Digest
     label: str
+    mask: Digest | None = None
 
 
 class Judged(Example):
@@ -89,11 +95,15 @@ class StoredModel(Contract):
 
 
 class RepairOrder(Contract):
-    """A repair as the trainer gets it. Raises ValueError where training and judging share a source or an image."""
+    """A repair as the trainer gets it. Raises ValueError where training and judging share a source, image or mask.
+
+    `classes` are those of the masks, by place; empty for classifiers.
+    """
 
     repair: str
     job: str
-    task: Literal["classification"]
+    task: JobKind
+    classes: list[str] = Field(default_factory=list)
     model: str
     upload: StoredModel | None
     licence: str
@@ -107,8 +117,8 @@ class RepairOrder(Contract):
     @model_validator(mode="after")
     def _nothing_leaks(self) -> Self:
         trained = [*self.originals, *self.counterfactuals, *self.null_arms]
-        seen = {digest for one in trained for digest in (one.image, one.source)}
-        if leaked := {digest for one in self.judged for digest in (one.image, one.source)} & seen:
+        seen = {digest for one in trained for digest in (one.image, one.source, one.mask)} - {None}
+        if leaked := {str(digest) for one in self.judged for digest in (one.image, one.source, one.mask)} & seen:
             raise ValueError(f"{len(leaked)} images are both trained on and judged, such as {min(leaked)}")
         return self
 
@@ -135,10 +145,14 @@ class SignOfLife(RepairProgress):
 
 
 class Judgement(Contract):
-    """What one arm says of the judged images, in their order: whether it is right, and p of the truth in 0 … 1."""
+    """What one arm says of the judged images, in their order: whether it is right, and p of the truth in 0 … 1.
 
-    correct: list[bool]
-    p_truth: list[float]
+    A segmenter: `confusion`, pixels by class of the mask and class predicted (`shared.label_maps.packed`).
+    """
+
+    correct: list[bool] = Field(default_factory=list)
+    p_truth: list[float] = Field(default_factory=list)
+    confusion: list[list[int]] = Field(default_factory=list)
 
 
 class RepairOutcome(Contract):
@@ -150,7 +164,7 @@ class RepairOutcome(Contract):
 
 
 class Paired(Contract):
-    """One arm's accuracy minus another's on the same images, source images weighted equally, in −1 … 1.
+    """One arm's accuracy (or IoU) minus another's on the same images, source images weighted equally, in −1 … 1.
 
     `interval` (95 %) is None below 12 source images.
     """
@@ -161,11 +175,16 @@ class Paired(Contract):
 
 
 class ArmFigures(Contract):
-    """How often an arm is right on a set; `against_before` is None for the model as it was."""
+    """How often an arm is right on a set; `against_before` is None for the model as it was.
+
+    Of a segmenter `accuracy` is the mean IoU of images, each over the classes of its mask, and `segmentation` has mIoU,
+    IoU by class and confusion of the set's pixels, added over its images.
+    """
 
     arm: Arm
-    accuracy: Rate
+    accuracy: Rate | MeanOverlap
     against_before: Paired | None
+    segmentation: SegmentationScores | None = None
 
 
 class SetFigures(Contract):
@@ -180,15 +199,18 @@ class SetFigures(Contract):
 
 
 class CellFigures(Contract):
-    """Counterfactuals of held-out sources of a class, changed to one value, before and after."""
+    """Counterfactuals of held-out sources of a class, changed to one value, before and after.
+
+    Of a segmenter the IoU of the class on images whose mask holds it, or their mean (`all classes`).
+    """
 
     label: str
     factor: str
     value: str
     trained_on: bool
-    before: Rate
-    repaired: Rate
-    best_control: Rate
+    before: Rate | MeanOverlap
+    repaired: Rate | MeanOverlap
+    best_control: Rate | MeanOverlap
     difference: Paired
 
 
@@ -206,7 +228,13 @@ class WonBack(Contract):
 
 
 class RepairResult(Contract):
-    """What a repair came to, judged on source images that no arm was trained on."""
+    """What a repair came to, judged on source images that no arm was trained on.
+
+    `metric`: of segmenters accuracies are IoU; `classes` are those of their masks, in the order of figures by class.
+    """
+
+    metric: Metric = "accuracy"
+    classes: list[str] = Field(default_factory=list)
 
     sources_trained_on: int
     sources_held_out: int

@@ -100,7 +100,7 @@ def add_job(
             }
             source = from_array(picture(label, "day", position))
             for image in (source, *images.values()):
-                _keep(session, store, image)
+                keep(session, store, image)
             session.add(
                 SourceImage(
                     id=f"{job}-{position}",
@@ -114,20 +114,22 @@ def add_job(
             )
             session.flush()
             session.add_all(
-                _row(job, position, ordinal, value, image.digest)
+                row_of(job, position, ordinal, value, image.digest)
                 for ordinal, (value, image) in enumerate(images.items())
                 if edits or value == "day"
             )
 
 
-def _keep(session: Session, store: ObjectStore, image: CanonicalImage) -> None:
+def keep(session: Session, store: ObjectStore, image: CanonicalImage) -> None:
+    """Its object and its rows."""
     store.put(image_key(image.digest), image.png)
-    session.merge(Image(digest=image.digest, width=SIDE, height=SIDE, bytes=len(image.png)))
+    session.merge(Image(digest=image.digest, mode=image.mode, width=SIDE, height=SIDE, bytes=len(image.png)))
     session.flush()
     session.merge(OwnedImage(owner_id=LOCAL_OWNER, digest=image.digest))
 
 
-def _row(job: str, position: int, ordinal: int, value: str, digest: str) -> Counterfactual:
+def row_of(job: str, position: int, ordinal: int, value: str, digest: str) -> Counterfactual:
+    """A null arm (day) or an edit."""
     null = value == "day"
     change = {"factor": "weather", "from_phrase": "day", "to_phrase": value, "from_value": "day", "to_value": value}
     return Counterfactual(

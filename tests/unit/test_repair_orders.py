@@ -53,19 +53,20 @@ def test_no_image_and_no_equal_one_is_on_both_sides(picks: list[tuple[int, int, 
 
 def test_sources_that_share_an_image_stay_together() -> None:
     originals, made = rows([(0, 100, "night"), (2, 100, "night"), (4, 2, "snow")], 40)
-    labels = dict(originals)
+    truths = {one.image: one for one in originals}
     for seed in range(20):
-        held = split(labels, made, 0.5, seed)
+        held = split(truths, made, 0.5, seed)
         assert len({digest(number) in held for number in (0, 2, 4)}) == 1
 
 
 def test_the_split_is_by_class_and_the_same_every_time() -> None:
     originals, made = rows([(number, 1_000 + number, "night") for number in range(40)], 40)
-    labels = dict(originals)
-    held = split(labels, made, 0.5, 3)
-    assert held == split(labels, list(reversed(made)), 0.5, 3)
-    assert sum(labels[one] == "car" for one in held) == sum(labels[one] == "bus" for one in held) == 10
-    assert held != split(labels, made, 0.5, 4)
+    truths = {one.image: one for one in originals}
+    held = split(truths, made, 0.5, 3)
+    assert held == split(truths, list(reversed(made)), 0.5, 3)
+    for label in LABELS:
+        assert sum(truths[one].label == label for one in held) == 10
+    assert held != split(truths, made, 0.5, 4)
 
 
 def test_an_order_with_a_leak_cannot_be_written_or_read() -> None:
@@ -82,3 +83,28 @@ def test_one_picture_under_two_labels_is_refused() -> None:
     originals, made = rows([(number, 1_000 + number, "night") for number in range(40)], 40)
     with pytest.raises(InvalidInput, match="is labelled 'car' and 'bus'"):
         order_of("a", "b", RepairRequest(model="m"), "", None, [*originals, Original(digest(0), "bus")], made)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 39), min_size=60, max_size=60), st.integers(0, 3))
+def test_images_of_one_mask_stay_together_and_masks_go_along(masks: list[int], seed: int) -> None:
+    originals = [Original(digest(number), "", digest(9_000 + mask)) for number, mask in enumerate(masks)]
+    _, made = rows([(number, 1_000 + number, VALUES[number % 3]) for number in range(60)], 60)
+    request = RepairRequest(model="m", seed=seed)
+    try:
+        order = order_of("a", "b", request, "", None, originals, made, classes=["road", "sky"])
+    except InvalidInput:  # where so many share a mask that too few groups remain
+        return
+    assert (order.task, order.classes) == ("segmentation", ["road", "sky"])
+    trained, judged = [*order.originals, *order.counterfactuals], order.judged
+    assert not {one.mask for one in trained} & {one.mask for one in judged}
+    of_source = {one.image: one.mask for one in originals}
+    assert all((one.label, one.mask) == ("", of_source[one.source]) for one in [*trained, *judged])
+
+
+def test_one_picture_under_two_masks_is_refused() -> None:
+    originals = [Original(digest(number), "", digest(9_000 + number)) for number in range(40)]
+    _, made = rows([(number, 1_000 + number, "night") for number in range(40)], 40)
+    with pytest.raises(InvalidInput, match="has two masks"):
+        again = Original(digest(0), "", digest(9_999))
+        order_of("a", "b", RepairRequest(model="m"), "", None, [*originals, again], made, classes=["road", "sky"])

@@ -1,0 +1,132 @@
+"""What a repair teaches: masks move with their images, void costs nothing, and one class may be several outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import SegformerConfig, SegformerForSemanticSegmentation
+from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
+
+from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from evaluator_service.retraining import augmented
+from evaluator_service.trainable import IGNORED, Lesson, TrainableSegmenter
+from shared.label_maps import OTHER, VOID, confusion, packed, placed
+from shared.problems import InvalidInput
+from shared.weights import Weights
+
+OWN = ["car", "road", "car", "sky"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A segmenter with random weights, two of whose outputs are one class."""
+    place = tmp_path_factory.mktemp("segmenter")
+    torch.manual_seed(0)
+    config = SegformerConfig(
+        hidden_sizes=[8, 8, 8, 8], depths=[1] * 4, num_attention_heads=[1] * 4, decoder_hidden_size=8,
+        id2label=dict(enumerate(OWN)),
+    )  # fmt: skip
+    SegformerForSemanticSegmentation(config).save_pretrained(place)
+    SegformerImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(place)
+    return place
+
+
+def weights(folder: Path) -> Weights:
+    return Weights(path=folder, licence="", gigabytes=1)
+
+
+def lesson(seed: int, height: int = 48, width: int = 64) -> Lesson:
+    """A square, whose mask is 1 amid 0, light on dark; the first row is void."""
+    random = np.random.default_rng(seed)
+    mask = np.zeros((height, width), np.uint8)
+    top, left = random.integers(8, height - 24), random.integers(8, width - 24)
+    mask[top : top + 16, left : left + 16] = 1
+    image = np.repeat(np.where(mask, 200, 60).astype(np.uint8)[..., None], 3, axis=2)
+    mask[0] = VOID
+    return Lesson(image, "", mask)
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_a_mask_moves_with_its_image(seed: int) -> None:
+    before = lesson(seed)
+    after = augmented(before, seed)
+    assert after.mask is not None
+    assert after.image.shape == before.image.shape
+    assert set(np.unique(after.mask)) <= {0, 1, VOID}
+    again = augmented(before, seed)
+    assert (again.image == after.image).all()
+    assert again.mask is not None
+    assert (again.mask == after.mask).all()
+    alone = augmented(Lesson(before.image, "car"), seed)
+    assert (alone.image == after.image).all()
+    assert alone.mask is None
+    grey = after.image.mean(axis=2)
+    inside, around = grey[after.mask == 1], grey[after.mask == 0]
+    if not len(inside) or abs(np.median(inside) - np.median(around)) < 20:
+        return  # solarised or flattened: it cannot be seen where the square is
+    middle = (np.median(inside) + np.median(around)) / 2
+    lighter = np.median(inside) > np.median(around)
+    assert ((inside > middle) == lighter).mean() > 0.85
+    assert ((around > middle) != lighter).mean() > 0.95
+
+
+def test_void_costs_nothing_and_outputs_of_one_name_are_one_class(folder: Path) -> None:
+    trainable = TrainableSegmenter(weights(folder), ["sky", "car"], device="cpu")
+    mask = np.full((48, 64), VOID, np.uint8)
+    mask[:24] = 1
+    said = trainable.inputs(Lesson(np.zeros((48, 64, 3), np.uint8), "", mask))
+    assert said["pixel_values"].shape == (3, 32, 32)
+    assert said["labels"].shape == (32, 32)
+    assert set(said["labels"][:16].unique().tolist()) == {0}, "car is the model's first class"
+    assert set(said["labels"][16:].unique().tolist()) == {IGNORED}
+    logits = torch.tensor([2.0, -1.0, 1.0, 0.5])[None, :, None, None].repeat(1, 1, 8, 8)
+    cost = trainable.loss(SimpleNamespace(logits=logits), said["labels"][None])
+    probabilities = torch.tensor([2.0, -1.0, 1.0, 0.5]).softmax(0)
+    assert float(cost) == pytest.approx(-float((probabilities[0] + probabilities[2]).log()), abs=1e-5)
+    wrong_below = logits.clone()
+    wrong_below[:, 1, 5:] = 50.0  # where the mask is void
+    assert float(trainable.loss(SimpleNamespace(logits=wrong_below), said["labels"][None])) == pytest.approx(
+        float(cost)
+    )
+
+
+def test_it_is_judged_by_the_map_that_it_gives_under_test(folder: Path) -> None:
+    classes = ["sky", "car"]
+    trainable = TrainableSegmenter(weights(folder), classes, device="cpu")
+    random = np.random.default_rng(1)
+    sizes = [(48, 64), (40, 40), (33, 70)]
+    lessons = [
+        Lesson(
+            random.integers(0, 255, (*size, 3), dtype=np.uint8), "", random.choice([0, 1, VOID], size).astype(np.uint8)
+        )
+        for size in sizes
+    ]
+    found = trainable.judge([lambda one=one: one for one in lessons])
+    maps = ImageSegmenter(weights(folder), device="cpu").label_maps([one.image for one in lessons])
+    table = placed(trainable._outputs.classes, classes)
+    assert table[trainable._outputs.classes.index("road")] == OTHER
+    wanted = [packed(confusion(one.mask, table[seen], 2)) for one, seen in zip(lessons, maps, strict=True)]
+    assert found.confusion == wanted
+
+
+def test_classes_that_the_model_lacks_and_images_without_masks_are_refused(folder: Path) -> None:
+    with pytest.raises(InvalidInput, match="does not know the classes tram"):
+        TrainableSegmenter(weights(folder), ["tram"], device="cpu")
+    trainable = TrainableSegmenter(weights(folder), ["sky"], device="cpu")
+    with pytest.raises(InvalidInput, match="without its mask"):
+        trainable.inputs(Lesson(np.zeros((8, 8, 3), np.uint8), ""))
+
+
+def test_what_is_saved_says_that_it_segments(folder: Path, tmp_path: Path) -> None:
+    TrainableSegmenter(weights(folder), ["sky"], device="cpu").save(tmp_path)
+    assert {"config.json", "model.safetensors", "preprocessor_config.json"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
+    assert '"task":"segmentation"' in (tmp_path / "contrafact.json").read_text()
