@@ -3,8 +3,7 @@
 A segmenter errs, and its errors on the source image say nothing of what was made of it. So of every class the IoU of
 its map of the image with the reference counts as a share of what its map of the source reaches, at most 1; a class that
 it does not find on the source (IoU below 0.5) is not judged. Of things, each connected region is looked for by itself.
-Maps hold the place of a class for each pixel; `OTHER` is a class of the segmenter's that the job does not have, `VOID`
-what is not judged.
+Maps are those of `shared.label_maps`.
 """
 
 from __future__ import annotations
@@ -13,20 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shared.images import decode
+from shared.label_maps import OTHER, VOID, Map
 from shared.problems import InvalidInput
 from shared.regions import Mask, box_of, connected, overlap
 from shared.schemas.evaluation import ShapesOutcome, ShapesReply, ShapesRequest, ThingRegion
 
-VOID = 255
-OTHER = 254
 FOUND = 0.5  # IoU from which a class, or a thing, counts as found
-Map = NDArray[np.uint8]
 
 
-def placed(label_map: Map, places: Sequence[int | None]) -> Map:
+def in_places(label_map: Map, places: Sequence[int | None]) -> Map:
     """A segmenter's map in the places of the job's classes, given the place of each of its labels."""
     table = np.full(256, OTHER, np.uint8)
     table[: len(places)] = [OTHER if place is None else place for place in places]
@@ -91,7 +87,7 @@ def shapes_reply(request: ShapesRequest, maps: Sequence[Map], places: Sequence[i
     mask = None if request.mask is None else decode(request.mask.png, "L")
     if mask is not None:
         mask = np.where(mask < len(request.classes), mask, np.uint8(VOID))
-    source, *images = (placed(one, places) for one in maps)
+    source, *images = (in_places(one, places) for one in maps)
     try:
         shapes = Shapes(mask, source, places, [request.classes.index(name) for name in request.things])
         outcomes = [

@@ -57,8 +57,8 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
     tasks = {errors.task for errors in profile.calibration.get(spec.calibration or "", {}).values()}
     if tasks - {kind}:
         raise InvalidInput(
-            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(tasks))}, and "
-            f"this one is of {kind}, which has other checks; leave `calibration` out"
+            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(tasks))}, "
+            f"and this one is of {kind}, which has other checks; leave `calibration` out"
         )
     if spec.calibration is not None and any("thresholds" in given for given in chosen.values()):
         raise InvalidInput("`calibration` holds for the profile's own thresholds; leave out one of the two")

@@ -34,7 +34,10 @@ class SourceRow(NamedTuple):
 
 
 class CounterfactualRow(NamedTuple):
-    """An edit or null arm, as far as the figures need it; `evaluations` are the editor's network evaluations."""
+    """An edit or null arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
+
+    `shapes` is the score of that check, None where the segmenter could say nothing.
+    """
 
     position: int
     id: str
@@ -48,6 +51,7 @@ class CounterfactualRow(NamedTuple):
     accepted: bool
     check: str
     evaluations: int | None
+    shapes: float | None = None
 
 
 class PredictionRow(NamedTuple):
@@ -134,6 +138,7 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
         select(
             c.position, c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
             c.image_digest.is_not(None), c.accepted, c.check, c.lineage["evaluations"].as_integer(),
+            c.scores["shapes"].as_float(),
         )
         .where(c.job_id == job_id)
         .order_by(c.position, c.method, c.ordinal)

@@ -101,7 +101,8 @@ def _note_fates(found: MethodRows, made: list[CounterfactualRow], source: str) -
     for row in made:
         found.evaluations += row.evaluations or 0
         if row.arm == "edit":
-            found.fates.append(Fate(source, row.rendered, "" if row.accepted else sys.intern(row.check)))
+            refused_by = "" if row.accepted else sys.intern(row.check)
+            found.fates.append(Fate(source, row.rendered, refused_by, row.shapes is not None))
 
 
 class _Seen(NamedTuple):

@@ -53,6 +53,14 @@ def findings(results: JobResults) -> RenderableType:
 
 
 def _standing_of_checks(results: JobResults) -> str:
+    unchecked = sum(funnel.shapes_unchecked or 0 for funnel in results.funnels)
+    shapes = (
+        f"In {unchecked} rendered images nobody checked whether shapes stayed where they were. " if unchecked else ""
+    )
+    return shapes + _errors_of_checks(results)
+
+
+def _errors_of_checks(results: JobResults) -> str:
     if results.calibration is None:
         return "Provisional: the errors of the automatic checks on such images are not known, so look at the pictures."
     return (

@@ -57,7 +57,10 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
             _segmenter_results(found, rows, model, method, derive_seed(seed, method, model), calibration)
             for (model, method), found in rows.segmented.items()
         ],
-        funnels=[funnel(method, made.fates) for method, made in rows.methods.items()],
+        funnels=[
+            funnel(method, made.fates, job.kind == "segmentation" and METHODS[method].checked)
+            for method, made in rows.methods.items()
+        ],
         costs=[_cost(method, made) for method, made in rows.methods.items()],
         made=HowMade(
             job=job.id,

@@ -13,7 +13,8 @@ things      the same of things, one by one: the share of those that it finds in 
 fit         the image fits the new caption about as well as the source fits its own (difference of the scorer's
             cosines): it falls when something besides the edit has changed
 
-Those of LANCE (arXiv 2305.19164, section 3.3), for images edited in place; `caption`, `label`, `shapes` and `things` are as above:
+Those of LANCE (arXiv 2305.19164, section 3.3), for images edited in place; `caption`, `label`, `shapes` and `things` as
+above:
 
 likeness    image and source image are alike (cosine)
 match       image and new caption are alike (cosine)

@@ -265,13 +265,18 @@ class CheckCount(Contract):
 
 
 class Funnel(Contract):
-    """Where the proposed counterfactuals of one method went: text checks, rendering, image checks, accepted."""
+    """Where the proposed counterfactuals of one method went: text checks, rendering, image checks, accepted.
+
+    `shapes_unchecked`, in segmentation jobs: of how many rendered images nobody said whether the shapes of the mask are
+    where they were, since the profile names no segmenter, or it knows or sees none of the classes in the source.
+    """
 
     method: str
     proposed: int
     refused_by_text: list[CheckCount]
     rendered: int
     refused_by_image: list[CheckCount]
+    shapes_unchecked: int | None = None
     accepted: Rate
 
 

@@ -6,7 +6,7 @@ autoencoder, which stands for what generators do to detail:
 
     good      one look changed (time, weather, season, ...): every shape is where it was
     shifted   the same picture, shifted by 8 to 16 of 128 pixels
-    moved     the same look of another scene's geometry
+    moved     the same looks of another layout: geometry, place, what stands where
     gone      the good picture with its largest thing painted over
 
 Invalid is what the mask is not true of; an edit that was not made leaves it true. As in `calibrate_checks`, thresholds
@@ -27,10 +27,11 @@ import numpy as np
 import torch
 
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
-from evaluator_service.shapes import VOID, shapes_reply
+from evaluator_service.shapes import shapes_reply
 from gateway.methods.checks import shape_scores
 from gateway.methods.counterfactual import FACTORS, Change, Edit, SourceImage, TaskDescription
 from shared.images import decode, encode
+from shared.label_maps import VOID
 from shared.profiles import ShapeJudge, load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
@@ -39,7 +40,7 @@ from tinyworld.calibrate_checks import held_out, table, thresholds, toml, with_t
 from tinyworld.check_errors import check_errors, with_errors
 from tinyworld.drawing.canvas import Image
 from tinyworld.roads.render import RoadRendering, render
-from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, THINGS, RoadScene, sample_scene
+from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, SHAPES, THINGS, RoadScene, sample_scene
 from tinyworld.round_trips import through_autoencoder
 
 CHECKS = ("shapes", "things")
@@ -81,10 +82,18 @@ def shown(scene: RoadScene, side: int = 128) -> Iterator[Shown]:
     yield Shown("good", look, good.image)
     far = max(1, round(side / 128 * int(random.integers(NEAREST, FARTHEST + 1))))
     yield Shown("shifted", look, shifted(good.image, ((far, 0), (-far, 0), (0, far), (0, -far))[random.integers(4)]))
-    elsewhere = replace(changed, geometry_seed=scene.geometry_seed + 1)
-    yield Shown("moved", look, render(elsewhere, side, side).image)
+    yield Shown("moved", look, render(elsewhere(changed), side, side).image)
     if good.instance_classes:
         yield Shown("gone", look, without_largest(good))
+
+
+def elsewhere(scene: RoadScene) -> RoadScene:
+    """A scene of the same looks in which everything stands somewhere else, or something else."""
+    shapes = {
+        name: values[(values.index(getattr(scene, name)) + max(1, len(values) // 2)) % len(values)]
+        for name, values in SHAPES.items()
+    }
+    return replace(scene.changed(**shapes), geometry_seed=scene.geometry_seed + 1)
 
 
 def shifted(image: Image, by: tuple[int, int]) -> Image:
