@@ -21,7 +21,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 
 from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
-from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, check_diff, perturb_schema
+from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, perturb_schema
+from gateway.methods.word_diff import check_diff
 from llm_service.decoding import Decoder, Row, Written
 from llm_service.engines.transformers import json_grammar
 from shared.problems import InvalidInput

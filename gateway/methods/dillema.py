@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from gateway.methods.asking import Exchange, Schema, ask, object_schema, text_schema
 from gateway.methods.checks import skipped_checks
 from gateway.methods.controlled import Arm, ControlledParameters, render_arms
 from gateway.methods.counterfactual import (
@@ -33,7 +34,7 @@ from gateway.methods.counterfactual import (
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import ControlRegion, Rendering
-from shared.schemas.language import GenerateRequest, Message
+from shared.schemas.language import Message
 from shared.seeds import derive_seed
 
 Question = Literal["keywords", "alternatives", "rewrite"]
@@ -148,29 +149,21 @@ def _messages(question: Question, asked: str) -> list[Message]:
 # --- What the language model must answer: JSON schemas, every string and list bounded, keys in the order written.
 
 
-def _text(longest: int) -> dict[str, Any]:
-    return {"type": "string", "minLength": 1, "maxLength": longest}
-
-
-def _object(**properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-
-def keyword_schema(most: int) -> dict[str, Any]:
+def keyword_schema(most: int) -> Schema:
     """Schema of step 2's reply: at most `most` keywords."""
-    keyword = _object(phrase=_text(60), factor={"enum": list(FACTORS)}, value=_text(40))
-    return _object(keywords={"type": "array", "items": keyword, "maxItems": most})
+    keyword = object_schema(phrase=text_schema(60), factor={"enum": list(FACTORS)}, value=text_schema(40))
+    return object_schema(keywords={"type": "array", "items": keyword, "maxItems": most})
 
 
-def alternative_schema(most: int) -> dict[str, Any]:
+def alternative_schema(most: int) -> Schema:
     """Schema of step 3's reply: one to `most` alternatives."""
-    alternative = _object(phrase=_text(60), value=_text(40))
-    return _object(alternatives={"type": "array", "items": alternative, "minItems": 1, "maxItems": most})
+    alternative = object_schema(phrase=text_schema(60), value=text_schema(40))
+    return object_schema(alternatives={"type": "array", "items": alternative, "minItems": 1, "maxItems": most})
 
 
-def rewrite_schema() -> dict[str, Any]:
+def rewrite_schema() -> Schema:
     """Schema of step 4's reply."""
-    return _object(caption=_text(600))
+    return object_schema(caption=text_schema(600))
 
 
 def prompt_digest() -> str:
@@ -215,7 +208,7 @@ class _Proposal:
 
     edit: Edit
     verdict: Verdict
-    exchanges: tuple[Mapping[str, Any], ...]
+    exchanges: tuple[Exchange, ...]
 
 
 def dillema(
@@ -265,27 +258,18 @@ class _Source:
         return " ".join(self.services.caption(request).captions[0].split())
 
     def ask(
-        self, question: Question, about: str, messages: list[Message], schema: dict[str, Any], temperature: float = 0.0
-    ) -> tuple[Any, Mapping[str, Any]]:
+        self, question: Question, about: str, messages: list[Message], schema: Schema, temperature: float = 0.0
+    ) -> tuple[Any, Exchange]:
         """The language model's value, and the exchange for the lineage."""
-        seed = self.derive(question, about)
-        request = GenerateRequest(
-            messages=messages,
-            json_schema=schema,
+        return ask(
+            self.services,
+            question,
+            messages,
+            schema,
             temperature=temperature,
             max_tokens=_REPLY_TOKENS[question],
-            seed=seed,
+            seed=self.derive(question, about),
         )
-        reply = self.services.generate(request)
-        exchange = {
-            "question": question,
-            "messages": [message.model_dump() for message in messages],
-            "reply": reply.text,
-            "temperature": temperature,
-            "seed": seed,
-            "attempts": reply.attempts,
-        }
-        return reply.value, exchange
 
 
 _REPLY_TOKENS: dict[Question, int] = {"keywords": 512, "alternatives": 256, "rewrite": 256}
@@ -294,12 +278,12 @@ _ALTERNATIVES = TypeAdapter(dict[Literal["alternatives"], list[Alternative]])
 _REWRITE = TypeAdapter(dict[Literal["caption"], str])
 
 
-def _keywords(source: _Source, caption: str) -> tuple[list[tuple[Keyword, Mapping[str, Any]]], list[_Proposal]]:
+def _keywords(source: _Source, caption: str) -> tuple[list[tuple[Keyword, Exchange]], list[_Proposal]]:
     """Step 2: keywords that may change, of the allowed factors, each phrase once; and those that a check refused."""
     truth, p = source.image.ground_truth, source.parameters
     messages = keyword_messages(source.task, caption, truth)
     value, exchange = source.ask("keywords", caption, messages, keyword_schema(p.max_keywords))
-    kept: list[tuple[Keyword, Mapping[str, Any]]] = []
+    kept: list[tuple[Keyword, Exchange]] = []
     refused: list[_Proposal] = []
     seen: set[str] = set()
     for keyword in _KEYWORDS.validate_python(value)["keywords"]:
@@ -316,7 +300,7 @@ def _keywords(source: _Source, caption: str) -> tuple[list[tuple[Keyword, Mappin
     return kept, refused
 
 
-def _alternatives(source: _Source, caption: str, keyword: Keyword) -> tuple[list[Change], Mapping[str, Any]]:
+def _alternatives(source: _Source, caption: str, keyword: Keyword) -> tuple[list[Change], Exchange]:
     """Step 3: the changes that one keyword offers, unchecked."""
     p = source.parameters
     messages = alternative_messages(source.task, caption, source.image.ground_truth, keyword.phrase)
@@ -351,13 +335,11 @@ def plan(
                 yield tuple(chosen)
 
 
-def _proposals(
-    source: _Source, caption: str, keywords: Sequence[tuple[Keyword, Mapping[str, Any]]]
-) -> Iterator[_Proposal]:
+def _proposals(source: _Source, caption: str, keywords: Sequence[tuple[Keyword, Exchange]]) -> Iterator[_Proposal]:
     """Steps 3 and 4, until enough edits have passed the checks or the alternatives are used up."""
     p, truth = source.parameters, source.image.ground_truth
     asked = dict(keywords)
-    answers: dict[Keyword, tuple[list[Change], Mapping[str, Any]]] = {}
+    answers: dict[Keyword, tuple[list[Change], Exchange]] = {}
 
     def options(keyword: Keyword) -> list[Change]:
         if keyword not in answers:
@@ -388,7 +370,7 @@ def _proposals(
 
 
 def _rewritten(
-    source: _Source, caption: str, changes: tuple[Change, ...], exchanges: tuple[Mapping[str, Any], ...]
+    source: _Source, caption: str, changes: tuple[Change, ...], exchanges: tuple[Exchange, ...]
 ) -> _Proposal:
     """Step 4: the new caption, by the language model, and its check."""
     truth = source.image.ground_truth

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from itertools import zip_longest
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from gateway.methods.asking import Exchange, Schema, ask, object_schema, text_schema
 from gateway.methods.checks import Scores, skipped_checks
 from gateway.methods.counterfactual import (
     Change,
@@ -33,7 +32,8 @@ from gateway.methods.counterfactual import (
 from gateway.methods.inverted import ProtectedClasses, caption_of
 from gateway.methods.sweep import SweepParameters, Swept, swept
 from gateway.methods.text_checks import check_protected_classes, check_texts, names_class
-from shared.schemas.language import GenerateRequest, Message
+from gateway.methods.word_diff import check_diff, tokens
+from shared.schemas.language import Message
 from shared.seeds import derive_seed
 
 LanceFactor = Literal["subject", "object", "background", "adjective", "domain", "weather"]
@@ -106,15 +106,11 @@ def perturb_messages(
 # --- What the language model must answer: a JSON schema, every string and list bounded, keys in the order written.
 
 
-def perturb_schema(most: int) -> dict[str, Any]:
+def perturb_schema(most: int) -> Schema:
     """Schema of step 2's reply: none to `most` edits, each with phrases, canonical values and the new caption."""
     longest = {"from_phrase": 60, "from_value": 40, "to_phrase": 60, "to_value": 40, "caption": 600}
-    edit = _object({name: {"type": "string", "minLength": 1, "maxLength": length} for name, length in longest.items()})
-    return _object({"edits": {"type": "array", "items": edit, "maxItems": most}})
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    edit = object_schema(**{name: text_schema(length) for name, length in longest.items()})
+    return object_schema(edits={"type": "array", "items": edit, "maxItems": most})
 
 
 def prompt_digest() -> str:
@@ -153,7 +149,7 @@ class _Proposal:
     edit: Edit
     verdict: Verdict
     scores: Scores
-    exchange: Mapping[str, Any]
+    exchange: Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +197,7 @@ def _proposals(source: _Source, caption: str) -> list[_Proposal]:
     seen: set[str] = set()
     for proposal in (one for rank in zip_longest(*answers) for one in rank if one is not None):
         (change,) = proposal.edit.changes
-        said = {f"{change.from_phrase} -> {change.to_value}".lower(), " ".join(_tokens(proposal.edit.new_caption))}
+        said = {f"{change.from_phrase} -> {change.to_value}".lower(), " ".join(tokens(proposal.edit.new_caption))}
         if not proposal.verdict.accepted:
             proposals.append(proposal)
         elif said & seen:
@@ -217,24 +213,16 @@ def _asked(source: _Source, caption: str, factor: LanceFactor) -> list[_Proposal
     """The question for one factor, and the edits of its answer, held to the word diff."""
     p = source.parameters
     messages = perturb_messages(source.task, caption, source.image.ground_truth, factor, p.edits_per_factor)
-    seed = derive_seed(source.image.id, "lance", REVISION, source.seed, factor, caption)
-    request = GenerateRequest(
-        messages=messages,
-        json_schema=perturb_schema(p.edits_per_factor),
+    value, exchange = ask(
+        source.services,
+        "perturb",
+        messages,
+        perturb_schema(p.edits_per_factor),
         temperature=p.temperature,
         max_tokens=_EDIT_TOKENS * p.edits_per_factor,
-        seed=seed,
+        seed=derive_seed(source.image.id, "lance", REVISION, source.seed, factor, caption),
     )
-    reply = source.services.generate(request)
-    exchange = {
-        "question": "perturb",
-        "messages": [message.model_dump() for message in messages],
-        "reply": reply.text,
-        "temperature": p.temperature,
-        "seed": seed,
-        "attempts": reply.attempts,
-    }
-    edits = [_edit(claim, factor, caption) for claim in _CLAIMS.validate_python(reply.value)["edits"]]
+    edits = [_edit(claim, factor, caption) for claim in _CLAIMS.validate_python(value)["edits"]]
     return [_Proposal(edit, check_diff(edit) or Verdict(True), {}, exchange) for edit in edits]
 
 
@@ -245,60 +233,6 @@ _CLAIMS = TypeAdapter(dict[Literal["edits"], list[_Claim]])
 def _edit(claim: _Claim, factor: LanceFactor, caption: str) -> Edit:
     change = Change(factor, claim.from_phrase, claim.to_phrase, claim.from_value, claim.to_value)
     return Edit((change,), caption, " ".join(claim.caption.split()))
-
-
-# --- The word diff. What the reference code took from `difflib.ndiff` were hint lines ("woman ++").
-
-_TOKEN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
-_ARTICLES = ("a", "an", "the")  # they follow the word behind them: no difference by themselves
-
-
-def _tokens(text: str) -> list[str]:
-    """Words (hyphens and apostrophes belong to them) and marks of punctuation, in lower case, without articles."""
-    return [token for token in _TOKEN.findall(text.lower()) if token not in _ARTICLES]
-
-
-def word_diff(old: str, new: str) -> list[tuple[str, str]]:
-    """What goes and what comes, in order: runs of words and punctuation, either of which may be empty.
-
-    Articles and capitals are no difference.
-
-    >>> word_diff("A well-kept car, by day.", "An old car, by night.")
-    [('well-kept', 'old'), ('day', 'night')]
-    """
-    these, those = _tokens(old), _tokens(new)
-    changes = SequenceMatcher(None, these, those, autojunk=False).get_opcodes()
-    return [(" ".join(these[a:b]), " ".join(those[c:d])) for kind, a, b, c, d in changes if kind != "equal"]
-
-
-def places(old: str, new: str, from_phrase: str, to_phrase: str) -> int:
-    """In how many places the new text has one phrase for the other, where that is all that differs; otherwise 0."""
-    these, those, gone, come = map(_tokens, (old, new, from_phrase, to_phrase))
-    reached = {0: 0}  # tokens of the new text read -> most places replaced on the way
-    states: list[dict[int, int]] = [reached, *({} for _ in these)]
-    for at, state in enumerate(states[:-1]):
-        for read, count in state.items():
-            if those[read : read + 1] == these[at : at + 1]:
-                after = states[at + 1]
-                after[read + 1] = max(after.get(read + 1, 0), count)
-            if gone and these[at : at + len(gone)] == gone and those[read : read + len(come)] == come:
-                after = states[at + len(gone)]
-                after[read + len(come)] = max(after.get(read + len(come), 0), count + 1)
-    return states[-1].get(len(those), 0)
-
-
-def check_diff(edit: Edit) -> Verdict | None:
-    """Whether the captions differ in what the edit says, in one or several places, and in nothing else."""
-    (change,) = edit.changes
-    found = word_diff(edit.caption, edit.new_caption)
-    if not found:
-        return Verdict(False, "caption unchanged", "the new caption is the old one")
-    if places(edit.caption, edit.new_caption, change.from_phrase, change.to_phrase):
-        return None
-    said = "; ".join(f"“{old}” → “{new}”" for old, new in found)
-    return Verdict(
-        False, "word diff", f"“{change.from_phrase}” → “{change.to_phrase}” is not what the captions differ in: {said}"
-    )
 
 
 # --- Step 3, and what comes of 4 and 5 (`sweep.py`).

@@ -15,13 +15,11 @@ from gateway.methods.counterfactual import Change, Edit, TaskDescription, Verdic
 from gateway.methods.lance import (
     LANCE_FACTORS,
     LanceParameters,
-    check_diff,
     perturb_messages,
     perturb_schema,
-    places,
-    word_diff,
 )
 from gateway.methods.sweep import Attempt, best
+from gateway.methods.word_diff import check_diff, places, word_diff
 from shared.schemas.base import ImagePayload
 
 TASK = TaskDescription("classify the vehicle", ("bus", "car"))

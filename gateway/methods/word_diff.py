@@ -1,0 +1,62 @@
+"""In what two captions differ, word by word: what holds a language model to the edit that it says it made.
+
+What LANCE's reference code took from `difflib.ndiff` were hint lines ("woman ++").
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import SequenceMatcher
+
+from gateway.methods.counterfactual import Edit, Verdict
+
+_TOKEN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
+_ARTICLES = ("a", "an", "the")  # they follow the word behind them: no difference by themselves
+
+
+def tokens(text: str) -> list[str]:
+    """Words (hyphens and apostrophes belong to them) and marks of punctuation, in lower case, without articles."""
+    return [token for token in _TOKEN.findall(text.lower()) if token not in _ARTICLES]
+
+
+def word_diff(old: str, new: str) -> list[tuple[str, str]]:
+    """What goes and what comes, in order: runs of words and punctuation, either of which may be empty.
+
+    Articles and capitals are no difference.
+
+    >>> word_diff("A well-kept car, by day.", "An old car, by night.")
+    [('well-kept', 'old'), ('day', 'night')]
+    """
+    these, those = tokens(old), tokens(new)
+    changes = SequenceMatcher(None, these, those, autojunk=False).get_opcodes()
+    return [(" ".join(these[a:b]), " ".join(those[c:d])) for kind, a, b, c, d in changes if kind != "equal"]
+
+
+def places(old: str, new: str, from_phrase: str, to_phrase: str) -> int:
+    """In how many places the new text has one phrase for the other, where that is all that differs; otherwise 0."""
+    these, those, gone, come = map(tokens, (old, new, from_phrase, to_phrase))
+    reached = {0: 0}  # tokens of the new text read -> most places replaced on the way
+    states: list[dict[int, int]] = [reached, *({} for _ in these)]
+    for at, state in enumerate(states[:-1]):
+        for read, count in state.items():
+            if those[read : read + 1] == these[at : at + 1]:
+                after = states[at + 1]
+                after[read + 1] = max(after.get(read + 1, 0), count)
+            if gone and these[at : at + len(gone)] == gone and those[read : read + len(come)] == come:
+                after = states[at + len(gone)]
+                after[read + len(come)] = max(after.get(read + len(come), 0), count + 1)
+    return states[-1].get(len(those), 0)
+
+
+def check_diff(edit: Edit) -> Verdict | None:
+    """Whether the captions differ in what the edit says, in one or several places, and in nothing else."""
+    (change,) = edit.changes
+    found = word_diff(edit.caption, edit.new_caption)
+    if not found:
+        return Verdict(False, "caption unchanged", "the new caption is the old one")
+    if places(edit.caption, edit.new_caption, change.from_phrase, change.to_phrase):
+        return None
+    said = "; ".join(f"“{old}” → “{new}”" for old, new in found)
+    return Verdict(
+        False, "word diff", f"“{change.from_phrase}” → “{change.to_phrase}” is not what the captions differ in: {said}"
+    )
