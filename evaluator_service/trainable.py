@@ -86,12 +86,14 @@ class Trainable(ABC):
     def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Mean cross-entropy over classes of a batch, in the form that transformers' Trainer asks for.
 
-        `labels`: n class indices, or n × height × width of them, to whose size logits are brought.
+        `labels`: n class indices, or n × height × width of them, to whose size logits are brought; 0 where all is void.
         """
         logits = outputs.logits.float()
         if labels.ndim > 1:
             logits = nn.functional.interpolate(logits, size=labels.shape[1:], mode="bilinear", align_corners=False)
-        return nn.functional.nll_loss(self._log_probabilities(logits), labels, ignore_index=IGNORED)
+        found = self._log_probabilities(logits)
+        costs = nn.functional.nll_loss(found, labels, ignore_index=IGNORED, reduction="sum")
+        return costs / (labels != IGNORED).sum().clamp(min=1)
 
     def save(self, folder: Path) -> None:
         """Weights as safetensors in Hub layout, preprocessing, and the description where it says more than defaults."""

@@ -90,6 +90,8 @@ def test_void_costs_nothing_and_outputs_of_one_name_are_one_class(folder: Path) 
     cost = trainable.loss(SimpleNamespace(logits=logits), said["labels"][None])
     probabilities = torch.tensor([2.0, -1.0, 1.0, 0.5]).softmax(0)
     assert float(cost) == pytest.approx(-float((probabilities[0] + probabilities[2]).log()), abs=1e-5)
+    nothing = torch.full((1, 32, 32), IGNORED)
+    assert float(trainable.loss(SimpleNamespace(logits=logits), nothing)) == 0
     wrong_below = logits.clone()
     wrong_below[:, 1, 5:] = 50.0  # where the mask is void
     assert float(trainable.loss(SimpleNamespace(logits=wrong_below), said["labels"][None])) == pytest.approx(
