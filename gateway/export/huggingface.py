@@ -1,7 +1,8 @@
 """Format `huggingface`: `data/test-NNNNN.parquet` with the images inside, and a dataset card.
 
 `datasets.load_dataset(folder)["test"]` shows images and class names, because the parquet schema carries the library's
-own description of the columns. A row is one image; those of one source image share `group`.
+own description of the columns. A row is one image; those of one source image share `group`. Where the ground truth are
+masks, the column `mask` is the label map beside the image, and the card says which value is which class.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import pyarrow.parquet as pq
 
 from gateway.export.archive import member, member_of
 from gateway.export.files import Exporting, note_member
-from gateway.export.records import ExportedImage
+from gateway.export.records import ExportedImage, ExportNote
+from shared.schemas.masks import MaskSpec
 
 GROUP_BYTES = 16 * 1024**2  # of images that are held in memory
 SHARD_BYTES = 256 * 1024**2
@@ -34,6 +36,7 @@ _VALUES = {
     "factor": "string", "from_value": "string", "to_value": "string", "caption": "string", "new_caption": "string",
     "verdict": "string", "check": "string", "reason": "string", "lineage_digest": "string",
 }  # fmt: skip
+_IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 _LISTS = {"changes": _CHANGE, "scores": _SCORE, "predictions": _PREDICTION}
 _ARROW = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
 
@@ -42,7 +45,7 @@ def huggingface(export: Exporting) -> Iterator[bytes]:
     """The archive, piece by piece; a shard of up to 256 MB waits in a temporary file."""
     yield from note_member(export)
     yield from member("README.md", _card(export).encode())
-    schema = _schema(export.note.classes)
+    schema = _schema(export.note)
     rows = _row_groups(export)
     shard, group = 0, next(rows, None)
     while group is not None or shard == 0:
@@ -60,9 +63,11 @@ def _row_groups(export: Exporting) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     size = 0
     for image in export.images:
-        png = export.read(image.image)
-        size += len(png)
-        rows.append(_row(image, export.path(image), png, classes))
+        pictures = {"image": export.read(image.image)}
+        if image.mask is not None:
+            pictures["mask"] = export.read(image.mask)
+        size += sum(map(len, pictures.values()))
+        rows.append(_row(image, export.path(image), pictures, classes))
         if size >= GROUP_BYTES:
             yield rows
             rows, size = [], 0
@@ -70,12 +75,13 @@ def _row_groups(export: Exporting) -> Iterator[list[dict[str, Any]]]:
         yield rows
 
 
-def _row(image: ExportedImage, path: str, png: bytes, classes: dict[str, int]) -> dict[str, Any]:
+def _row(image: ExportedImage, path: str, pictures: dict[str, bytes], classes: dict[str, int]) -> dict[str, Any]:
+    """A row, with more than the columns of the job's kind."""
     said = image.model_dump(mode="json")
     return {
         **{name: said[name] for name in _VALUES if name != "digest"},
         "digest": image.image,
-        "image": {"bytes": png, "path": path.rpartition("/")[2]},
+        **{name: {"bytes": png, "path": path.rpartition("/")[2]} for name, png in pictures.items()},
         "label": None if image.label is None else classes[image.label],
         "scores": [{"name": name, "value": value} for name, value in sorted(image.scores.items())],
         "changes": said["changes"],
@@ -83,10 +89,16 @@ def _row(image: ExportedImage, path: str, png: bytes, classes: dict[str, int]) -
     }
 
 
-def _schema(classes: list[str]) -> pa.Schema:
+def _schema(note: ExportNote) -> pa.Schema:
     """Columns for Arrow, and the same for `datasets` (its Features, as JSON) in the schema's metadata."""
-    fields = [pa.field("image", pa.struct({"bytes": pa.binary(), "path": pa.string()})), pa.field("label", pa.int64())]
-    features: dict[str, Any] = {"image": {"_type": "Image"}, "label": {"names": classes, "_type": "ClassLabel"}}
+    fields = [pa.field("image", _IMAGE)]
+    features: dict[str, Any] = {"image": {"_type": "Image"}}
+    if note.masks is None:
+        fields.append(pa.field("label", pa.int64()))
+        features["label"] = {"names": note.classes, "_type": "ClassLabel"}
+    else:
+        fields.append(pa.field("mask", _IMAGE))
+        features["mask"] = {"_type": "Image"}
     for name, kind in _VALUES.items():
         fields.append(pa.field(name, _ARROW[kind]))
         features[name] = {**_TEXT, "dtype": kind}
@@ -97,8 +109,9 @@ def _schema(classes: list[str]) -> pa.Schema:
 
 
 def _card(export: Exporting) -> str:
+    masks = export.note.masks
     return f"""---
-task_categories: [image-classification]
+task_categories: [image-{"classification" if masks is None else "segmentation"}]
 configs:
 - config_name: default
   data_files:
@@ -110,4 +123,18 @@ configs:
 Made by Contrafact, job {export.note.job}. `arm` says what an image is: an original, a counterfactual, or a null arm
 (the same editor and seed, nothing changed). Images of one source share `group`; `contrafact.json` says how they were
 made.
+{"" if masks is None else _values(masks)}"""
+
+
+def _values(masks: MaskSpec) -> str:
+    """Which value of a mask is which class, for the card."""
+    named = [(one.index, one.name.replace("|", "\\|")) for one in masks.classes]
+    named += [(void, "not judged") for void in masks.void if isinstance(void, int)]
+    rows = "\n".join(f"| {value} | {name} |" for value, name in named)
+    return f"""
+`mask` is the ground truth of every pixel, as grey values; `contrafact.json` lists them, too:
+
+| value | class |
+|---|---|
+{rows}
 """

@@ -21,7 +21,7 @@ from gateway.export.selection import Selection, exported_images
 from gateway.tables import Job, Report, SourceImage
 from shared import __version__
 from shared.label_maps import VOID
-from shared.problems import Conflict, InvalidInput
+from shared.problems import Conflict
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskClass, MaskSpec
 from shared.schemas.results import JobResults
@@ -71,8 +71,6 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
             .order_by(SourceImage.ground_truth)
         ).all()
     masks = _masks(job)
-    if masks is not None and format_name == "huggingface":
-        raise InvalidInput("masks are exported as files: choose folders, coco or fiftyone")
     made = JobResults.model_validate(report.metrics).made if report else None
     note = ExportNote(
         format=format_name,
