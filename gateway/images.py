@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select, update
@@ -11,8 +12,10 @@ from sqlalchemy.orm import Session
 from gateway.database import Sessions, insert_missing
 from gateway.sources import KeptImage, KeptMask, SourceFile
 from gateway.tables import Image, OwnedImage, Table, Upload
+from shared.images import Mode
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.jobs import ManifestImage
+from shared.seeds import derive_digest
 from shared.storage import ObjectStore
 
 _ROWS_PER_STATEMENT = 1_000
@@ -64,7 +67,7 @@ def remember(session: Session, owner: str, kept: Sequence[KeptImage]) -> None:
     _insert_all(
         session,
         Image,
-        [{"digest": i.digest, "width": i.width, "height": i.height, "bytes": i.bytes, "mode": "RGB"} for i in images],
+        [{"digest": i.digest, "width": i.width, "height": i.height, "bytes": i.bytes, "mode": i.mode} for i in images],
     )
     _insert_all(session, OwnedImage, [{"owner_id": owner, "digest": image.digest} for image in images])
     uploads = {image.upload: image.digest for image in kept}
@@ -114,22 +117,64 @@ def find_all(session: Session, owner: str, digests: Sequence[str]) -> dict[str, 
     return found
 
 
+def find_masks(session: Session, owner: str, digests: Sequence[str], coloured: bool) -> dict[str, KeptImage]:
+    """The owner's masks by the digests asked for: of files that were uploaded as masks, and of label maps; as their
+    indices, or where they shall be read in colours as these. Unknown ones are absent.
+    """
+    plain = find_all(session, owner, digests)
+    found = {digest: image for digest, image in plain.items() if image.mode == "L"}
+    names = {mask_upload(digest): digest for digest in digests}
+    for name, image in find_all(session, owner, list(names)).items():
+        asked = names[name]
+        found[asked] = replace(plain[asked] if coloured and asked in plain else image, upload=asked)
+    return found
+
+
+def find_mask(session: Session, owner: str, digest: str) -> KeptImage:
+    """The indices (or colours) of the owner's mask with this digest. Raises NotFound."""
+    found = find_masks(session, owner, [digest], False).get(digest)
+    if found is None:
+        raise NotFound(f"you have no mask {digest}; PUT /images/{{digest}}?mask=true uploads one")
+    return found
+
+
+def mask_upload(upload: str) -> str:
+    """What a file that was uploaded as a mask goes by beside itself: the same bytes are an image, too."""
+    return derive_digest("mask", upload).hex()
+
+
+def masks_of_manifest(
+    session: Session, owner: str, entries: Sequence[ManifestImage], coloured: bool
+) -> dict[str, KeptImage]:
+    """The masks that a JSON manifest names. Raises InvalidInput with the digests that are not uploaded as masks."""
+    asked = list(dict.fromkeys(entry.mask for entry in entries if entry.mask is not None))
+    want(session, sorted({mask.digest for mask in find_masks(session, owner, asked, coloured).values()}))
+    known = find_masks(session, owner, asked, coloured)
+    _refuse_missing("masks", [digest for digest in asked if digest not in known], "?mask=true")
+    return known
+
+
 def from_manifest(session: Session, owner: str, entries: Sequence[ManifestImage]) -> list[SourceFile]:
     """The source images that a JSON manifest names. Raises InvalidInput with the digests that are not uploaded yet."""
     asked = list(dict.fromkeys(entry.digest for entry in entries))
     want(session, sorted({image.digest for image in find_all(session, owner, asked).values()}))
     known = find_all(session, owner, asked)
-    missing = list(dict.fromkeys(entry.digest for entry in entries if entry.digest not in known))
-    if missing:
-        raise InvalidInput(
-            f"{len(missing)} images of the manifest are not uploaded, first {missing[0]}; PUT /images/{{digest}} them",
-            members={"missing": [*missing[:_MISSING_LISTED]], "missing_total": len(missing)},
-        )
+    _refuse_missing("images", [digest for digest in asked if digest not in known or known[digest].mode != "RGB"])
     return [SourceFile(entry.name, entry.label, known[entry.digest]) for entry in entries]
 
 
+def _refuse_missing(what: str, missing: Sequence[str], how: str = "") -> None:
+    if missing:
+        raise InvalidInput(
+            f"{len(missing)} {what} of the manifest are not uploaded, first {missing[0]}; "
+            f"PUT /images/{{digest}}{how} them",
+            members={"missing": [*missing[:_MISSING_LISTED]], "missing_total": len(missing)},
+        )
+
+
 def _kept(image: Image, upload: str) -> KeptImage:
-    return KeptImage(image.digest, upload, image.width, image.height, image.bytes)
+    mode: Mode = "L" if image.mode == "L" else "RGB"
+    return KeptImage(image.digest, upload, image.width, image.height, image.bytes, mode)
 
 
 def _insert_all(session: Session, table: type[Table], rows: list[dict[str, Any]]) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 from gateway.archives import Member
 from gateway.manifests import ManifestRow
-from gateway.masks import MaskReader, is_image, is_mask, match_masks
+from gateway.masks import MaskReader, is_image, is_mask, mask_values, match_masks
 from gateway.sources import (
     ImageStore,
     IntakeLimits,
+    KeptImage,
     KeptMask,
     NamedFile,
     SourceFile,
@@ -104,9 +105,17 @@ def keep_mask(store: ImageStore, data: bytes, reader: MaskReader, limits: Intake
     held = tuple(name for place, name in enumerate(reader.classes) if (places == place).any())
     if not held:
         raise InvalidInput("all of its pixels are void; leave the mask out, or name its classes")
-    image = from_array(places)
-    put_once(store, image)
-    return KeptMask(image.digest, image.width, image.height, len(image.png), held)
+    kept = put_once(store, from_array(places), data)
+    return KeptMask(kept.digest, kept.width, kept.height, kept.bytes, held)
+
+
+def keep_values(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
+    """Keep what a mask holds before anybody says what it means: indices or grey values, or else its colours.
+
+    Raises as `keep_image` does, and InvalidInput for what is no PNG.
+    """
+    pixels = decoded(data, limits, lambda: mask_values(data, limits.image_pixels))
+    return put_once(store, from_array(pixels), data)
 
 
 def images_beside_masks(sources: Sequence[SourceFile]) -> list[SourceFile]:

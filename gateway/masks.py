@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.manifests import shared_folder
-from shared.images import Pixels, decode, png_header
+from shared.images import Pixels, PngHeader, decode, png_header
 from shared.label_maps import VOID
 from shared.problems import InvalidInput
 from shared.schemas.masks import MaskSpec
@@ -41,10 +41,8 @@ class MaskReader:
 
         Raises InvalidInput, Malformed and TooLarge for what is no mask of these classes, in words that say why.
         """
-        header = png_header(data)
-        if header is None:
-            raise InvalidInput("a mask must be a PNG, since JPEG and WebP may change its values; save it as one")
-        values = _colours(data, max_pixels) if self.coloured else _indices(data, header.bits, max_pixels)
+        header = _header(data)
+        values = _colours(data, max_pixels) if self.coloured else _indices(data, header, max_pixels)
         found = self._placed(values)
         if (found == _UNKNOWN).any():
             raise InvalidInput(self._unknown(values, found))
@@ -79,6 +77,18 @@ def mask_reader(spec: MaskSpec, label_map: Mapping[str, str]) -> MaskReader:
     }
     places |= {_value(value): VOID for value in spec.void}
     return MaskReader(classes, places, spec.classes[0].index is None)
+
+
+def mask_values(data: bytes, max_pixels: int) -> Pixels:
+    """What a mask holds, whatever it means: its indices or grey values (height × width), or its colours (× 3).
+
+    Read again as a PNG it is the same mask, but that a palette's indices are without their colours. Raises as
+    `MaskReader.read` does.
+    """
+    header = _header(data)
+    if header.colour_type in (_GREY, _PALETTE):
+        return _indices(data, header, max_pixels)
+    return decode(data, "RGB", max_pixels)
 
 
 def is_mask(name: str) -> bool:
@@ -143,6 +153,13 @@ def _stem(name: str) -> str:
     return "/".join([*kept, file.rpartition(".")[0] or file])
 
 
+def _header(data: bytes) -> PngHeader:
+    header = png_header(data)
+    if header is None:
+        raise InvalidInput("a mask must be a PNG, since JPEG and WebP may change its values; save it as one")
+    return header
+
+
 def _value(said: int | str) -> int:
     return int(said.removeprefix("#"), 16) if isinstance(said, str) else said
 
@@ -152,14 +169,13 @@ def _colours(data: bytes, max_pixels: int) -> np.ndarray:
     return np.asarray((pixels[..., 0] << 16) | (pixels[..., 1] << 8) | pixels[..., 2])
 
 
-def _indices(data: bytes, bits: int, max_pixels: int) -> np.ndarray:
+def _indices(data: bytes, header: PngHeader, max_pixels: int) -> Pixels:
     """Palette indices, or grey values as they are in the file: below 8 bits, Pillow spreads them over 0 to 255."""
-    header = png_header(data)
-    if header is not None and header.colour_type not in (_GREY, _PALETTE):
+    if header.colour_type not in (_GREY, _PALETTE):
         raise InvalidInput("the mask is in colour, but `masks` names indices; give `colour` for each class instead")
     pixels = decode(data, "L", max_pixels)
-    spread = header is not None and header.colour_type == _GREY and bits < 8
-    return pixels // np.uint8(255 // (2**bits - 1)) if spread else pixels
+    spread = header.colour_type == _GREY and header.bits < 8
+    return pixels // np.uint8(255 // (2**header.bits - 1)) if spread else pixels
 
 
 def _listing(names: Sequence[str]) -> str:

@@ -12,8 +12,9 @@ from gateway.model_services import ModelServices
 from gateway.object_store import open_store
 from gateway.settings import Settings
 from gateway.sources import IntakeLimits
+from shared.problems import DependencyFailed
 from shared.profiles import Profile, load_profile
-from shared.storage import ObjectStore
+from shared.storage import ObjectMissing, ObjectStore
 
 SERVICE_WAIT_SECONDS = 20.0  # a request does not wait for a starting service as long as a worker does
 SERVICE_DEADLINE_SECONDS = 30.0
@@ -56,3 +57,13 @@ def open_parts(settings: Settings) -> Parts:
         wake=lambda: wake_worker(celery),
         stopping=stopping,
     )
+
+
+def stored(parts: Parts, key: str) -> bytes:
+    """An object that a row promises. Raises DependencyFailed when the store does not have it."""
+    try:
+        return parts.store.get(key)
+    except ObjectMissing as error:
+        raise DependencyFailed(
+            f"the object store has lost {key}; restore it from a backup, or run the job again"
+        ) from error

@@ -10,7 +10,7 @@ from typing import IO, Protocol, TypeVar
 
 from gateway.archives import MAX_NAME_CHARACTERS, Member
 from shared.characters import visible
-from shared.images import CanonicalImage, canonical
+from shared.images import CanonicalImage, Mode, canonical
 from shared.problems import InvalidInput, TooLarge
 from shared.storage import image_key
 
@@ -52,13 +52,17 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class KeptImage:
-    """An image whose canonical PNG is in the object store; `upload` is the SHA-256 of the file that it came from."""
+    """An image whose canonical PNG is in the object store; `upload` is the SHA-256 of the file that it came from.
+
+    `mode` L: the indices of a mask.
+    """
 
     digest: str
     upload: str
     width: int
     height: int
     bytes: int
+    mode: Mode = "RGB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +93,7 @@ def keep_image(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImag
     Raises TooLarge, Malformed or InvalidInput when it is not an image that Contrafact can use.
     """
     image = decoded(data, limits, lambda: canonical(data, max_pixels=limits.image_pixels))
-    put_once(store, image)
-    return KeptImage(image.digest, hashlib.sha256(data).hexdigest(), image.width, image.height, len(image.png))
+    return put_once(store, image, data)
 
 
 def decoded(data: bytes, limits: IntakeLimits, decode: Callable[[], Decoded]) -> Decoded:
@@ -101,10 +104,12 @@ def decoded(data: bytes, limits: IntakeLimits, decode: Callable[[], Decoded]) ->
         return decode()
 
 
-def put_once(store: ImageStore, image: CanonicalImage) -> None:
-    """Store an image unless the store has it."""
+def put_once(store: ImageStore, image: CanonicalImage, file: bytes) -> KeptImage:
+    """Store what a file was decoded to, unless the store has it."""
     if not store.exists(image_key(image.digest)):
         store.put(image_key(image.digest), image.png)
+    upload = hashlib.sha256(file).hexdigest()
+    return KeptImage(image.digest, upload, image.width, image.height, len(image.png), image.mode)
 
 
 def truths_of(source: SourceFile) -> list[str]:
@@ -126,6 +131,6 @@ def refuse_if_unusable(sources: Sequence[SourceFile]) -> None:
     """Raise InvalidInput where there is no source image, or none that can be used, with the first reasons."""
     if not sources:
         raise InvalidInput("the archive holds no files; put PNG, JPEG or WebP images into it")
-    if all(source.image is None for source in sources):
+    if all(source.failure for source in sources):
         reasons = "; ".join(f"{source.name!r}: {source.failure}" for source in sources[:_LISTED])
         raise InvalidInput(f"none of the {len(sources)} images can be used: {reasons}")

@@ -5,20 +5,22 @@ Or, as a dry run, to the plan alone: the same checks, and nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gateway import images, jobs, models
+from gateway.archives import Member
 from gateway.catalogue import Plan, plan
 from gateway.database import reading
 from gateway.intake import relabel, take_in
-from gateway.mask_intake import SentMasks
-from gateway.masks import mask_reader
-from gateway.parts import Parts
+from gateway.mask_intake import MaskShelf, SentMasks
+from gateway.masks import MaskReader, mask_reader
+from gateway.parts import Parts, stored
 from gateway.plans import sensitivity_of
-from gateway.sources import NamedFile, SourceFile, truths_of
+from gateway.sources import KeptImage, NamedFile, SourceFile, truths_of
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage, MethodChoice
+from shared.storage import image_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +102,45 @@ def _plan(parts: Parts, owner: str, spec: JobSpec) -> Plan:
 
 def _sources(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
     _refuse_loose_masks(submission)
-    if submission.uploaded is not None:
-        with parts.sessions.begin() as session:
-            return images.from_manifest(session, owner, submission.uploaded)
-    return _taken_in(parts, submission, chosen, images.ImagePlace(parts.sessions, parts.store))
+    place = images.ImagePlace(parts.sessions, parts.store)
+    entries, reader = submission.uploaded, _reader(submission.spec)
+    if entries is None:
+        return _taken_in(parts, submission, chosen, place)
+    with parts.sessions.begin() as session:
+        sources = images.from_manifest(session, owner, entries)
+        masks = {} if reader is None else images.masks_of_manifest(session, owner, entries, reader.coloured)
+    return _with_masks(parts, entries, sources, masks, reader, place)
 
 
 def _looked_at(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
     _refuse_loose_masks(submission)
-    if submission.uploaded is None:
+    entries, reader = submission.uploaded, _reader(submission.spec)
+    if entries is None:
         return _taken_in(parts, submission, chosen, _NothingKept())
+    named = list({entry.mask for entry in entries if entry.mask is not None})
     with reading(parts.sessions) as session:
-        known = images.find_all(session, owner, list({entry.digest for entry in submission.uploaded}))
-    return [SourceFile(entry.name, entry.label, known.get(entry.digest)) for entry in submission.uploaded]
+        known = images.find_all(session, owner, list({entry.digest for entry in entries}))
+        masks = {} if reader is None else images.find_masks(session, owner, named, reader.coloured)
+    there = [known.get(entry.digest) if entry.mask is None or entry.mask in masks else None for entry in entries]
+    sources = [SourceFile(entry.name, entry.label, image) for entry, image in zip(entries, there, strict=True)]
+    return _with_masks(parts, entries, sources, masks, reader, _NothingKept())
+
+
+def _with_masks(
+    parts: Parts,
+    entries: Sequence[ManifestImage],
+    sources: list[SourceFile],
+    masks: Mapping[str, KeptImage],
+    reader: MaskReader | None,
+    place: images.ImagePlace | _NothingKept,
+) -> list[SourceFile]:
+    """The source images of a JSON manifest with their masks, which lie in the store."""
+    if reader is None:
+        return sources
+    shelf = MaskShelf(reader, place, parts.limits)
+    for asked, mask in masks.items():
+        shelf.take(Member(asked, stored(parts, image_key(mask.digest))))
+    return shelf.paired(sources, [entry.mask if entry.mask in masks else None for entry in entries])
 
 
 def _taken_in(
@@ -120,15 +148,30 @@ def _taken_in(
 ) -> list[SourceFile]:
     spec = submission.spec
     known = {*chosen.classes, *spec.label_map}
-    masks = SentMasks(mask_reader(spec.masks, spec.label_map), submission.masks) if spec.masks else None
+    reader = _reader(spec)
+    masks = None if reader is None else SentMasks(reader, submission.masks)
     return take_in(submission.files, submission.manifest, known, place, parts.limits, masks)
 
 
+def _reader(spec: JobSpec) -> MaskReader | None:
+    return None if spec.masks is None else mask_reader(spec.masks, spec.label_map)
+
+
 def _refuse_loose_masks(submission: Submission) -> None:
-    if submission.masks and submission.spec.masks is None:
-        raise InvalidInput("there are masks, but the spec does not say what they mean; give `masks` in it")
-    if submission.uploaded is not None and submission.spec.masks is not None:
-        raise InvalidInput("masks come as parts of a form or in an archive; send the images with them that way")
+    """Refuse masks that nobody explains, and explanations of none, before anything is looked for."""
+    entries = submission.uploaded or []
+    named = any(entry.mask for entry in entries)
+    if submission.spec.masks is None:
+        if submission.masks or named:
+            raise InvalidInput("there are masks, but the spec does not say what they mean; give `masks` in it")
+        return
+    if entries and not named:
+        raise InvalidInput(
+            "the spec has `masks`, but no image names its mask: upload each with PUT /images/{digest}?mask=true, and "
+            "give its digest as `mask` beside that of its image"
+        )
+    if any(entry.label for entry in entries):
+        raise InvalidInput("the images have labels, but the ground truth of this job are masks; leave out one of them")
 
 
 def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> list[SourceFile]:

@@ -44,16 +44,18 @@ _INFLATED_AT_ONCE = 1024**2  # bytes
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _START_OF_SCAN = b"\xff\xda"
 # Offsets in a PNG: 8 bytes signature, 8 chunk head, 4 width, 4 height, then a byte each.
-_PNG_BIT_DEPTH, _PNG_COLOUR, _PNG_INTERLACE = 24, 25, 28
+_PNG_SIZE, _PNG_BIT_DEPTH, _PNG_COLOUR, _PNG_INTERLACE = 16, 24, 25, 28
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 
 class PngHeader(NamedTuple):
-    """Bits a channel; and the colour type: 0 grey, 2 colour, 3 palette, 4 and 6 the first two with transparency."""
+    """Bits a channel; the colour type: 0 grey, 2 colour, 3 palette, 4 and 6 the first two with transparency; pixels."""
 
     bits: int
     colour_type: int
+    width: int
+    height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ def png_header(data: bytes) -> PngHeader | None:
     """What a PNG says of its pixels; None where the bytes do not begin like a PNG."""
     if not data.startswith(_PNG_SIGNATURE) or len(data) <= _PNG_COLOUR:
         return None
-    return PngHeader(data[_PNG_BIT_DEPTH], data[_PNG_COLOUR])
+    width, height = struct.unpack_from(">II", data, _PNG_SIZE)
+    return PngHeader(data[_PNG_BIT_DEPTH], data[_PNG_COLOUR], width, height)
 
 
 def to_array(image: Image.Image) -> Pixels:
@@ -154,7 +157,7 @@ def _check(image: Image.Image, data: bytes, max_pixels: int) -> None:
 
 def _refuse_missing_rows(data: bytes) -> None:
     """Refuse a PNG whose pixel data ends early, but cleanly: Pillow would fill the rest with black."""
-    width, height = struct.unpack_from(">II", data, 16)
+    width, height = struct.unpack_from(">II", data, _PNG_SIZE)
     bits = data[_PNG_BIT_DEPTH] * _PNG_CHANNELS[data[_PNG_COLOUR]]
     passes = _ADAM7 if data[_PNG_INTERLACE] else ((0, 0, 1, 1),)
     missing = 0

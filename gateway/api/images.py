@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from gateway import images
 from gateway.api.requests import Gateway, Owner, problems, stored
 from gateway.database import reading
+from gateway.mask_intake import keep_values
 from gateway.parts import Parts
-from gateway.sources import KeptImage, keep_image
+from gateway.sources import keep_image
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageView
 from shared.storage import image_key
@@ -20,6 +22,10 @@ from shared.storage import image_key
 router = APIRouter(tags=["images"])
 DIGEST = r"^[0-9a-f]{64}$"
 UploadDigest = Annotated[str, Path(pattern=DIGEST, description="SHA-256 of the file's bytes, in hexadecimal")]
+AsMask = Annotated[
+    bool,
+    Query(description="the file is a segmentation mask (PNG): its indices or grey values are kept beside its colours"),
+]
 ImageDigest = Annotated[str, Path(pattern=DIGEST, description="`digest` or `upload` of an image")]
 FILE = {"schema": {"type": "string", "format": "binary"}}
 BODY = {"requestBody": {"required": True, "content": {"application/octet-stream": FILE}}}
@@ -31,9 +37,11 @@ IMMUTABLE = "private, max-age=31536000, immutable"  # a digest never means other
     openapi_extra=BODY,
     responses=problems(s400="not a PNG, JPEG or WebP, or broken", s413="too many bytes or pixels"),
 )
-async def upload_image(digest: UploadDigest, request: Request, gateway: Gateway, owner: Owner) -> ImageView:
+async def upload_image(
+    digest: UploadDigest, request: Request, gateway: Gateway, owner: Owner, mask: AsMask = False
+) -> ImageView:
     """Upload one image; the body is the file. Sending it again changes nothing, and HEAD says whether it is needed."""
-    return await run_in_threadpool(_keep, gateway, owner, digest, await request.body())
+    return await run_in_threadpool(_keep, gateway, owner, digest, await request.body(), mask)
 
 
 @router.head("/images/{digest}", responses=problems(s404="no such image"))
@@ -51,11 +59,12 @@ def download_image(
     request: Request,
     gateway: Gateway,
     owner: Owner,
+    mask: AsMask = False,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
     """An image that you uploaded, or that one of your jobs made."""
     with reading(gateway.sessions) as session:
-        image = images.find(session, owner, digest)
+        image = images.find_mask(session, owner, digest) if mask else images.find(session, owner, digest)
     headers = {"ETag": f'"{image.digest}"', "Cache-Control": IMMUTABLE, "X-Content-Type-Options": "nosniff"}
     if if_none_match is not None and f'"{image.digest}"' in if_none_match:
         return Response(status_code=304, headers=headers)
@@ -64,12 +73,15 @@ def download_image(
     return Response(stored(gateway, image_key(image.digest)), media_type="image/png", headers=headers)
 
 
-def _keep(gateway: Parts, owner: str, digest: str, data: bytes) -> ImageView:
+def _keep(gateway: Parts, owner: str, digest: str, data: bytes, as_mask: bool) -> ImageView:
     if hashlib.sha256(data).hexdigest() != digest:
         raise InvalidInput("the body's SHA-256 is not the digest in the path; the file changed, or arrived damaged")
-    image: KeptImage = keep_image(images.ImagePlace(gateway.sessions, gateway.store), data, gateway.limits)
+    place = images.ImagePlace(gateway.sessions, gateway.store)
+    shown = image = keep_image(place, data, gateway.limits)
+    kept = [image]
+    if as_mask:
+        shown = keep_values(place, data, gateway.limits)
+        kept.append(replace(shown, upload=images.mask_upload(digest)))
     with gateway.sessions.begin() as session:
-        images.remember(session, owner, [image])
-    return ImageView(
-        digest=image.digest, upload=image.upload, width=image.width, height=image.height, bytes=image.bytes
-    )
+        images.remember(session, owner, kept)
+    return ImageView(digest=shown.digest, upload=digest, width=shown.width, height=shown.height, bytes=shown.bytes)

@@ -9,9 +9,9 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from gateway.parts import Parts
-from shared.problems import DependencyFailed, InvalidInput
+from gateway.parts import stored as stored
+from shared.problems import InvalidInput
 from shared.schemas.jobs import ProblemDocument
-from shared.storage import ObjectMissing
 
 PROBLEM = {"model": ProblemDocument, "content": {"application/problem+json": {}}}
 
@@ -29,16 +29,6 @@ def _parts(request: Request) -> Parts:
 def _owner(request: Request) -> str:
     owner: str = request.state.owner
     return owner
-
-
-def stored(parts: Parts, key: str) -> bytes:
-    """An object that a row promises. Raises DependencyFailed when the store does not have it."""
-    try:
-        return parts.store.get(key)
-    except ObjectMissing as error:
-        raise DependencyFailed(
-            f"the object store has lost {key}; restore it from a backup, or run the job again"
-        ) from error
 
 
 def refuse_unknown_parameters(request: Request) -> None:

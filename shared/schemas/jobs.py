@@ -136,6 +136,10 @@ class ManifestImage(Contract):
         Field(max_length=1_000, description="shown in results; never used as a path"),
         AfterValidator(refuse_deceptive),
     ] = ""
+    mask: Annotated[
+        Digest | None,
+        Field(description="its segmentation mask, uploaded by `PUT /images/{digest}?mask=true`"),
+    ] = None
 
 
 class JobRequest(JobSpec):
