@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.tested import ModelsUnderTest
 from evaluator_service.shapes import shapes_reply
@@ -76,11 +77,10 @@ class EvaluatorModel:
 
     async def predict(self, request: PredictRequest, deadline: float) -> PredictReply:
         """Class probabilities by one model under test; raises NotFound for an alias that does not exist."""
-        endpoint = self._tested.endpoint(request)
-        if endpoint is not None:
-            rows = await endpoint.probabilities([image.png for image in request.images], deadline)
-            return PredictReply(classes=endpoint.classes, probabilities=rows)
         network = await self._tested.classifier(request)
+        if isinstance(network, EndpointClassifier):
+            rows = await network.probabilities([image.png for image in request.images], deadline)
+            return PredictReply(classes=network.classes, probabilities=rows)
         images = await _decode(request.images)
         rows = await self._batcher.submit_all(images, key=BatchKey("classifier", network), deadline=deadline)
         return PredictReply(classes=network.classes, probabilities=rows)
@@ -88,8 +88,11 @@ class EvaluatorModel:
     async def segment(self, request: SegmentRequest, deadline: float) -> SegmentReply:
         """A class for every pixel, by one segmenter under test; raises as `predict` does."""
         network = await self._tested.segmenter(request)
-        images = await _decode(request.images)
-        maps = await self._batcher.submit_all(images, key=BatchKey("segmenter", network), deadline=deadline)
+        if isinstance(network, EndpointSegmenter):
+            maps = await network.label_maps([image.png for image in request.images], deadline)
+        else:
+            images = await _decode(request.images)
+            maps = await self._batcher.submit_all(images, key=BatchKey("segmenter", network), deadline=deadline)
         pngs = await asyncio.to_thread(lambda: [encode(one) for one in maps])
         return SegmentReply(classes=network.classes, maps=[ImagePayload(png=png) for png in pngs])
 

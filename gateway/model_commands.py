@@ -50,6 +50,7 @@ def add(
     preprocessing: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="JSON: how pictures become an ONNX model's input")
     ] = None,
+    task: Annotated[str | None, typer.Option(help="what it does: classification (default) or segmentation")] = None,
     output: Annotated[str | None, typer.Option(help="what an ONNX model answers: logits or probabilities")] = None,
     licence: str = "",
     description: str = "",
@@ -64,8 +65,7 @@ def add(
             said["classes"] = _class_names(classes)
         if preprocessing is not None:
             said["preprocessing"] = json.loads(preprocessing.read_text(encoding="utf-8"))
-        if output is not None:
-            said["output"] = output
+        said |= {name: value for name, value in (("task", task), ("output", output)) if value is not None}
         spec = ModelSpec.model_validate_json(json.dumps({key: value for key, value in said.items() if value != ""}))
         view = client.add_model(spec, _files(paths))
         messages.print(f"{view.format}, {view.bytes:,} bytes, {len(view.classes)} classes", markup=False)

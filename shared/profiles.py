@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from shared.problems import validation_sentence
 from shared.schemas.diffusion import ControlKind
+from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.results import CheckErrors
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
@@ -122,13 +123,14 @@ class ModelUnderTest(Weights):
 
 
 class ModelEndpoint(Section):
-    """`[evaluator.endpoints.ALIAS]`: a classifier behind somebody's HTTP server (docs/models-under-test.md).
+    """`[evaluator.endpoints.ALIAS]`: a model behind somebody's HTTP server (docs/models-under-test.md).
 
     `classes` are its classes in the order of its answers. `revision` says which weights it runs; change it when they
     change, since recorded predictions are keyed by it. `api_key_variable` names the environment variable with the key.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
+    task: Literal["classification", "segmentation"] = "classification"
     classes: Annotated[list[ClassName], Field(min_length=2, max_length=10_000)]
     revision: Annotated[str, Field(min_length=1)]
     licence: str
@@ -141,6 +143,8 @@ class ModelEndpoint(Section):
     def _each_once(self) -> Self:
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("classes names one more than once; name each once, in the order of the answers")
+        if self.task == "segmentation" and len(self.classes) > MAX_MASK_CLASSES:
+            raise ValueError(f"a segmenter has up to {MAX_MASK_CLASSES} classes; name those that your masks have")
         return self
 
     def info(self, role: str) -> WeightsInfo:

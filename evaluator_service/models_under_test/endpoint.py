@@ -1,9 +1,12 @@
 """Models under test behind somebody's HTTP server, named by the operator in the profile, never by a user.
 
     POST url   {"images": ["<base64 of a PNG>", ...]}     at most `max_batch` of them, RGB, as the user sent them
-    200        {"probabilities": [[...], ...]}            a row per image, a number per class in the profile's order
+    200        {"probabilities": [[...], ...]}            of a classifier: a row per image, a number per class
+               {"maps": ["<base64 of a PNG>", ...]}       of a segmenter: a grey or palette PNG of each image's size
+               {"maps": [[[0, 2, ...], ...], ...]}        or rows of integers; values are places in its classes
 
-Busy (429), starting (503) and failing (500, 502, 504) servers are asked again, within the caller's deadline.
+Busy (429), starting (503) and failing (500, 502, 504) servers are asked again, within the caller's deadline. An answer
+is read no further than it can be long, and a PNG is decoded only if it says that it has its image's size.
 """
 
 from __future__ import annotations
@@ -12,27 +15,39 @@ import asyncio
 import base64
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import httpx
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from shared.problems import DeadlineExceeded, DependencyFailed
+from shared.images import Pixels, decode, png_header
+from shared.problems import DeadlineExceeded, DependencyFailed, Problem
 from shared.profiles import ModelEndpoint
 
 ATTEMPTS = 5
 LONGEST_PAUSE = 10.0
 SUM_TOLERANCE = 0.01
+MOST_BYTES = 256 * 1024**2
+_HEAD_BYTES = 64 * 1024
+_NUMBER_BYTES = 64
+_PIXEL_BYTES = 8  # "255, " and some air
+_GREY, _PALETTE = 0, 3
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+Answer = TypeVar("Answer")
 
 
-class _Answer(BaseModel):
+class _Rows(BaseModel):
     probabilities: list[list[float]]
 
 
-class EndpointClassifier:
-    """A classifier that somebody serves."""
+class _Maps(BaseModel):
+    maps: list[str | list[list[int]]]
+
+
+class _Server:
+    """A server with its key, asked in batches and with patience."""
 
     def __init__(self, endpoint: ModelEndpoint, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """Raises ValueError where the environment lacks the endpoint's key."""
@@ -40,38 +55,44 @@ class EndpointClassifier:
         if endpoint.api_key_variable and not key:
             raise ValueError(f"set the environment variable {endpoint.api_key_variable} to the key of {endpoint.url}")
         self._endpoint = endpoint
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})}
         self._transport = transport
         self._places = asyncio.Semaphore(endpoint.concurrency)
         self.classes = list(endpoint.classes)
 
-    async def probabilities(self, images: Sequence[bytes], deadline: float) -> list[list[float]]:
-        """Images (PNG) × classes. Raises DeadlineExceeded and DependencyFailed."""
+    async def _answers(
+        self,
+        images: Sequence[bytes],
+        deadline: float,
+        most: Callable[[Sequence[bytes]], int],
+        read: Callable[[bytes, Sequence[bytes]], list[Answer]],
+    ) -> list[Answer]:
+        """An answer for each image. `most`: how long a reply may be; `read` checks one. Both are given its images."""
         size = self._endpoint.max_batch
         parts = [images[start : start + size] for start in range(0, len(images), size)]
-        answers = await asyncio.gather(*(self._ask(part, deadline) for part in parts))
-        return [row for rows in answers for row in rows]
+        bodies = await asyncio.gather(*(self._ask(part, deadline, min(most(part), MOST_BYTES)) for part in parts))
+        answers = [await asyncio.to_thread(read, body, part) for body, part in zip(bodies, parts, strict=True)]
+        return [one for answered in answers for one in answered]
 
-    async def _ask(self, images: Sequence[bytes], deadline: float) -> list[list[float]]:
-        body = {"images": [base64.b64encode(image).decode() for image in images]}
+    async def _ask(self, images: Sequence[bytes], deadline: float, most: int) -> bytes:
+        asked = {"images": [base64.b64encode(image).decode() for image in images]}
         async with self._places, httpx.AsyncClient(transport=self._transport, trust_env=False) as client:
             for attempt in range(1, ATTEMPTS + 1):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
                 try:
-                    reply = await client.post(
-                        self._endpoint.url, json=body, headers=self._headers, timeout=min(remaining, 600.0)
-                    )
-                except httpx.TimeoutException:
+                    async with asyncio.timeout(remaining):
+                        status, body, stated = await self._ask_once(client, asked, min(remaining, 600.0), most)
+                except (TimeoutError, httpx.TimeoutException):
                     break
                 except httpx.TransportError as error:
                     failure, stated = f"{type(error).__name__}: {error}", ""
                 else:
-                    if reply.status_code == 200:
-                        return self._read(reply.content, len(images))
-                    failure, stated = f"status {reply.status_code}", reply.headers.get("retry-after", "")
-                    if reply.status_code not in _RETRIED:
+                    if status == 200:
+                        return body
+                    failure = f"status {status}"
+                    if status not in _RETRIED:
                         raise DependencyFailed(f"the model at {self._endpoint.url} refused: {failure}")
                 if attempt == ATTEMPTS:
                     raise DependencyFailed(f"the model at {self._endpoint.url} failed {ATTEMPTS} times: {failure}")
@@ -79,16 +100,105 @@ class EndpointClassifier:
                 await asyncio.sleep(max(0.0, min(pause, LONGEST_PAUSE, deadline - time.monotonic())))
         raise DeadlineExceeded(f"no answer from the model at {self._endpoint.url} before the deadline")
 
-    def _read(self, body: bytes, images: int) -> list[list[float]]:
-        url, classes = self._endpoint.url, len(self.classes)
+    async def _ask_once(
+        self, client: httpx.AsyncClient, asked: dict[str, list[str]], seconds: float, most: int
+    ) -> tuple[int, bytes, str]:
+        """Status, body (of 200 alone) and `Retry-After` of one reply. Raises DependencyFailed beyond `most` bytes."""
+        url, body = self._endpoint.url, bytearray()
+        async with client.stream("POST", url, json=asked, headers=self._headers, timeout=seconds) as reply:
+            if reply.status_code == 200:
+                if reply.headers.get("content-encoding", "identity") != "identity":
+                    raise DependencyFailed(f"the model at {url} answered compressed; let it honour Accept-Encoding")
+                async for chunk in reply.aiter_bytes():
+                    body += chunk
+                    if len(body) > most:
+                        raise DependencyFailed(f"the model at {url} answered more than {most:,} bytes")
+            return reply.status_code, bytes(body), reply.headers.get("retry-after", "")
+
+    def _failed(self, words: str) -> DependencyFailed:
+        return DependencyFailed(f"the model at {self._endpoint.url} {words}")
+
+
+class EndpointClassifier(_Server):
+    """A classifier that somebody serves."""
+
+    task = "classification"
+
+    async def probabilities(self, images: Sequence[bytes], deadline: float) -> list[list[float]]:
+        """Images (PNG) × classes. Raises DeadlineExceeded and DependencyFailed."""
+
+        def most(part: Sequence[bytes]) -> int:
+            return _HEAD_BYTES + _NUMBER_BYTES * len(part) * len(self.classes)
+
+        return await self._answers(images, deadline, most, self._read)
+
+    def _read(self, body: bytes, images: Sequence[bytes]) -> list[list[float]]:
+        classes = len(self.classes)
         try:
-            rows = _Answer.model_validate_json(body).probabilities
+            rows = _Rows.model_validate_json(body).probabilities
         except ValidationError as error:
-            raise DependencyFailed(f'the model at {url} answered no {{"probabilities": [[...]]}}') from error
-        if len(rows) != images or any(len(row) != classes for row in rows):
-            raise DependencyFailed(f"the model at {url} must answer {images} rows of {classes} probabilities")
+            raise self._failed('answered no {"probabilities": [[...]]}') from error
+        if len(rows) != len(images) or any(len(row) != classes for row in rows):
+            raise self._failed(f"must answer {len(images)} rows of {classes} probabilities")
         array = np.array(rows)
         summed = np.isfinite(array).all() and (array >= 0).all() and np.allclose(array.sum(1), 1, atol=SUM_TOLERANCE)
         if not summed:
-            raise DependencyFailed(f"the model at {url} answered rows that are no probabilities (they must sum to 1)")
+            raise self._failed("answered rows that are no probabilities (they must sum to 1)")
         return rows
+
+
+class EndpointSegmenter(_Server):
+    """A segmenter that somebody serves."""
+
+    task = "segmentation"
+
+    async def label_maps(self, images: Sequence[bytes], deadline: float) -> list[Pixels]:
+        """Per image (PNG) the place in `classes` of every pixel, height × width. Raises as `probabilities` does."""
+
+        def most(part: Sequence[bytes]) -> int:
+            return _HEAD_BYTES + _PIXEL_BYTES * sum(height * width for height, width in map(_size, part))
+
+        return await self._answers(images, deadline, most, self._read)
+
+    def _read(self, body: bytes, images: Sequence[bytes]) -> list[Pixels]:
+        try:
+            maps = _Maps.model_validate_json(body).maps
+        except ValidationError as error:
+            raise self._failed('answered no {"maps": [...]} of base64 PNGs, or of rows of integers') from error
+        if len(maps) != len(images):
+            raise self._failed(f"answered {len(maps)} maps to {len(images)} images; it must answer one for each")
+        return [self._map(answered, *_size(image)) for answered, image in zip(maps, images, strict=True)]
+
+    def _map(self, answered: str | list[list[int]], height: int, width: int) -> Pixels:
+        try:
+            found = self._decoded(answered, height, width) if isinstance(answered, str) else np.array(answered)
+        except (ValueError, Problem) as error:
+            raise self._failed(f"answered a map that cannot be read: {error}") from error
+        if found.shape != (height, width) or found.dtype.kind not in "iu":
+            raise self._failed(f"answered a map of shape {found.shape}; the image has {height} rows of {width} pixels")
+        if found.min() < 0 or found.max() >= len(self.classes):
+            raise self._failed(
+                f"answered values from {found.min()} to {found.max()}; places in its {len(self.classes)} classes are "
+                f"0 to {len(self.classes) - 1}"
+            )
+        return found.astype(np.uint8)
+
+    def _decoded(self, text: str, height: int, width: int) -> Pixels:
+        """The values of a PNG. Raises ValueError, and what `decode` raises."""
+        data = base64.b64decode(text, validate=True)
+        header = png_header(data)
+        if header is None or (header.bits != 8 and header.colour_type == _GREY):
+            raise ValueError("it must be base64 of a grey PNG of 8 bits, or of a palette PNG")
+        if header.colour_type not in (_GREY, _PALETTE):
+            raise ValueError("it is in colour; it must be a grey or palette PNG of places in the classes")
+        if (header.height, header.width) != (height, width):
+            raise ValueError(f"it has {header.width}×{header.height} pixels, the image {width}×{height}")
+        return decode(data, "L")
+
+
+def _size(image: bytes) -> tuple[int, int]:
+    """Height and width that a PNG says it has."""
+    header = png_header(image)
+    if header is None:
+        raise DependencyFailed("an image that is no PNG cannot be sent to a segmenter")
+    return header.height, header.width

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -47,7 +48,12 @@ def load_hub_model(kind: Any, weights: Weights) -> Any:
 
 def own_names(config: Any) -> list[str]:
     """The names that a model's configuration gives its outputs, by index. Raises InvalidInput where some lack."""
-    labels = {int(index): str(label) for index, label in config.id2label.items()}
+    return names_by_index(config.id2label)
+
+
+def names_by_index(id2label: Mapping[Any, Any]) -> list[str]:
+    """Names of outputs in their order. Raises InvalidInput where some lack."""
+    labels = {int(index): str(label) for index, label in id2label.items()}
     if sorted(labels) != list(range(len(labels))):
         raise InvalidInput("id2label in config.json must name the outputs 0, 1, 2, ... without gaps")
     return [labels[index] for index in range(len(labels))]

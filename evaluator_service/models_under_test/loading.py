@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from evaluator_service.models_under_test.classification import ImageClassifier
-from evaluator_service.models_under_test.onnx_classifier import OnnxClassifier
+from evaluator_service.models_under_test.onnx_models import OnnxClassifier, OnnxSegmenter
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from shared.images import Pixels
 from shared.problems import InvalidInput, OutOfMemory, Problem, validation_sentence
@@ -34,18 +34,22 @@ class Classifier(Protocol):
         ...
 
 
-def load_folder(folder: Path, *, device: str, weights: Weights | None = None) -> Classifier | ImageSegmenter:
-    """The model in a folder, as its `contrafact.json` describes it. `weights`: how to load it, of an operator's.
+Segmenter = ImageSegmenter | OnnxSegmenter
+
+
+def load_folder(folder: Path, *, device: str, segments: bool = False) -> Classifier | Segmenter:
+    """The model in a folder, as its `contrafact.json` describes it. `segments`: that it does is said elsewhere.
 
     Raises InvalidInput where the model cannot be used; nothing in it is trusted, so whatever the libraries raise over
     it is said of the model.
     """
-    weights = weights or Weights(path=folder, licence="", gigabytes=1)
+    weights = Weights(path=folder, licence="", gigabytes=1)
     try:
         description = read_description(folder)
+        segments = segments or description.task == "segmentation"
         if (folder / ONNX_NAME).is_file():
-            return OnnxClassifier(folder, description, device=device)
-        kind = ImageSegmenter if description.task == "segmentation" else ImageClassifier
+            return (OnnxSegmenter if segments else OnnxClassifier)(folder, description, device=device)
+        kind = ImageSegmenter if segments else ImageClassifier
         return kind(weights, device=device, classes=description.classes)
     except ValidationError as error:
         raise InvalidInput(f"contrafact.json: {validation_sentence(error.errors())}") from error
@@ -58,24 +62,24 @@ def load_folder(folder: Path, *, device: str, weights: Weights | None = None) ->
         raise InvalidInput(f"the model cannot be loaded: {_said(error, folder)}") from error
 
 
-def load_alias(model: ModelUnderTest, *, device: str) -> Classifier | ImageSegmenter:
+def load_alias(model: ModelUnderTest, *, device: str) -> Classifier | Segmenter:
     """A model that the operator names: a folder, or a Hub id at its commit."""
     if model.path is not None:
         folder = Path(model.location, model.subfolder)
         if (folder / ONNX_NAME).is_file():
-            return load_folder(folder, device=device)
+            return load_folder(folder, device=device, segments=model.task == "segmentation")
         described = read_description(folder)
         kind = ImageSegmenter if "segmentation" in (model.task, described.task) else ImageClassifier
         return kind(model, device=device, classes=described.classes)
     return (ImageSegmenter if model.task == "segmentation" else ImageClassifier)(model, device=device)
 
 
-def try_out(model: Classifier | ImageSegmenter) -> None:
+def try_out(model: Classifier | Segmenter) -> None:
     """Ask a new model about two pictures of odd sizes. Raises InvalidInput where it does not answer sense."""
     random = np.random.default_rng(0)
     pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in _LOOKS]
     try:
-        if isinstance(model, ImageSegmenter):
+        if isinstance(model, Segmenter):
             model.label_maps(pictures)
             return
         rows = model.probabilities(pictures)

@@ -25,12 +25,15 @@ _RESAMPLE = {
 }
 
 
-def processors(location: str, subfolder: str = "", revision: str | None = None) -> Prepare:
+def processors(location: str, subfolder: str = "", revision: str | None = None, *, whole: bool = False) -> Prepare:
     """Images (height × width × 3) → batch × 3 × height × width, by the image processor that lies beside the weights.
 
-    The PIL kind of it: the other wants torchvision, and rounds otherwise. Raises InvalidInput for sizes that differ.
+    The PIL kind of it: the other wants torchvision, and rounds otherwise. Raises InvalidInput for sizes that differ,
+    and with `whole` where it crops or pads, so that what a segmenter says would not lie over the image.
     """
     processor = AutoImageProcessor.from_pretrained(location, backend="pil", subfolder=subfolder, revision=revision)
+    if whole and (getattr(processor, "do_center_crop", False) or getattr(processor, "do_pad", False)):
+        raise InvalidInput("the image processor crops or pads; set do_center_crop and do_pad to false for a segmenter")
     edge = _largest_side(processor)
 
     def prepare(images: Sequence[Pixels]) -> NDArray[np.float32]:

@@ -29,7 +29,7 @@ class ImageSegmenter:
     def __init__(self, weights: Weights, *, device: str, classes: ClassNames | None = None) -> None:
         """Load weights and preprocessing; see `ImageClassifier`. Outputs of one name are one class."""
         self._model = load_hub_model(AutoModelForSemanticSegmentation, weights).to(device).eval()
-        self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision)
+        self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision, whole=True)
         names = own_names(self._model.config)
         self._outputs = NamedOutputs(len(names), names, classes)
         self.classes = self._outputs.classes

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from evaluator_service.models_under_test.loading import Classifier, load_folder, try_out
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_folder, try_out
 from shared.problems import DependencyFailed, InvalidInput, NotFound, TooLarge
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import is_model_file
@@ -28,7 +27,7 @@ HELD = 4
 MAX_BYTES = 8 * 1024**3  # the gateway's own limit is far below
 FETCH_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
-Loaded = Classifier | ImageSegmenter
+Loaded = Classifier | Segmenter
 
 
 class UploadedModels:

@@ -6,7 +6,7 @@ import io
 import json
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from tests.contract.small_evaluator import write_classifier
 
 
 class Logits(torch.nn.Module):
-    """A classifier as a function of tensors."""
+    """A model of transformers as a function of tensors."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -36,19 +36,23 @@ def hub_files(folder: Path, seed: int = 1) -> dict[str, bytes]:
 
 
 def exported(folder: Path, batch: int | None = None) -> bytes:
-    """The model in a folder as ONNX, of a fixed batch size where one is given."""
-    model = AutoModelForImageClassification.from_pretrained(folder).eval()
+    """The classifier in a folder as ONNX, of a fixed batch size where one is given."""
+    return as_onnx(Logits(AutoModelForImageClassification.from_pretrained(folder)), batch)
+
+
+def as_onnx(model: torch.nn.Module, batch: int | None = None, names: Sequence[str] = ("logits",)) -> bytes:
+    """A function of pictures of 64 × 64 as ONNX; `names` of its outputs."""
     written = io.BytesIO()
-    axes = {"pixel_values": {0: "batch"}, "logits": {0: "batch"}} if batch is None else None
+    axes = {name: {0: "batch"} for name in ("pixel_values", *names)} if batch is None else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # this exporter is the old one, which needs no further library
         torch.onnx.export(
-            Logits(model),
+            model.eval(),
             (torch.zeros(batch or 1, 3, 64, 64),),
             written,
             dynamo=False,
             input_names=["pixel_values"],
-            output_names=["logits"],
+            output_names=list(names),
             dynamic_axes=axes,
         )
     return written.getvalue()

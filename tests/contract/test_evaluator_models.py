@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
@@ -24,13 +24,14 @@ from shared.schemas.evaluation import PredictReply, PredictRequest, SegmentReply
 from shared.service import ServiceSettings
 from tests.contract.serving import serving
 from tests.contract.small_evaluator import CLASSES, write_classifier, write_scorer
-from tests.contract.small_packages import onnx_files
+from tests.contract.small_packages import Logits, as_onnx, onnx_files
 from tests.contract.small_profile import write_profile
 
 IMAGE = np.random.default_rng(2).integers(0, 256, (50, 70, 3), dtype=np.uint8)
 MODELS = """[evaluator]
 models_under_test.resnet = { path = "resnet", licence = "MIT", gigabytes = 0.01 }
 models_under_test.exported = { path = "exported", licence = "MIT", gigabytes = 0.01 }
+models_under_test.exported-roads = { path = "exported-roads", task = "segmentation", licence = "MIT", gigabytes = 0.01 }
 models_under_test.roads = { path = "roads", task = "segmentation", licence = "MIT", gigabytes = 0.01 }
 """
 SERVED = """
@@ -40,12 +41,29 @@ classes = ["bright", "dark"]
 revision = "7"
 licence = "none"
 api_key_variable = "SERVED_MODEL_KEY"
+
+[evaluator.endpoints.lit]
+url = "{url}/segment"
+task = "segmentation"
+classes = ["dark", "bright"]
+revision = "1"
+licence = "none"
+max_batch = 1
 """
 
 
 def brightness() -> FastAPI:
-    """A model server: how bright pictures are."""
+    """A model server: how bright pictures are, and where. It is busy once."""
     app = FastAPI()
+    busy = [True]
+
+    @app.post("/segment")
+    def segment(asked: dict[str, list[str]]) -> dict[str, list[str]]:
+        if busy:
+            busy.clear()
+            raise HTTPException(503, headers={"Retry-After": "0"})
+        maps = [(decode(base64.b64decode(image)).mean(axis=2) > 127).astype(np.uint8) for image in asked["images"]]
+        return {"maps": [base64.b64encode(encode(one)).decode() for one in maps]}
 
     @app.post("/classify")
     def classify(asked: dict[str, list[str]]) -> dict[str, list[list[float]]]:
@@ -68,6 +86,10 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     segmenter = SegformerForSemanticSegmentation(SegformerConfig(**sizes, id2label={0: "road", 1: "car"}))
     segmenter.save_pretrained(folder / "roads")
     SegformerImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(folder / "roads")
+    (folder / "exported-roads").mkdir()
+    (folder / "exported-roads" / "model.onnx").write_bytes(as_onnx(Logits(segmenter)))
+    for name in ("config.json", "preprocessor_config.json"):
+        (folder / "exported-roads" / name).write_bytes((folder / "roads" / name).read_bytes())
     port = ListeningPort()
     port.serve(brightness())
     path = write_profile(folder)
@@ -87,6 +109,12 @@ def test_all_kinds_are_listed_and_answer(profile: Path, monkeypatch: pytest.Monk
         assert reply.status_code == 200, reply.text
         return PredictReply.model_validate_json(reply.content)
 
+    async def segment(client: httpx.AsyncClient, model: str) -> SegmentReply:
+        asked = SegmentRequest(model=model, images=images)
+        reply = await client.post("/v1/segmentations", content=asked.model_dump_json())
+        assert reply.status_code == 200, reply.text
+        return SegmentReply.model_validate_json(reply.content)
+
     async def scenario() -> None:
         settings = ServiceSettings(profile=str(profile), device="cpu", threads=1)
         async with serving(create_app(settings)) as client:
@@ -94,23 +122,31 @@ def test_all_kinds_are_listed_and_answer(profile: Path, monkeypatch: pytest.Monk
             assert [(one["name"], one["task"]) for one in listed] == [
                 ("resnet", "classification"),
                 ("exported", "classification"),
+                ("exported-roads", "segmentation"),
                 ("roads", "segmentation"),
                 ("served", "classification"),
+                ("lit", "segmentation"),
             ]
-            assert listed[3]["revision"] == "7"
+            assert listed[4]["revision"] == "7"
             assert "secret" not in (await client.get("/v1/info")).text
             hub, onnx, served = [await ask(client, name) for name in ("resnet", "exported", "served")]
             assert hub.classes == onnx.classes == CLASSES
             assert np.allclose(hub.probabilities, onnx.probabilities, atol=1e-6)
             assert served.classes == ["bright", "dark"]
             assert np.allclose(served.probabilities[1], [IMAGE.mean() / 255, 1 - IMAGE.mean() / 255])
-            asked = SegmentRequest(model="roads", images=images)
-            reply = await client.post("/v1/segmentations", content=asked.model_dump_json())
-            maps = SegmentReply.model_validate_json(reply.content)
-            assert maps.classes == ["road", "car"]
-            assert decode(maps.maps[0].png, "L").shape == IMAGE.shape[:2]
-            wrong = await client.post("/v1/predictions", content=asked.model_dump_json())
-            assert (wrong.status_code, "ask it at /v1/segmentations" in wrong.text) == (422, True)
+            replies = [await segment(client, name) for name in ("roads", "exported-roads", "lit")]
+            assert [reply.classes for reply in replies] == [["road", "car"]] * 2 + [["dark", "bright"]]
+            of_hub, of_onnx, lit = [[decode(one.png, "L") for one in reply.maps] for reply in replies]
+            assert of_hub[0].shape == IMAGE.shape[:2]
+            assert (np.array(of_hub) == np.array(of_onnx)).mean() > 0.999
+            assert (np.array(lit) == (IMAGE.mean(axis=2) > 127)).all()
+            for model in ("roads", "lit"):
+                asked = PredictRequest(model=model, images=images)
+                wrong = await client.post("/v1/predictions", content=asked.model_dump_json())
+                assert (wrong.status_code, "ask it at /v1/segmentations" in wrong.text) == (422, True)
+            asked_maps = SegmentRequest(model="served", images=images)
+            wrong = await client.post("/v1/segmentations", content=asked_maps.model_dump_json())
+            assert (wrong.status_code, "ask it at /v1/predictions" in wrong.text) == (422, True)
 
     asyncio.run(scenario())
 

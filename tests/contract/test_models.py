@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -197,12 +198,17 @@ def test_the_command_line_adds_lists_and_removes(tmp_path: Path) -> None:
 
         assert contrafact("add", folder, "--name", "mine").strip() == "mine"
         options = ["--classes", tmp_path / "classes.txt", "--preprocessing", tmp_path / "prepare.json", "--json"]
+        options += ["--task", "segmentation"]
         assert json.loads(contrafact("add", tmp_path / "net.onnx", "--name", "net", *options))["format"] == "onnx"
         assert "mine" in contrafact()
         assert "net" in contrafact("list")
         contrafact("remove", "mine")
         listed = json.loads(contrafact("list", "--json"))["models"]
         assert [model["name"] for model in listed if model["uploaded"]] == ["net"]
+        with tarfile.open(objects(served)[0]) as package:
+            described = package.extractfile("contrafact.json")
+            assert described is not None
+            assert json.loads(described.read())["task"] == "segmentation", "the evaluator is told"
         assert "you have uploaded no model 'mine'" in contrafact("remove", "mine", code=2)
         assert "there is no no/where" in contrafact("add", "no/where", "--name", "x", code=2)
         assert "no model in" in contrafact("add", tmp_path / "gateway", "--name", "x", code=2)

@@ -14,28 +14,33 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import numpy as np
 import onnx
 import pytest
+import torch
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from evaluator_service.models_under_test.classification import ImageClassifier
-from evaluator_service.models_under_test.endpoint import EndpointClassifier
-from evaluator_service.models_under_test.loading import Classifier, load_folder, try_out
+from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
+from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_folder, try_out
 from evaluator_service.models_under_test.onnx_check import check_onnx
+from evaluator_service.models_under_test.onnx_models import OnnxSegmenter
 from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import described, processors
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.uploads import UploadedModels
+from shared.images import decode, encode
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFound
 from shared.profiles import ModelEndpoint
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import Preprocessing
 from tests.contract.small_evaluator import CLASSES, write_classifier
-from tests.contract.small_packages import changed, exported, onnx_files
+from tests.contract.small_packages import Logits, as_onnx, changed, exported, onnx_files
 
 RANDOM = np.random.default_rng(11)
 PICTURES = [RANDOM.integers(0, 256, size, dtype=np.uint8) for size in ((64, 80, 3), (99, 50, 3), (64, 64, 3))]
@@ -58,7 +63,7 @@ def written(folder: Path, files: Mapping[str, bytes], **description: Any) -> Pat
 
 def classifier(folder: Path) -> Classifier:
     found = load_folder(folder, device="cpu")
-    assert not isinstance(found, ImageSegmenter)
+    assert not isinstance(found, Segmenter)
     try_out(found)
     return found
 
@@ -233,6 +238,86 @@ def test_a_segmenter_tells_a_class_for_every_pixel(tmp_path: Path) -> None:
     assert set(np.unique(np.concatenate([one.ravel() for one in maps]))) <= {0, 1}
 
 
+class FullSize(torch.nn.Module):
+    """A segmenter whose logits have its input's size, and which answers a second thing, as torchvision's do."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = Logits(model)
+
+    def forward(self, pixel_values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.model(pixel_values)
+        return torch.nn.functional.interpolate(logits, size=(64, 64), mode="bilinear", align_corners=False), -logits
+
+
+@pytest.fixture(scope="module")
+def segformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(4)
+    folder = tmp_path_factory.mktemp("segformer")
+    sizes = {"hidden_sizes": [8] * 4, "depths": [1] * 4, "num_attention_heads": [1] * 4, "decoder_hidden_size": 8}
+    config = SegformerConfig(**sizes, id2label={0: "road", 1: "car", 2: "bus"}, initializer_range=0.5)
+    SegformerForSemanticSegmentation(config).save_pretrained(folder)
+    SegformerImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(folder)
+    return folder
+
+
+def segmenter(folder: Path) -> Segmenter:
+    found = load_folder(folder, device="cpu")
+    assert isinstance(found, Segmenter)
+    try_out(found)
+    return found
+
+
+def test_an_onnx_segmenter_says_what_transformers_says(segformer: Path, tmp_path: Path) -> None:
+    model = SegformerForSemanticSegmentation.from_pretrained(segformer).eval()
+    processor = SegformerImageProcessorPil.from_pretrained(segformer)
+    with torch.inference_mode():
+        answers = [model(**processor(images=picture, return_tensors="pt")) for picture in PICTURES]
+    expected = [
+        processor.post_process_semantic_segmentation(answer, target_sizes=[picture.shape[:2]])[0].numpy()
+        for answer, picture in zip(answers, PICTURES, strict=True)
+    ]
+    assert all(len(np.unique(one)) > 1 for one in expected), "no map is one class"
+    beside = {name: (segformer / name).read_bytes() for name in ("config.json", "preprocessor_config.json")}
+    quarter = {"model.onnx": as_onnx(Logits(model)), **beside}
+    full = {"model.onnx": as_onnx(FullSize(model), names=["out", "aux"]), **beside}
+    fixed = {"model.onnx": as_onnx(Logits(model), batch=2), **beside}
+    same_size = slice(2, 3)  # the picture of the input's size: nothing is resized twice
+    for name, files, where in (("quarter", quarter, slice(3)), ("fixed", fixed, slice(3)), ("full", full, same_size)):
+        found = segmenter(written(tmp_path / name, files, task="segmentation"))
+        assert isinstance(found, OnnxSegmenter)
+        assert found.classes == ["road", "car", "bus"]
+        for one, wanted in zip(found.label_maps(PICTURES)[where], expected[where], strict=True):
+            assert one.shape == wanted.shape
+            assert (one == wanted).mean() > 0.999, "but for ties"
+    merged = segmenter(written(tmp_path / "merged", quarter, task="segmentation", classes={"vehicle": [1, 2]}))
+    assert merged.classes == ["road", "vehicle"]
+    assert ((merged.label_maps(PICTURES)[0] == 1) == (expected[0] > 0)).mean() > 0.999
+
+
+def test_what_is_no_segmenter_of_whole_images_is_refused(segformer: Path, resnet: Path, tmp_path: Path) -> None:
+    processor = (segformer / "preprocessor_config.json").read_bytes()
+    logits = as_onnx(Logits(SegformerForSemanticSegmentation.from_pretrained(segformer)))
+    changed(processor, do_center_crop=True)
+    cut = {"preprocessing": {"height": 64, "width": 64, "fit": "crop"}, "classes": list("abc")}
+    files = {"model.onnx": logits, "preprocessor_config.json": processor}
+    cases: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
+        (files, {"classes": list("abc")}, r"pictures × classes \("),
+        (files, {"task": "segmentation"}, "3 outputs without names"),
+        (files, {"task": "segmentation", "classes": ["a", "b"]}, "has 3 outputs, `classes` names 2"),
+        ({"model.onnx": logits}, {"task": "segmentation", **cut}, "must see the whole image"),
+        (
+            {**files, "preprocessor_config.json": changed(processor, do_center_crop=True)},
+            {"task": "segmentation"},
+            "crops",
+        ),
+        (onnx_files(resnet), {"task": "segmentation", "classes": CLASSES}, "pictures × classes × height × width"),
+    ]
+    for number, (given, description, words) in enumerate(cases):
+        with pytest.raises(InvalidInput, match=words):
+            load_folder(written(tmp_path / str(number), given, **description), device="cpu")
+
+
 def package(files: Mapping[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -330,6 +415,63 @@ def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:
 def test_an_endpoint_that_answers_nonsense_is_a_failed_dependency(reply: httpx.Response, words: str) -> None:
     with pytest.raises(DependencyFailed, match=words):
         asyncio.run(endpoint(lambda request: reply).probabilities([b"one"], time.monotonic() + 10))
+
+
+def served_segmenter(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointSegmenter:
+    given = {"url": "http://model:1/segment", "task": "segmentation", "classes": ["road", "car"], **more}
+    endpoint = ModelEndpoint.model_validate({"revision": "1", "licence": "none", **given})
+    return EndpointSegmenter(endpoint, httpx.MockTransport(answer))
+
+
+def text_of(pixels: NDArray[np.uint8]) -> str:
+    return base64.b64encode(encode(pixels)).decode()
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5)
+TWO = RANDOM.integers(0, 2, (4, 6), dtype=np.uint8)
+BOMB = bytearray(encode(TWO))
+BOMB[16:24] = (60_000).to_bytes(4, "big") * 2  # says to be of 3.6 billion pixels
+
+
+@hypothesis.given(drawn=st.integers(0, 2**32), sizes=SIZES)
+@hypothesis.settings(max_examples=20, deadline=None)
+def test_maps_of_a_server_are_taken_as_they_are(drawn: int, sizes: list[tuple[int, int]]) -> None:
+    """PNGs or rows of integers, mixed, in batches of two, in the order of the images."""
+    random = np.random.default_rng(drawn)
+    maps = [random.integers(0, 2, size, dtype=np.uint8) for size in sizes]
+    pictures = [encode(np.repeat(one[..., None] * 255, 3, axis=2)) for one in maps]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen = [decode(base64.b64decode(image))[..., 0] // 255 for image in json.loads(request.content)["images"]]
+        assert len(seen) <= 2
+        return httpx.Response(200, json={"maps": [one.tolist() if len(one) % 2 else text_of(one) for one in seen]})
+
+    found = asyncio.run(served_segmenter(answer, max_batch=2).label_maps(pictures, time.monotonic() + 60))
+    assert all(one.dtype == np.uint8 and (one == wanted).all() for one, wanted in zip(found, maps, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ({"probabilities": [[1.0]]}, "of base64 PNGs, or of rows of integers"),
+        ({"maps": []}, "answered 0 maps to 1 images"),
+        ({"maps": ["?"]}, "cannot be read"),
+        ({"maps": [base64.b64encode(b"no picture").decode()]}, "must be base64 of a grey PNG"),
+        ({"maps": [text_of(TWO[:, :5])]}, "it has 5×4 pixels, the image 6×4"),
+        ({"maps": [base64.b64encode(BOMB).decode()]}, "it has 60000×60000 pixels"),
+        ({"maps": [text_of(np.repeat(TWO[..., None], 3, axis=2))]}, "it is in colour"),
+        ({"maps": [text_of(TWO + np.uint8(1))]}, "values from 1 to 2; places in its 2 classes are 0 to 1"),
+        ({"maps": [(TWO.astype(int) - 1).tolist()]}, "values from -1 to 0"),
+        ({"maps": [TWO.tolist()[:3]]}, r"shape \(3, 6\); the image has 4 rows of 6 pixels"),
+        ({"maps": [[[0, 1], [0]]]}, "cannot be read"),
+        ({"maps": [[[0.5] * 6] * 4]}, "rows of integers"),
+        ({"maps": ["A" * 100_000]}, "answered more than 65,728 bytes"),
+    ],
+)
+def test_a_server_whose_maps_do_not_fit_is_a_failed_dependency(reply: dict[str, Any], words: str) -> None:
+    model = served_segmenter(lambda request: httpx.Response(200, json=reply))
+    with pytest.raises(DependencyFailed, match=words):
+        asyncio.run(model.label_maps([encode(np.zeros((4, 6, 3), np.uint8))], time.monotonic() + 10))
 
 
 def test_an_endpoint_that_never_answers_costs_no_more_than_the_deadline() -> None:

@@ -1,7 +1,8 @@
-"""Image classifiers as one ONNX file, run by onnxruntime."""
+"""Image classifiers and semantic segmenters as one ONNX file, run by onnxruntime."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,16 +12,21 @@ import onnxruntime
 import torch
 from numpy.typing import NDArray
 
+from evaluator_service.models_under_test.hub import names_by_index
 from evaluator_service.models_under_test.onnx_check import check_onnx
 from evaluator_service.models_under_test.outputs import NamedOutputs, softmax
 from evaluator_service.models_under_test.preprocessing import Prepare, described, processors
+from evaluator_service.models_under_test.segmentation import MAX_CLASSES, label_map
 from shared.images import Pixels
 from shared.problems import InvalidInput
-from shared.schemas.models import DESCRIPTION_NAME, ONNX_NAME, PROCESSOR_NAME, ModelDescription
+from shared.schemas.models import CONFIG_NAME, DESCRIPTION_NAME, ONNX_NAME, PROCESSOR_NAME, ModelDescription
 
 _FLOATS: dict[str, type[np.floating]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
 _ERRORS_ONLY = 3
+_ANSWERS = ("logits", "probabilities", "out")  # "out": of torchvision's segmenters, which also answer "aux"
+_CLASSIFIED = ("pictures", "classes")
+_SEGMENTED = ("pictures", "classes", "height", "width")
 _SAMPLE_SIDE = 97  # odd and of no model's own size
 
 
@@ -31,26 +37,58 @@ class OnnxClassifier:
 
     def __init__(self, folder: Path, description: ModelDescription, *, device: str) -> None:
         """Check and load `model.onnx` of a folder. Raises InvalidInput, and what onnxruntime raises."""
-        data = (folder / ONNX_NAME).read_bytes()
-        check_onnx(data)
-        self._session = _session(data, device)
-        self._prepare, layout = _preparation(folder, description)
+        self._file = _OnnxFile(folder, description, _CLASSIFIED, device)
         self._output: Literal["logits", "probabilities"] = description.output
-        self._input, self._type, self._batch = _input(self._session, layout)
-        self._answer = _answer(self._session)
-        grey = np.full((_SAMPLE_SIDE, _SAMPLE_SIDE, 3), 127, np.uint8)
-        rows = self._rows([grey])
-        if self._output == "probabilities" and not np.isclose(rows.sum(), 1, atol=1e-2):
+        if self._output == "probabilities" and not np.isclose(self._file.sample.sum(), 1, atol=1e-2):
             raise InvalidInput('the outputs of the model do not sum to 1; say "output": "logits"')
-        self._outputs = NamedOutputs(rows.shape[1], None, description.classes)
+        self._outputs = NamedOutputs(self._file.sample.shape[1], _own_names(folder), description.classes)
         self.classes = self._outputs.classes
 
     def probabilities(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
         """Images × classes, of RGB images of any sizes (height × width × 3)."""
-        rows = self._rows(images)
+        rows = self._file.rows(images)
         return self._outputs.merged(softmax(rows) if self._output == "logits" else rows.astype(np.float64))
 
-    def _rows(self, images: Sequence[Pixels]) -> NDArray[np.floating]:
+
+class OnnxSegmenter:
+    """An ONNX segmenter under test: logits (or probabilities) of each class, over the image at any resolution."""
+
+    task = "segmentation"
+
+    def __init__(self, folder: Path, description: ModelDescription, *, device: str) -> None:
+        """As `OnnxClassifier`; preprocessing that crops is refused."""
+        self._file = _OnnxFile(folder, description, _SEGMENTED, device)
+        outputs = self._file.sample.shape[1]
+        if outputs > MAX_CLASSES:
+            raise InvalidInput(f"the segmenter has {outputs} classes; up to {MAX_CLASSES} are taken")
+        self._outputs = NamedOutputs(outputs, _own_names(folder), description.classes)
+        self.classes = self._outputs.classes
+
+    def label_maps(self, images: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
+        """Per image (height × width × 3) the index in `classes` of every pixel; see `ImageSegmenter.label_maps`."""
+        rows = torch.from_numpy(self._file.rows(images)).float()
+        if not torch.isfinite(rows).all():
+            raise InvalidInput("the model answered NaN or infinity; check its weights and its preprocessing")
+        columns = self._outputs.index_map()
+        return [label_map(one, image.shape[:2], columns) for image, one in zip(images, rows, strict=True)]
+
+
+class _OnnxFile:
+    """A loaded file with its preprocessing; `sample` is its answer to a grey picture."""
+
+    def __init__(self, folder: Path, description: ModelDescription, shape: Sequence[str], device: str) -> None:
+        """`shape` names the dimensions of its answers."""
+        data = (folder / ONNX_NAME).read_bytes()
+        check_onnx(data)
+        self._session = _session(data, device)
+        self._prepare, layout = _preparation(folder, description, whole=shape == _SEGMENTED)
+        self._input, self._type, self._batch = _input(self._session, layout)
+        self._answer = _answer(self._session)
+        self._shape = shape
+        self.sample = self.rows([np.full((_SAMPLE_SIDE, _SAMPLE_SIDE, 3), 127, np.uint8)])
+
+    def rows(self, images: Sequence[Pixels]) -> NDArray[np.floating]:
+        """The answers to RGB images of any sizes, images first. Raises InvalidInput for another shape."""
         inputs = self._prepare(images).astype(self._type)
         size = self._batch or len(inputs)
         rows = [self._run(inputs[start : start + size], size) for start in range(0, len(inputs), size)]
@@ -61,9 +99,10 @@ class OnnxClassifier:
         padded = np.concatenate([inputs, np.repeat(inputs[-1:], size - len(inputs), axis=0)])
         (rows,) = self._session.run([self._answer], {self._input: padded})
         rows = np.asarray(rows)
-        if rows.ndim != 2 or len(rows) != size or not np.issubdtype(rows.dtype, np.floating):
+        if rows.ndim != len(self._shape) or len(rows) != size or not np.issubdtype(rows.dtype, np.floating):
             raise InvalidInput(
-                f"the model answers shape {rows.shape} to {size} pictures; it must be pictures × classes"
+                f"the model answers {rows.dtype} of shape {rows.shape} to {size} pictures; it must be floats, "
+                f'{" × ".join(self._shape)} ("task" says whether it classifies or segments)'
             )
         return rows[: len(inputs)]
 
@@ -78,12 +117,21 @@ def _session(data: bytes, device: str) -> Any:
     return onnxruntime.InferenceSession(data, options, providers=[name for name in wanted if name in there])
 
 
-def _preparation(folder: Path, description: ModelDescription) -> tuple[Prepare, str]:
-    """The preprocessing that came with the model, and the layout that it makes."""
+def _own_names(folder: Path) -> list[str] | None:
+    """The names in the `config.json` that exporters lay beside the file, where there is one."""
+    path = folder / CONFIG_NAME
+    labels = json.loads(path.read_bytes()).get("id2label") if path.is_file() else None
+    return None if labels is None else names_by_index(labels)
+
+
+def _preparation(folder: Path, description: ModelDescription, whole: bool) -> tuple[Prepare, str]:
+    """The preprocessing that came with the model, and the layout that it makes; `whole` refuses to crop."""
     if description.preprocessing is not None:
+        if whole and description.preprocessing.fit == "crop":
+            raise InvalidInput('a segmenter must see the whole image; let its preprocessing be "fit": "stretch"')
         return described(description.preprocessing), description.preprocessing.layout
     if (folder / PROCESSOR_NAME).is_file():
-        return processors(str(folder)), "nchw"
+        return processors(str(folder), whole=whole), "nchw"
     raise InvalidInput(
         "nothing says how pictures become this model's input; give `preprocessing` in the spec or in "
         f"{DESCRIPTION_NAME}, or put the {PROCESSOR_NAME} of its image processor beside the file"
@@ -105,7 +153,7 @@ def _input(session: Any, layout: str) -> tuple[str, type[np.floating], int]:
 def _answer(session: Any) -> str:
     """The output that is read: the only one, or the one that is named for it."""
     names = [item.name for item in session.get_outputs()]
-    named = names if len(names) == 1 else [name for name in names if name in ("logits", "probabilities")]
+    named = names if len(names) == 1 else [name for name in names if name in _ANSWERS]
     if len(named) != 1:
         raise InvalidInput(f"the model has the outputs {', '.join(names)}; keep one, or name it `logits`")
     return str(named[0])
