@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -23,6 +21,7 @@ from torch import Tensor
 
 from tinyworld.factors import FACTORS, scene_factors, targets
 from tinyworld.render import render
+from tinyworld.rendered_once import rendered_once
 from tinyworld.training_loop import RUNS
 from tinyworld.world import Scene, Split, sample_scene
 
@@ -45,9 +44,7 @@ def pictures(name: str, count: int, scene_of: Callable[[int], Scene]) -> Picture
     """The first `count` scenes of a series, from the cache, rendered first where they are not there yet."""
     scenes = [scene_of(index) for index in range(count)]
     path = RUNS / "cache" / f"{name}-{count}-{_renderer_digest()}.npy"
-    if not path.exists():
-        _render_into(path, scenes)
-    stored = np.load(path, mmap_mode="r")
+    stored = rendered_once(path, scenes, lambda scene: np.dstack(rendered(scene)), (SIDE, SIDE, 4))
     wanted = torch.tensor([targets(scene_factors(scene)) for scene in scenes])
     return Pictures(scenes, stored[..., :3], stored[..., 3], wanted)
 
@@ -151,19 +148,6 @@ def varied_batch(
     wanted = data.targets[torch.from_numpy(rows)]
     wanted = torch.where(torch.from_numpy(flips)[:, None], mirrored_targets(wanted), wanted)
     return as_pixel_values(np.stack(images)), wanted
-
-
-def _render_into(path: Path, scenes: list[Scene]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part.npy")
-    stored = np.lib.format.open_memmap(part, mode="w+", dtype=np.uint8, shape=(len(scenes), SIDE, SIDE, 4))
-    started = time.monotonic()
-    for place, scene in enumerate(scenes):
-        stored[place, ..., :3], stored[place, ..., 3] = rendered(scene)
-        if (place + 1) % 2_000 == 0:
-            print(f"{path.name}: {place + 1} of {len(scenes)}, {time.monotonic() - started:.0f} s", flush=True)
-    stored.flush()
-    part.replace(path)
 
 
 @cache

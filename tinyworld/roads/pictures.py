@@ -6,15 +6,14 @@ The cache's name carries a digest of a few renders, so that a changed renderer i
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from tinyworld.drawing.canvas import Image
+from tinyworld.rendered_once import rendered_once
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import RoadScene, sample_scene
 from tinyworld.training_loop import RUNS
@@ -42,25 +41,13 @@ def pictures(name: str, count: int, scene_of: Callable[[int], RoadScene]) -> Roa
     """The first `count` scenes of a series, from the cache, rendered first where they are not there yet."""
     scenes = [scene_of(index) for index in range(count)]
     path = CACHE / f"{name}-{count}-{_renderer_digest()}.npy"
-    if not path.exists():
-        _render_into(path, scenes)
-    stored = np.load(path, mmap_mode="r")
+    stored = rendered_once(path, scenes, _planes, (SIDE, SIDE, 5))
     return RoadPictures(scenes, stored[..., :3], stored[..., 3], stored[..., 4])
 
 
-def _render_into(path: Path, scenes: list[RoadScene]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part.npy")
-    stored = np.lib.format.open_memmap(part, mode="w+", dtype=np.uint8, shape=(len(scenes), SIDE, SIDE, 5))
-    started = time.monotonic()
-    for place, scene in enumerate(scenes):
-        rendering = render(scene, SIDE, SIDE)
-        stored[place, ..., :3] = rendering.image
-        stored[place, ..., 3], stored[place, ..., 4] = rendering.classes, rendering.instances
-        if (place + 1) % 500 == 0:
-            print(f"{path.name}: {place + 1} of {len(scenes)}, {time.monotonic() - started:.0f} s", flush=True)
-    stored.flush()
-    part.replace(path)
+def _planes(scene: RoadScene) -> Image:
+    rendering = render(scene, SIDE, SIDE)
+    return np.dstack((rendering.image, rendering.classes, rendering.instances))
 
 
 @cache

@@ -1,0 +1,50 @@
+"""Pictures that are rendered once: the same from the cache, and never half of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinyworld import pictures as objects
+from tinyworld.pictures import rendered
+from tinyworld.rendered_once import rendered_once
+from tinyworld.roads import pictures as roads
+from tinyworld.roads import world
+from tinyworld.roads.render import render
+from tinyworld.world import sample_scene
+
+
+def test_both_districts_store_what_they_render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "RUNS", tmp_path)
+    monkeypatch.setattr(roads, "CACHE", tmp_path / "roads")
+    for _ in ("rendered", "from the cache"):
+        drawn = objects.pictures("few", 2, lambda index: sample_scene("demo", index))
+        driven = roads.pictures("few", 2, lambda index: world.sample_scene("demo", index))
+        for row in range(2):
+            image, mask = rendered(drawn.scenes[row])
+            assert np.array_equal(drawn.images[row], image)
+            assert np.array_equal(drawn.masks[row], mask)
+            fresh, kept = render(driven.scenes[row], roads.SIDE, roads.SIDE), driven.rendering(row)
+            assert np.array_equal(kept.image, fresh.image)
+            assert np.array_equal(kept.classes, fresh.classes)
+            assert np.array_equal(kept.instances, fresh.instances)
+    assert len(list(tmp_path.rglob("*.npy"))) == 2
+
+
+def test_what_was_interrupted_is_rendered_again_and_what_is_there_is_not(tmp_path: Path) -> None:
+    path, asked = tmp_path / "cache" / "numbers.npy", []
+
+    def planes_of(number: int) -> np.ndarray:
+        asked.append(number)
+        if number == 3 and len(asked) == 2:
+            raise KeyboardInterrupt
+        return np.full((2, 2, 1), number, np.uint8)
+
+    with pytest.raises(KeyboardInterrupt):
+        rendered_once(path, [7, 3], planes_of, (2, 2, 1))
+    assert not path.exists()
+    for _ in range(2):
+        assert rendered_once(path, [7, 3], planes_of, (2, 2, 1))[:, 0, 0, 0].tolist() == [7, 3]
+    assert asked == [7, 3, 7, 3]
