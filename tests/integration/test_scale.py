@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, text
 
-from gateway import jobs
+from benchmarks.scale.measuring import blocks
+from gateway import claims, jobs
 from gateway.database import Sessions, reading
 from shared.storage import DirectoryStore
 from tests.integration.rows import add_job
@@ -72,3 +73,25 @@ def test_how_far_a_job_has_come_is_answered_by_indexes(sessions: Sessions) -> No
         "ix_counterfactuals_funnel",
         "ix_counterfactuals_rendered",
     }
+
+
+COPIES = """
+    INSERT INTO source_images SELECT (
+        jsonb_populate_record(one, jsonb_build_object(
+            'id', 'copy-' || n, 'position', n, 'turn', n, 'state', CASE WHEN n < :done THEN 'done' ELSE 'pending' END
+        ))
+    ).* FROM source_images AS one, generate_series(1, :images) AS n WHERE job_id = 'large'
+"""
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+def test_claims_read_as_little_in_a_job_of_any_size(sessions: Sessions) -> None:
+    asked = (lambda s: claims.claim(s, 60), lambda s: claims.claim_analysis(s, 60), claims.work_waits)
+    add_job(sessions, "large", 1)
+    small = [blocks(sessions, work) for work in asked]
+    with sessions.begin() as session:
+        session.execute(text(COPIES), {"images": 20_000, "done": 10_000})
+    with sessions.kw["bind"].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE source_images"))
+    large = [blocks(sessions, work) for work in asked]
+    assert all(after <= before + 30 for before, after in zip(small, large, strict=True)), (small, large)
