@@ -90,6 +90,8 @@ def test_each_scope_opens_its_own_doors(locked: Gateway) -> None:
     assert [status(["review"], verb, path) for verb, path in (("GET", "/jobs"), ("POST", "/jobs"))] == [200, 403]
     assert [status(["submit"], "POST", path) for path in ("/jobs", "/jobs/x/reviews")] == [415, 403]
     assert [status(["admin"], "POST", path) for path in ("/jobs", "/jobs/x/reviews")] == [415, 404]
+    for verb, path in (("DELETE", "/suites/reviewed"), ("POST", "/suites/review-night/runs")):
+        assert [status([scope], verb, path) == 403 for scope in ("submit", "review")] == [False, True]
     assert [status([scope], "GET", "/metrics") for scope in SCOPES] == [403, 403, 200]
     assert "needs submit" in locked.client.post("/jobs", headers=bearer(locked, ["review"])).json()["detail"]
 
