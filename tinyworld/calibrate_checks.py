@@ -163,7 +163,9 @@ def toml(chosen: Thresholds, note: str = NOTE) -> str:
 def with_thresholds(profile: str, tables: str, checks: Sequence[str] = (r"\w+",)) -> str:
     """A profile's text with these tables of thresholds at its end instead of those of these checks that it had."""
     own = rf"\[thresholds\.(?:{'|'.join(checks)})\]"
-    rest = re.sub(rf"(?ms)^{own}.*?(?=^\[(?!thresholds\.(?:{'|'.join(checks)})\])|\Z)", "", profile.replace(NOTE, ""))
+    rest = re.sub(
+        rf"(?ms)^{own}.*?(?=^#|^\[(?!thresholds\.(?:{'|'.join(checks)})\])|\Z)", "", profile.replace(NOTE, "")
+    )
     return f"{rest.rstrip()}\n\n{tables}"
 
 

@@ -47,7 +47,9 @@ def with_errors(
     profile: str, errors: Mapping[str, CheckErrors], data: str = DATA, task: JobKind = "classification"
 ) -> str:
     """A profile's text with these errors at its end instead of those that it had for the data set."""
-    rest = re.sub(rf"(?ms)^\[calibration\.{data}\..*?(?=^\[(?!calibration\.{data})|\Z)", "", profile.replace(NOTE, ""))
+    rest = re.sub(
+        rf"(?ms)^\[calibration\.{data}\..*?(?=^#|^\[(?!calibration\.{data})|\Z)", "", profile.replace(NOTE, "")
+    )
     said = "" if task == "classification" else f'task = "{task}"\n'
     tables = [
         f"[calibration.{data}.{factor}]\n{said}" + "".join(f"{name} = {value}\n" for name, value in found)

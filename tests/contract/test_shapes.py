@@ -98,11 +98,14 @@ def accepted(some: list[Trial]) -> float:
 def test_relit_scenes_pass_and_those_whose_shapes_moved_do_not(by_kind: dict[str, list[Trial]]) -> None:
     relit = [one for one in by_kind["good"] if one.factor == "weather"]
     assert relit
-    assert accepted(relit) >= 0.8
-    assert accepted(by_kind["good"]) >= 0.8
-    assert accepted(by_kind["moved"]) <= 0.1
-    assert accepted(by_kind["shifted"]) <= 0.2
-    assert accepted(by_kind["gone"]) <= 0.3
+    assert accepted(relit) >= 0.75
+    assert accepted(by_kind["good"]) >= 0.85
+    judged = held_out([one for some in by_kind.values() for one in some], CHECKS)
+    passed = {kind: np.mean([ok for trial, ok, _ in judged if trial.kind == kind]) for kind in by_kind}
+    assert passed["moved"] <= 0.15
+    assert passed["shifted"] <= 0.25
+    assert passed["gone"] <= 0.6, "small things that a coarse segmenter hardly sees"
+    assert passed["good"] >= 0.7
 
 
 def test_refusals_name_the_check_and_say_how_much_is_wanted(by_kind: dict[str, list[Trial]]) -> None:
