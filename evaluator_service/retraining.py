@@ -23,10 +23,12 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils.logging import disable_progress_bar
 
+from evaluator_service.models_under_test.hub import load_hub_model
 from evaluator_service.trainable import Lesson, Trainable
 from shared.label_maps import VOID
 from shared.schemas.repairs import Example, RepairOrder, RepairParameters, TrainedArm
 from shared.seeds import derive_seed
+from shared.weights import Weights
 
 CHECKPOINTS = 8  # of one arm
 WARM_UP = 0.05  # share of the steps
@@ -125,17 +127,26 @@ def train(
         args=arguments,
         train_dataset=lessons,
         compute_loss_func=trainable.loss,
-        callbacks=[_Told(stepped, saved)],
+        callbacks=[_Told(stepped, saved, resume_from)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
 
 
 class _Told(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Passes on what the Trainer says."""
+    """Passes on what the Trainer says, and sees to it that a training goes on from a checkpoint's weights."""
 
-    def __init__(self, stepped: Callable[[int], None], saved: Callable[[Path], None]) -> None:
-        self._stepped, self._saved = stepped, saved
+    def __init__(
+        self, stepped: Callable[[int], None], saved: Callable[[Path], None], resumed_from: Path | None
+    ) -> None:
+        self._stepped, self._saved, self._resumed_from = stepped, saved, resumed_from
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Load a checkpoint as the Hub's files are: its names may be others than the model's, and the Trainer skips such."""
+        if self._resumed_from is not None:
+            model = given["model"]
+            weights = Weights(path=self._resumed_from, licence="", gigabytes=1, dtype="float32")
+            model.load_state_dict(load_hub_model(type(model), weights).state_dict())
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After every optimiser step."""

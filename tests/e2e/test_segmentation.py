@@ -1,4 +1,4 @@
-"""A segmentation job in the embedded system: driving scenes with masks, a real SegFormer uploaded, real services."""
+"""Segmentation in the embedded system: driving scenes with masks, a real SegFormer; its job, repair and releases."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ import torch
 from PIL import Image
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
+from typer.testing import CliRunner, Result
 
 from embedded.run import run_embedded
+from gateway.cli import app
 from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.repairs import RepairResult
 from shared.schemas.results import JobResults
+from shared.schemas.suites import RunResults
 from tinyworld.roads.own_distribution import own_distribution
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import CLASSES, PALETTE, THINGS
@@ -77,8 +82,8 @@ def packed(drawn: list[RoadRendering]) -> bytes:
     return archive.getvalue()
 
 
-def upload(client: httpx.Client, folder: Path) -> None:
-    spec = {"name": "roads", "task": "segmentation"}
+def upload(client: httpx.Client, folder: Path, name: str = "roads") -> None:
+    spec = {"name": name, "task": "segmentation"}
     files = [("model", (path.name, path.read_bytes())) for path in sorted(folder.iterdir())]
     reply = client.post("/models", files=[*files, ("spec", ("", json.dumps(spec).encode(), "application/json"))])
     assert reply.status_code == 201, reply.text
@@ -101,19 +106,28 @@ def run_job(client: httpx.Client, drawn: list[RoadRendering], methods: list[dict
     return job
 
 
-@pytest.mark.slow
-def test_a_trained_segmenter_is_uploaded_and_its_weak_classes_found(tmp_path: Path) -> None:
-    train_segmenter(tmp_path / "model", scenes(48, "under-test"), steps=150)
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, str]]:
+    """A system, and a job that is done in it."""
+    place = tmp_path_factory.mktemp("roads")
+    train_segmenter(place / "model", scenes(48, "under-test"), steps=150)
+    train_segmenter(place / "early", scenes(48, "under-test"), steps=15)
     methods = [{"name": "corruptions", "parameters": {"corruptions": ["gaussian_noise", "fog"]}}]
     with (
-        run_embedded(tmp_path / "system") as system,
+        run_embedded(place / "system") as system,
         httpx.Client(base_url=system.base_url, timeout=300) as client,
     ):
-        upload(client, tmp_path / "model")
-        job = run_job(client, scenes(SCENES + 1, "demo"), methods)
-        detail = client.get(f"/jobs/{job}").json()
-        metrics = JobResults.model_validate(client.get(f"/jobs/{job}/results").json()["metrics"])
-        report = client.get(f"/jobs/{job}/report").text
+        upload(client, place / "model")
+        upload(client, place / "early", "roads-early")
+        yield client, run_job(client, scenes(SCENES + 1, "demo"), methods)
+
+
+@pytest.mark.slow
+def test_a_trained_segmenter_is_uploaded_and_its_weak_classes_found(job: tuple[httpx.Client, str]) -> None:
+    client, name = job
+    detail = client.get(f"/jobs/{name}").json()
+    metrics = JobResults.model_validate(client.get(f"/jobs/{name}/results").json()["metrics"])
+    report = client.get(f"/jobs/{name}/report").text
     assert (detail["state"], detail["labelled"], len(detail["failures"])) == ("done", SCENES, 1)
     assert "has 96×71 pixels, the image 96×72" in detail["failures"][0]["reason"]
     (found,) = metrics.results
@@ -127,3 +141,53 @@ def test_a_trained_segmenter_is_uploaded_and_its_weak_classes_found(tmp_path: Pa
     assert pixels.interval.high < 0
     assert {effect.cell.value for effect in found.findings if effect.cell.label == ALL_CLASSES} & {"fog 5", "fog 4"}
     assert report.count('class="matrix"') == 4
+
+
+@pytest.mark.slow
+def test_it_is_repaired_on_the_counterfactuals_of_other_scenes(job: tuple[httpx.Client, str]) -> None:
+    client, name = job
+    asked = {"model": "roads", "steps": 60, "batch_size": 8, "learning_rate": 1e-3, "values": ["fog 4", "fog 5"]}
+    reply = client.post(f"/jobs/{name}/repairs", json=asked)
+    assert reply.status_code == 202, reply.text
+    repair = str(reply.json()["id"])
+    give_up = time.monotonic() + 1_200
+    while (view := client.get(f"/repairs/{repair}").json())["state"] == "running":
+        assert time.monotonic() < give_up
+        time.sleep(1)
+    assert (view["state"], view["failure"]) == ("done", "")
+    result = RepairResult.model_validate(view["result"])
+    assert result.sources_trained_on + result.sources_held_out == SCENES
+    sets = {one.set: {arm.arm: arm for arm in one.arms} for one in result.sets}
+    assert sets.keys() == {"originals", "counterfactuals", "values not trained on"}
+    before, repaired = (sets["counterfactuals"][arm] for arm in ("before", "repaired"))
+    assert before.segmentation is not None
+    assert repaired.segmentation is not None
+    assert (repaired.segmentation.mean_iou or 0) > (before.segmentation.mean_iou or 0) + 0.02
+    assert repaired.against_before is not None
+    assert repaired.against_before.difference > 0
+    assert {cell.value for cell in result.cells if cell.trained_on} == {"fog 4", "fog 5"}
+    content = client.get(f"/repairs/{repair}/model").content
+    added = client.post("/models", data={"name": "roads-repaired"}, files={"model": ("model.tar", content)})
+    assert (added.status_code, added.json()["task"]) == (201, "segmentation"), added.text
+
+
+@pytest.mark.slow
+def test_releases_are_held_against_a_suite_that_outlives_its_job(job: tuple[httpx.Client, str]) -> None:
+    client, name = job
+
+    def contrafact(*arguments: object) -> Result:
+        environment = {"CONTRAFACT_URL": str(client.base_url)}
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], env=environment)
+
+    assert contrafact("suites", "create", name, "--name", "fog", "--where", "value=fog 3").stdout == "fog\n"
+    assert client.delete(f"/jobs/{name}").is_success
+    gate = ("gate", "--suite", "fog", "--baseline", "roads", "--max-drop", 5)
+    early = contrafact(*gate, "--model", "roads-early")
+    assert early.exit_code == 1, early.output
+    assert "% IoU against" in early.stdout
+    itself = contrafact(*gate, "--model", "roads")
+    assert (itself.exit_code, itself.stdout) == (0, ""), itself.output
+    (run,) = [one for one in client.get("/suites/fog").json()["runs"] if one["model"] == "roads-early"]
+    found = RunResults.model_validate(client.get(f"/suites/fog/runs/{run['id']}/results").json())
+    assert (found.metric, found.relation, found.baseline, found.left_out) == ("iou", "labelled", None, 0)
+    assert {one.sources for one in found.cells if one.cell and one.cell.label == ALL_CLASSES} == {SCENES}
