@@ -142,7 +142,7 @@ class _Told(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self._stepped, self._saved, self._resumed_from = stepped, saved, resumed_from
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Load a checkpoint as the Hub's files are: its names may be others than the model's, and the Trainer skips such."""
+        """Load a checkpoint as any model of the Hub: the Trainer skips weights that are named otherwise there."""
         if self._resumed_from is not None:
             model = given["model"]
             weights = Weights(path=self._resumed_from, licence="", gigabytes=1, dtype="float32")
