@@ -181,12 +181,26 @@ class DirectoryStore:
         self._path(key).unlink(missing_ok=True)
 
     def iterate(self, prefix: str = "") -> Iterator[StoredObject]:
-        """Walk the files in key order."""
-        keys = {path.relative_to(self._root).as_posix(): path for path in self._root.rglob("*") if path.is_file()}
-        for key in sorted(key for key in keys if key.startswith(prefix) and not key.startswith(".")):
-            with suppress(FileNotFoundError):  # deleted while we walk
-                stat = keys[key].stat()
-                yield StoredObject(key, stat.st_size, datetime.fromtimestamp(stat.st_mtime, UTC))
+        """Walk the files in key order, one folder's names in memory at a time."""
+        return self._below("", prefix)
+
+    def _below(self, folder: str, prefix: str) -> Iterator[StoredObject]:
+        """Objects of a folder, whose key ends in `/` unless it is the root."""
+        try:
+            with os.scandir(self._root / folder) as entries:
+                keys = sorted(f"{folder}{entry.name}{'/' if entry.is_dir() else ''}" for entry in entries)
+        except FileNotFoundError:  # deleted while we walk
+            return
+        for key in keys:
+            if key.startswith("."):
+                continue
+            if key.endswith("/"):
+                if key.startswith(prefix) or prefix.startswith(key):
+                    yield from self._below(key, prefix)
+            elif key.startswith(prefix):
+                with suppress(FileNotFoundError):
+                    stat = (self._root / key).stat()
+                    yield StoredObject(key, stat.st_size, datetime.fromtimestamp(stat.st_mtime, UTC))
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -68,7 +69,7 @@ def test_a_file_is_stored_from_its_beginning(store: ObjectStore) -> None:
 
 
 def test_iterate_lists_by_prefix_in_key_order(store: ObjectStore) -> None:
-    keys = ["images/ab/1.png", "images/ab/2.png", "images/b0/3.png", "reports/1.html"]
+    keys = ["images/ab/1.png", "images/ab/2.png", "images/b0/3.png", "reports-old", "reports/1.html", "reports0"]
     for key in reversed(keys):
         store.put(key, key.encode())
     assert [item.key for item in store.iterate()] == keys
@@ -76,6 +77,17 @@ def test_iterate_lists_by_prefix_in_key_order(store: ObjectStore) -> None:
     assert [item.key for item in listed] == keys[:2]
     assert listed[0].size == len(keys[0])
     assert abs(listed[0].modified.timestamp() - time.time()) < 120
+
+
+def test_iterate_reads_a_folder_when_it_comes_to_it(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    for key in ("images/ab/1.png", "images/b0/2.png", "reports/1.html"):
+        store.put(key, b"object")
+    objects = store.iterate()
+    assert next(objects).key == "images/ab/1.png"
+    store.put("reports/2.html", b"later")
+    shutil.rmtree(tmp_path / "images" / "b0")
+    assert [item.key for item in objects] == ["reports/1.html", "reports/2.html"]
 
 
 @pytest.mark.parametrize(
