@@ -105,6 +105,6 @@ def test_images_of_one_mask_stay_together_and_masks_go_along(masks: list[int], s
 def test_one_picture_under_two_masks_is_refused() -> None:
     originals = [Original(digest(number), "", digest(9_000 + number)) for number in range(40)]
     _, made = rows([(number, 1_000 + number, "night") for number in range(40)], 40)
+    again = Original(digest(0), "", digest(9_999))
     with pytest.raises(InvalidInput, match="has two masks"):
-        again = Original(digest(0), "", digest(9_999))
         order_of("a", "b", RepairRequest(model="m"), "", None, [*originals, again], made, classes=["road", "sky"])
