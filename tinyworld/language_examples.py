@@ -145,7 +145,7 @@ def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | Non
     random, district = Random(f"{kind}/{seed}"), wordings.district
     while True:
         scene = district.scene(wordings.split, random.randrange(10_000_000), wordings.allow_withheld)
-        asked: LanceFactor = factor or random.choice(_ASKED)
+        asked: LanceFactor = random.choice(_ASKED) if factor is None else factor
         changes_main = kind == "perturb" and factor is None and asked == "subject"
         field, task, truth = _task(scene, random, wordings, main_share=0.2 if changes_main else 0.8)
         said = district.described(scene, random.randrange(2**31), wordings.withheld)
