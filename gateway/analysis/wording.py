@@ -37,7 +37,7 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
     """One cell in a sentence; a finding's interval is the one adjusted for selection.
 
     `correct`: per-source differences. Labelled: "`bus` fails with weather changed to night: −42 points, 95 % interval
-    −51 to −33, 38 images; stands unless more than 29 % of them are invalid".
+    −51 to −33 (adjusted for selection), 38 images; stands unless more than 29 % of them are invalid".
     """
     label, change = effect.cell.label, change_in_words(effect.cell)
     labelled = relation == "labelled"
@@ -54,6 +54,7 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
     interval = effect.selected_interval or effect.interval
     if interval is not None:
         said += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
+        said += " (adjusted for selection)" if effect.selected_interval else ""
     return f"{said}, {_images(correct)}{_outlook(effect)}{_validity(effect)}"
 
 

@@ -78,6 +78,7 @@ EXCLUSIONS = [
             "not some by each",
             "is there more than once",
             "no class may be named",
+            "must be among the classes",
         )
     ),
     Exclusion(ACCEPTED, "no accepted counterfactual", "what a job came to, a repair finds in its rows"),

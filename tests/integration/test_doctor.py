@@ -159,7 +159,7 @@ def test_the_weights_of_all_services_on_a_gpu_must_fit_it() -> None:
     names: tuple[ServiceName, ...] = ("caption_service", "diffusion_service", "evaluator_service")
     shared = list(memory({name: info(name, large) for name in names}, wanted))
     assert [fine for fine, _ in shared] == [True]
-    assert "23.3 GB of weights on A10G with 80.0 GB" in shared[0][1]
+    assert "23.8 GB of weights on A10G with 80.0 GB" in shared[0][1]
     both = {"caption_service": info("caption_service", small), "diffusion_service": info("diffusion_service", small)}
     tight = replace_gpu(small, gigabytes=16.0)
     both = {name: one.model_copy(update={"gpu": tight}) for name, one in both.items()}
