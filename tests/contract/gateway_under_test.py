@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from embedded.serving import ListeningPort
 from gateway.app import create_app
 from gateway.database import migrate, open_engine, open_sessions
+from gateway.keys import create_key
 from gateway.model_services import SERVICES, ModelServices
 from gateway.parts import Parts
 from gateway.settings import Settings
@@ -74,6 +75,12 @@ def _migrated() -> bytes:
         migrate(engine)
         engine.dispose()
         return database.read_bytes()
+
+
+def key_of(gateway: Gateway, owner: str) -> dict[str, str]:
+    """The headers of a new key of somebody's."""
+    with gateway.parts.sessions.begin() as session:
+        return {"Authorization": f"Bearer {create_key(session, owner)}"}
 
 
 def picture(shade: int = 0, size: int = 16) -> bytes:

@@ -19,10 +19,9 @@ from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.housekeeping import Graces, keep_house
-from gateway.keys import create_key
 from shared.problems import InvalidInput
 from tests.contract.drawn_job import add_drawn_job
-from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
+from tests.contract.gateway_under_test import Gateway, key_of, picture, serve_gateway
 from tests.contract.small_packages import zipped
 from tests.integration.small_services import CLASSES
 from tests.unit.test_model_packages import HUB, PREPARED
@@ -38,12 +37,7 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
 
 @pytest.fixture
 def ann(gateway: Gateway) -> dict[str, str]:
-    return headers(gateway, "ann")
-
-
-def headers(gateway: Gateway, owner: str) -> dict[str, str]:
-    with gateway.parts.sessions.begin() as session:
-        return {"Authorization": f"Bearer {create_key(session, owner)}"}
+    return key_of(gateway, "ann")
 
 
 def add(gateway: Gateway, who: Mapping[str, str], files: Mapping[str, bytes] = HUB, **spec: Any) -> httpx.Response:
@@ -68,7 +62,7 @@ def test_a_model_is_its_owners_and_nobody_elses(gateway: Gateway, ann: dict[str,
     place = added.headers["Location"]
     assert place == f"/models/{view['id']}"
     assert (view["name"], view["classes"], view["licence"], view["default"]) == ("mine", CLASSES, "MIT", False)
-    ben = headers(gateway, "ben")
+    ben = key_of(gateway, "ben")
     client = gateway.client
     assert [model["name"] for model in client.get("/models", headers=ann).json()["models"] if model["uploaded"]] == [
         "mine"

@@ -22,13 +22,12 @@ from typer.testing import CliRunner
 
 from embedded.run import run_embedded
 from gateway.cli import app
-from gateway.keys import create_key
 from gateway.model_services import SERVICES
 from gateway.tables import SourceImage
 from shared.images import decode, digest, encode
 from shared.schemas.results import JobResults
 from shared.storage import image_key
-from tests.contract.gateway_under_test import Gateway, serve_gateway
+from tests.contract.gateway_under_test import Gateway, key_of, serve_gateway
 from tests.integration.small_services import CLASSES, SEGMENTER, SmallServices, serve
 
 MASKS = {
@@ -197,11 +196,6 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
 @pytest.fixture
 def ann(gateway: Gateway) -> dict[str, str]:
     return key_of(gateway, "ann")
-
-
-def key_of(gateway: Gateway, owner: str) -> dict[str, str]:
-    with gateway.parts.sessions.begin() as session:
-        return {"Authorization": f"Bearer {create_key(session, owner)}"}
 
 
 def upload(gateway: Gateway, key: dict[str, str], data: bytes, mask: bool = False) -> httpx.Response:

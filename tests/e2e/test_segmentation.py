@@ -99,11 +99,17 @@ def run_job(client: httpx.Client, drawn: list[RoadRendering], methods: list[dict
     reply = client.post("/jobs", files=files)
     assert reply.status_code == 202, reply.text
     job = str(reply.json()["id"])
+    ended(client, f"/jobs/{job}")
+    return job
+
+
+def ended(client: httpx.Client, path: str) -> dict[str, Any]:
+    """A job or repair when it runs no longer."""
     give_up = time.monotonic() + 1_200
-    while client.get(f"/jobs/{job}").json()["state"] == "running":
+    while (view := dict(client.get(path).json()))["state"] == "running":
         assert time.monotonic() < give_up
         time.sleep(1)
-    return job
+    return view
 
 
 @pytest.fixture(scope="module")
@@ -150,10 +156,7 @@ def test_it_is_repaired_on_the_counterfactuals_of_other_scenes(job: tuple[httpx.
     reply = client.post(f"/jobs/{name}/repairs", json=asked)
     assert reply.status_code == 202, reply.text
     repair = str(reply.json()["id"])
-    give_up = time.monotonic() + 1_200
-    while (view := client.get(f"/repairs/{repair}").json())["state"] == "running":
-        assert time.monotonic() < give_up
-        time.sleep(1)
+    view = ended(client, f"/repairs/{repair}")
     assert (view["state"], view["failure"]) == ("done", "")
     result = RepairResult.model_validate(view["result"])
     assert result.sources_trained_on + result.sources_held_out == SCENES
