@@ -77,9 +77,9 @@ class _Said:
 
 
 def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
-    """All figures of a repair. The same order and outcome give the same figures, bit for bit."""
+    """All figures of a repair. What was asked for and came out gives the same figures, bit for bit, under any id."""
     said = _said(order, outcome)
-    seed = derive_seed("repair", order.repair, order.parameters.seed)
+    seed = derive_seed("repair", order.parameters.seed)
     rows = {name: np.flatnonzero([one.set == name for one in order.judged]) for name in SETS}
     sets = [_set(name, said, members, seed) for name, members in rows.items() if len(members)]
     won_back = _won_back(said, rows, seed)
