@@ -33,6 +33,8 @@ def report(done: Sequence[Record], settings: Mapping[str, object]) -> str:
         lines += ["", "== refused by", *_refusals(edits)]
     if nulls:
         lines += ["", f"== null arms ({len(nulls)})", *_null_lines(nulls)]
+    if nulls and edits:
+        lines += ["", "== beside the null arm of the same source", *_beside_nulls(edits, nulls)]
     lines += ["", "== cost and attention", *_cost_lines(edits, done)]
     lines += [
         "",
@@ -112,6 +114,24 @@ def _null_lines(nulls: Sequence[Record]) -> Iterable[str]:
             f"{100 * found.high:+.2f}, n = {found.n}: {verdict} the originals within {100 * MARGIN:g} point"
             f" (TOST, p = {found.p_value:.2g})"
         )
+
+
+def _beside_nulls(edits: Sequence[Record], nulls: Sequence[Record]) -> Iterable[str]:
+    """What the edit itself costs: only of what the oracles still read rightly on the source's null arm."""
+    by_source = {one.source: one for one in nulls}
+    accepted = [one for one in edits if one.accepted and one.source in by_source]
+    yield "where the oracles still read them there, among accepted: label kept | each other unchanged"
+    for name in ("all", *sorted({one.factor for one in accepted})):
+        some = [one for one in accepted if name in ("all", one.factor)]
+        kept = [one for one in some if by_source[one.source].kept]
+        survived = [
+            (one, field)
+            for one in some
+            if one.known is not None
+            for field in {*one.known} - {"label", one.field, *by_source[one.source].changed_besides}
+        ]
+        unchanged = sum(field not in one.changed_besides for one, field in survived)
+        yield f"{name:<12} {_rate(kept, lambda one: one.kept)} | {in_words(unchanged, len(survived))}"
 
 
 def _right(one: Record, model: str, place: int) -> int:

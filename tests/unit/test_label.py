@@ -121,3 +121,17 @@ def test_the_report_parts_arms_and_combinations() -> None:
     assert "80.0% (8 of 10;" in everything, "yield"
     assert "87.5% (7 of 8;" in everything, "label kept among accepted"
     assert "100.0% (1 of 1;" in everything, "kept among accepted and flipped"
+
+
+def test_what_the_null_arm_lost_is_not_charged_to_the_edit() -> None:
+    edits = [
+        record(0, source="0", kept=False, others=("colour",), known=("label", "colour", "size", "time")),
+        record(1, source="1", kept=False, others=("size",), known=("label", "colour", "size")),
+    ]
+    nulls = [
+        record(0, "null", source="0", kept=False, others=("colour",), known=("label", "colour", "size")),
+        record(1, "null", source="1", others=(), known=("label", "colour", "size")),
+    ]
+    (line,) = [line for line in report(edits + nulls, {}).split("same source\n")[1].splitlines() if line[:3] == "all"]
+    assert "(0 of 1;" in line.split("|")[0], "source 0 lost its class in the null arm already"
+    assert "(2 of 3;" in line.split("|")[1], "so did it its colour; time is what was edited"
