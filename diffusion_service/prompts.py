@@ -91,8 +91,10 @@ class PromptEncoder:
 
     def _encode_with(self, index: int, prompt: str) -> Conditioning:
         tokenizer, encoder = self._pairs[index]
-        tokens = tokenizer(prompt, padding="max_length", max_length=self._limits[index], return_tensors="pt")
-        output = encoder(tokens.input_ids.to(encoder.device), output_hidden_states=len(self._pairs) > 1)
+        # Padded here: a tokenizer asked to pad keeps that setting, and other threads count words by the same one.
+        ids = tokenizer(prompt).input_ids
+        padded = torch.tensor([ids + [tokenizer.pad_token_id] * (self._limits[index] - len(ids))])
+        output = encoder(padded.to(encoder.device), output_hidden_states=len(self._pairs) > 1)
         if len(self._pairs) == 1:
             return Conditioning(output.last_hidden_state[0], None)
         # XL conditions on the last layer but one, and on the second encoder's projected end-of-text token.

@@ -252,6 +252,14 @@ def test_what_cannot_be_edited_is_refused_in_words_and_alone(editor: Editor) -> 
         assert words in result.detail
 
 
+def test_encoding_leaves_the_tokenizers_as_other_threads_know_them(editor: Editor) -> None:
+    """A tokenizer that was asked to pad did so for a thread that counted words: "truck" was not in its caption."""
+    prompts = editor.weights.prompts
+    prompts.words(CAPTION)
+    prompts.encode("A caption that no other test encodes.")
+    assert [tokenizer.backend_tokenizer.padding for tokenizer, _ in prompts._pairs] == [None]
+
+
 def test_it_knows_the_layout_of_stable_diffusion_xl(tmp_path: Path) -> None:
     write_diffusion(tmp_path, xl=True)
     editor = open_editor(tmp_path)
