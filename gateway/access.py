@@ -31,6 +31,7 @@ from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, U
 from shared.storage import LINK_PATH
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/login"})
+FORM_PATH = "/"  # its form works without scripts, so it can send no token; the browser says whose page it is
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 REVIEWS = re.compile(r"/jobs/[^/]+/reviews(/|$)")  # names of suites may say anything
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -108,7 +109,10 @@ class Access:
         if key is None and cookie is None:
             raise Unauthorized("an API key is needed: send `Authorization: Bearer KEY`, or log in at /login")
         if key is None and cookie is not None and method not in SAFE_METHODS:
-            _check_token(cookie, headers)
+            if path == FORM_PATH:
+                refuse_other_sites(method, headers, silent=False)
+            else:
+                _check_token(cookie, headers)
         who = keys.hash_of(key) if key is not None else keys.key_of_login(cookie or "")
         caller = await asyncio.to_thread(self._book, who, 1, 0)
         if caller is None:
@@ -126,7 +130,7 @@ class Access:
 
     def _most_bytes(self, method: str, path: str, headers: Headers, caller: Caller | None) -> int:
         settings = self._parts.settings
-        if method == "POST" and path == "/jobs":
+        if method == "POST" and path in ("/jobs", FORM_PATH):
             most = settings.max_request_bytes
             if headers.get("content-type", "").lower().startswith("application/json"):
                 most = min(most, MANIFEST_BYTES)

@@ -22,7 +22,7 @@ from gateway.operations import operations_port, refuse_unready
 from gateway.parts import Parts, open_parts
 from gateway.settings import read_settings
 from gateway.startup import refuse_unsafe_start, told_to_stop
-from gateway.web import login
+from gateway.web import home, login
 from gateway.web import routes as pages
 from shared import __version__, problems
 from shared import logging as json_logging
@@ -73,9 +73,8 @@ def create_app(parts: Parts | None = None) -> FastAPI:
         ),
     )
     app.state.parts = parts
-    for module in (jobs, results, export, suites, repairs, events, images, models, catalogue):
+    for module in (jobs, results, export, suites, repairs, events, images, models, catalogue, home, pages):
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
-    app.include_router(pages.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)
     app.include_router(stored.router)
     app.include_router(catalogue.health)

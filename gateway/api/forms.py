@@ -94,7 +94,7 @@ class _Parser(MultiPartParser):
 @asynccontextmanager
 async def read_submission(request: Request, idempotency_key: str | None) -> AsyncIterator[Submission]:
     """The submission; its files are open until the context ends."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = content_type(request)
     if kind == "application/json":
         asked = await run_in_threadpool(parse, JobRequest, await request.body(), "the request")
         spec = JobSpec.model_validate(asked.model_dump(exclude={"images"}, exclude_unset=True))
@@ -108,18 +108,27 @@ async def read_submission(request: Request, idempotency_key: str | None) -> Asyn
 
 @asynccontextmanager
 async def read_form(
-    request: Request, parts: Sequence[str], max_files: int, max_part_bytes: int, advice: str = "Send an archive"
+    request: Request,
+    parts: Sequence[str],
+    max_files: int,
+    max_part_bytes: int,
+    advice: str = "Send an archive",
+    max_fields: int | None = None,
 ) -> AsyncIterator[FormData]:
     """A form of these parts; its files are open until the context ends. `advice`: what to do where it is too much.
 
+    `max_fields`: how many of them may be no files (default: each part once).
+
     Raises HTTPException (415) for what is no form, Malformed, InvalidInput and Overloaded.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "multipart/form-data":
-        raise HTTPException(415, f"Content-Type is {kind!r}; send multipart/form-data")
+    refuse_other_types(request, "multipart/form-data")
     _refuse_other_charsets(request.headers["content-type"])
     parser = _Parser(
-        request.headers, request.stream(), max_files=max_files, max_fields=len(parts), max_part_size=max_part_bytes
+        request.headers,
+        request.stream(),
+        max_files=max_files,
+        max_fields=len(parts) if max_fields is None else max_fields,
+        max_part_size=max_part_bytes,
     )
     try:
         form = await parser.parse()
@@ -137,7 +146,19 @@ async def read_form(
         await form.close()
 
 
-def _files(form: FormData, name: str) -> list[NamedFile]:
+def content_type(request: Request) -> str:
+    """What the body is said to be, without parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def refuse_other_types(request: Request, wanted: str) -> None:
+    """Raise HTTPException (415) for a body that is said to be something else."""
+    if (kind := content_type(request)) != wanted:
+        raise HTTPException(415, f"Content-Type is {kind!r}; send {wanted}")
+
+
+def files_of(form: FormData, name: str) -> list[NamedFile]:
+    """The files of the parts of this name. Raises InvalidInput where one is no file."""
     parts = form.getlist(name)
     if any(isinstance(file, str) for file in parts):
         raise InvalidInput(f"`{name}` must be files; with curl, write -F {name}=@a.png with the @")
@@ -147,8 +168,8 @@ def _files(form: FormData, name: str) -> list[NamedFile]:
 async def _from_form(form: FormData, idempotency_key: str | None) -> Submission:
     return Submission(
         spec=_spec(await part_of(form, "spec", MAX_SPEC_BYTES), await part_of(form, "task", MAX_SPEC_BYTES)),
-        files=_files(form, "images"),
-        masks=_files(form, "masks"),
+        files=files_of(form, "images"),
+        masks=files_of(form, "masks"),
         manifest=await part_of(form, "manifest", MAX_MANIFEST_BYTES),
         idempotency_key=idempotency_key,
     )

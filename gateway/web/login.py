@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from gateway.access import COOKIE, TOKEN_COOKIE, csrf_token, refuse_other_sites
+from gateway.api.forms import refuse_other_types
 from gateway.api.requests import Gateway
 from gateway.logins import log_in, log_out
 from gateway.parts import Parts
@@ -31,7 +32,8 @@ def show_login(gateway: Gateway, next: str = HOME) -> Response:
 async def accept_login(request: Request, gateway: Gateway) -> Response:
     """Set the session's cookies for a right key. Only our own page may ask, or a stranger could log a browser in."""
     refuse_other_sites(request.method, request.headers, silent=False)
-    async with request.form(max_files=0, max_fields=2) as form:
+    refuse_other_types(request, "application/x-www-form-urlencoded")
+    async with request.form(max_fields=2) as form:
         key, wanted = str(form.get("key", "")).strip(), _own_path(str(form.get("next", HOME)))
     cookie = await run_in_threadpool(_log_in, gateway, key)
     if cookie is None:

@@ -1,4 +1,4 @@
-"""The pages: jobs, one job with its gallery, one pair. Filters live in the address, so that a view can be shared."""
+"""The pages of a job: the job with its gallery, one pair. Filters live in the address, so that a view can be shared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from shared.schemas.results import Cell, JobResults, ModelResults
 from shared.storage import image_key
 
 PAIRS_PER_PAGE = 24
-JOBS_PER_PAGE = 20
 _STATIC = {path.name: path for folder in (ASSETS, HERE / "static") for path in folder.iterdir()}
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -48,14 +47,6 @@ class Gallery(Listing):
     def has(self, **wanted: str) -> bool:
         """Whether all these filters are set."""
         return wanted.items() <= self.current().items()
-
-
-@router.get("/")
-def home(gateway: Gateway, owner: Owner, cursor: Cursor = None) -> HTMLResponse:
-    """The owner's jobs, and a form for a new one."""
-    with reading(gateway.sessions) as session:
-        page = jobs.listing(session, owner, cursor, JOBS_PER_PAGE)
-    return render("home.html", page=page, first=cursor is None, profile=gateway.profile.profile.name)
 
 
 @router.get("/jobs/{job}/view")

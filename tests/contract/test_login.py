@@ -10,7 +10,7 @@ import pytest
 
 from gateway.access import COOKIE, TOKEN_COOKIE
 from gateway.keys import create_key, revoke_key
-from tests.contract.gateway_under_test import Gateway, serve_gateway
+from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
 
 HTML = {"Accept": "text/html,*/*"}
 
@@ -90,6 +90,34 @@ def test_nobody_else_logs_a_browser_in(locked: Gateway, key: str, headers: dict[
 @pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x", ""])
 def test_the_login_leads_nowhere_else(locked: Gateway, key: str, wanted: str) -> None:
     assert log_in(locked, key, wanted).headers["Location"] == "/"
+
+
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data; boundary=x", "text/plain", None])
+def test_what_is_not_the_logins_form_is_refused(locked: Gateway, key: str, kind: str | None) -> None:
+    ours = {"Origin": str(locked.client.base_url).rstrip("/"), **({"Content-Type": kind} if kind else {})}
+    reply = locked.client.post("/login", content=f"key={key}".encode(), headers=ours)
+    assert (reply.status_code, reply.headers["Content-Type"]) == (415, "application/problem+json")
+    assert "send application/x-www-form-urlencoded" in reply.json()["detail"]
+    assert COOKIE not in reply.cookies
+    charset = {**ours, "Content-Type": "Application/X-WWW-Form-Urlencoded; charset=UTF-8"}
+    assert locked.client.post("/login", content=f"key={key}".encode(), headers=charset).status_code == 303
+
+
+def test_without_scripts_the_form_for_a_job_works_from_our_own_page_only(locked: Gateway, key: str) -> None:
+    client, ours = locked.client, str(locked.client.base_url).rstrip("/")
+    log_in(locked, key)
+    data, files = {"task": "classify the vehicle", "methods": "dillema"}, {"images": ("a.png", picture())}
+
+    def status(**headers: str) -> int:
+        return client.post("/", headers={**HTML, **headers}, data=data, files=files).status_code
+
+    assert status(Origin=ours) == 303
+    assert status(**{"Sec-Fetch-Site": "same-origin"}) == 303
+    assert status() == 403
+    assert status(Origin="null") == 403
+    assert status(Origin="https://evil.example") == 403
+    assert status(Origin=ours, **{"Sec-Fetch-Site": "cross-site"}) == 403
+    assert len(client.get("/jobs").json()["jobs"]) == 2
 
 
 def test_logging_out_ends_the_session_and_revoking_the_key_ends_all(locked: Gateway, key: str) -> None:

@@ -1,25 +1,24 @@
-// Sends the form to POST /jobs and opens the job's page; a refusal is shown in its own words.
+// Sends the form and opens the job's page; after a refusal, in its own words, the chosen files are still there.
 const form = document.getElementById("submit");
 const problem = document.getElementById("problem");
 
 form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const button = form.querySelector("button");
-  const data = new FormData(form);
-  if (!data.get("manifest")?.size) data.delete("manifest");
   button.disabled = true;
   problem.hidden = true;
   try {
-    const reply = await fetch(form.action, { method: "POST", body: data });
-    const body = await reply.json();
-    if (reply.status === 202) {
-      location.assign(`${reply.headers.get("Location")}/view`);
+    const reply = await fetch(form.action, { method: "POST", body: new FormData(form) });
+    if (reply.redirected) {
+      location.assign(reply.url);
       return;
     }
+    const body = await reply.json();
     problem.textContent = body.detail ?? body.title;
   } catch (error) {
-    problem.textContent = `The job could not be sent: ${error.message}`;
+    problem.textContent = `The job could not be sent: ${error.message}. Choose files again that have changed since.`;
   }
   problem.hidden = false;
+  problem.focus();
   button.disabled = false;
 });
