@@ -6,14 +6,16 @@ latents of generator scenes; captions are written afresh for every step. The con
 will have: edges of the picture itself or of a sibling (`dataset.py`), all of them, the structural ones,
 the object's, or none. Loss on object and companion counts more than on the place, which is the easier
 part. CPU or GPU; stop and start again at will, the run goes on from `runs/diffusion/checkpoint.pt`.
-`--districts objects roads` mixes both. `--control segmentation --unet RUN` trains a second ControlNet, on classes in
-colours, to the UNet of a run of this command, which stays as it is.
+`--start FOLDER` begins with a published generator, `--districts objects roads` mixes both. `--control segmentation
+--unet RUN` trains a second ControlNet, on classes in colours, to the UNet of a run of this command, which stays as
+it is.
 `python -m tinyworld.publish_diffusion` writes its averaged weights in Stable Diffusion's layout.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -72,6 +74,11 @@ class Generator(nn.Module):
             noisy, time, text, down_block_additional_residuals=down, mid_block_additional_residual=middle
         ).sample
         return velocity
+
+    def take_published(self, folder: Path) -> None:
+        """Begin with the UNet and the ControlNet of a published generator."""
+        self.unet.load_state_dict(UNet2DConditionModel.from_pretrained(folder / "unet").float().state_dict())
+        self.controlnet.load_state_dict(ControlNetModel.from_pretrained(folder / "controlnet").float().state_dict())
 
     def keep_unet(self, state: dict[str, Tensor]) -> None:
         """Take the UNet of a trained generator's `state`, train it no further, and begin a new ControlNet from it."""
@@ -185,6 +192,7 @@ def main() -> None:
     parser.add_argument("--run", default="diffusion", help="folder under runs/; `start.pt` in it is where to start")
     parser.add_argument("--districts", nargs="+", choices=DISTRICTS, default=["objects"])
     parser.add_argument("--control", choices=("canny", "segmentation"), default="canny")
+    parser.add_argument("--start", type=Path, help="published generator to go on from, as tinyworld/weights/diffusion")
     parser.add_argument("--unet", help="run whose UNet stays as it is; a ControlNet is trained to it")
     args = parser.parse_args()
     if args.control == "segmentation" and (args.unet is None or args.run == "diffusion"):
@@ -194,6 +202,8 @@ def main() -> None:
     on = device()
     examples = Examples(material(args.districts, args.pictures, args.control), args.batch, on)
     model = Generator(examples.text_encoder.config.hidden_size)
+    if args.start is not None:
+        model.take_published(args.start)
     if args.unet is not None:
         model.keep_unet(
             torch.load(RUNS / args.unet / "checkpoint.pt", weights_only=True, map_location="cpu")["average"]

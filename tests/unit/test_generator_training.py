@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from tinyworld.dataset import edges_of, sibling, training_edges
 from tinyworld.group_norm import quicken
 from tinyworld.narrow_diffusion import kept, narrowed
 from tinyworld.pictures import rendered
+from tinyworld.publish_diffusion import save_small
 from tinyworld.train_diffusion import Generator
 from tinyworld.world import sample_scene, withheld
 
@@ -65,3 +68,17 @@ def _widened(size: int) -> int:
     if size == 288:
         return 320
     return size * 6 // 5 if size % 160 == 0 else size
+
+
+def test_a_published_generator_takes_half_the_bytes_and_can_be_gone_on_with(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    trained, other = Generator(32), Generator(32)
+    for name, part in trained.named_children():
+        save_small(part, tmp_path / name)
+    written = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
+    assert written < 1.1 * sum(parameter.numel() for parameter in trained.parameters()), "one byte a parameter, or so"
+    other.take_published(tmp_path)
+    found = other.state_dict()
+    for name, tensor in trained.float().state_dict().items():
+        assert found[name].dtype == torch.float32
+        torch.testing.assert_close(found[name], tensor, rtol=2**-4, atol=2**-9)
