@@ -90,7 +90,11 @@ def _page(
 ) -> HTMLResponse:
     with reading(gateway.sessions) as session:
         page = jobs.listing(session, owner, cursor, JOBS_PER_PAGE)
-        uploads = [model.name for model in models.uploads_of(session, owner)]
+        uploads = models.uploads_of(session, owner)
+    evaluator = gateway.profile.evaluator
+    offered = {name: model.description for name, model in evaluator.models_under_test.items()}
+    offered |= {name: model.description for name, model in evaluator.endpoints.items()}
+    offered |= {model.name: model.description for model in uploads if model.name not in offered}
     return render(
         "home.html",
         200 if problem is None else problem.status,
@@ -98,7 +102,7 @@ def _page(
         first=cursor is None,
         profile=gateway.profile,
         methods=methods_listing(gateway.profile).methods,
-        models=list(dict.fromkeys([*gateway.profile.evaluator.aliases, *uploads])),
+        models=offered,
         typed=typed,
         problem=problem.detail if problem else "",
     )

@@ -86,8 +86,9 @@ def test_every_method_of_the_catalogue_is_offered_with_what_it_does(gateway: Gat
         assert f'name="methods" type="checkbox" value="{method["name"]}"' in text
         assert method["summary"] in text
     assert ticked(text, "methods") == {method["name"] for method in methods if method["default"]} == {"dillema"}
-    for model in gateway.parts.profile.evaluator.aliases:
-        assert f'name="models" type="checkbox" value="{model}"' in text
+    for name, model in gateway.parts.profile.evaluator.models_under_test.items():
+        assert f'name="models" type="checkbox" value="{name}"' in text
+        assert model.description in text
     assert ticked(text, "models") == set()
 
 
