@@ -60,8 +60,11 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
             f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(tasks))}, "
             f"and this one is of {kind}, which has other checks; leave `calibration` out"
         )
-    if spec.calibration is not None and any("thresholds" in given for given in chosen.values()):
-        raise InvalidInput("`calibration` holds for the profile's own thresholds; leave out one of the two")
+    own = {name for given in chosen.values() for name in ("thresholds", "recaption") if name in given}
+    if spec.calibration is not None and own:
+        raise InvalidInput(
+            f"`calibration` holds for the profile's own checks; leave out it or {' and '.join(sorted(own))}"
+        )
     classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
     if spec.masks is not None:
         classes = list(mask_reader(spec.masks, spec.label_map).classes)

@@ -36,7 +36,7 @@ class SourceRow(NamedTuple):
 class CounterfactualRow(NamedTuple):
     """An edit or null arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
 
-    `shapes` is the score of that check, None where the segmenter could say nothing.
+    `shapes` and `recaption` are the scores of these checks, None where they were not made.
     """
 
     position: int
@@ -52,6 +52,7 @@ class CounterfactualRow(NamedTuple):
     check: str
     evaluations: int | None
     shapes: float | None = None
+    recaption: float | None = None
 
 
 class PredictionRow(NamedTuple):
@@ -138,7 +139,7 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
         select(
             c.position, c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
             c.image_digest.is_not(None), c.accepted, c.check, c.lineage["evaluations"].as_integer(),
-            c.scores["shapes"].as_float(),
+            c.scores["shapes"].as_float(), c.scores["recaption"].as_float(),
         )
         .where(c.job_id == job_id)
         .order_by(c.position, c.method, c.ordinal)

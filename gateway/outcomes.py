@@ -102,7 +102,8 @@ def _note_fates(found: MethodRows, made: list[CounterfactualRow], source: str) -
         found.evaluations += row.evaluations or 0
         if row.arm == "edit":
             refused_by = "" if row.accepted else sys.intern(row.check)
-            found.fates.append(Fate(source, row.rendered, refused_by, row.shapes is not None))
+            shapes, recaptioned = row.shapes is not None, row.recaption is not None
+            found.fates.append(Fate(source, row.rendered, refused_by, shapes, recaptioned))
 
 
 class _Seen(NamedTuple):

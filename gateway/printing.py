@@ -53,11 +53,12 @@ def findings(results: JobResults) -> RenderableType:
 
 
 def _standing_of_checks(results: JobResults) -> str:
-    unchecked = sum(funnel.shapes_unchecked or 0 for funnel in results.funnels)
-    shapes = (
-        f"In {unchecked} rendered images nobody checked whether shapes stayed where they were. " if unchecked else ""
-    )
-    return shapes + _errors_of_checks(results)
+    shapes = sum(funnel.shapes_unchecked or 0 for funnel in results.funnels)
+    named = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
+    said = f"In {shapes} rendered images nobody checked whether shapes stayed where they were. " if shapes else ""
+    if named:
+        said += f"Of {named} rendered images new captions say nothing: those of their sources do not name the class. "
+    return said + _errors_of_checks(results)
 
 
 def _errors_of_checks(results: JobResults) -> str:

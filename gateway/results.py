@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 from sqlalchemy import select
@@ -28,9 +29,9 @@ from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
 from gateway.report.review import ReviewList
 from gateway.segmentation_rows import SegmentedRows, by_source, segmentation_metrics
-from gateway.tables import Counterfactual, Report
+from gateway.tables import Counterfactual, Job, Report
 from gateway.views import counterfactual_views
-from shared.schemas.results import Calibration, CheckErrors, Cost, HowMade, JobResults, ModelResults, Relation
+from shared.schemas.results import Calibration, CheckErrors, Cost, Funnel, HowMade, JobResults, ModelResults, Relation
 from shared.schemas.service import ServiceInfo
 from shared.seeds import derive_seed
 from shared.storage import ObjectStore, image_key
@@ -57,10 +58,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
             _segmenter_results(found, rows, model, method, derive_seed(seed, method, model), calibration)
             for (model, method), found in rows.segmented.items()
         ],
-        funnels=[
-            funnel(method, made.fates, job.kind == "segmentation" and METHODS[method].checked)
-            for method, made in rows.methods.items()
-        ],
+        funnels=[_funnel(job, method, rows.methods[str(method["name"])]) for method in job.methods],
         costs=[_cost(method, made) for method, made in rows.methods.items()],
         made=HowMade(
             job=job.id,
@@ -76,6 +74,16 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
             },
             analysis_seed=seed,
         ),
+    )
+
+
+def _funnel(job: Job, method: Mapping[str, Any], made: MethodRows) -> Funnel:
+    name = str(method["name"])
+    return funnel(
+        name,
+        made.fates,
+        shapes=job.kind == "segmentation" and METHODS[name].checked,
+        recaption=bool(method.get("parameters", {}).get("recaption")),
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
-from gateway.methods.text_checks import content_words
+from gateway.methods.words import content_words
 from shared.seeds import derive_seed
 from tinyworld.captions import Withheld, caption
 from tinyworld.evaluate_language import rate

@@ -16,19 +16,21 @@ from shared.schemas.results import CheckCount, Funnel
 class Fate:
     """What became of one edit of `source`: whether it was rendered, and the check that refused it ("" = accepted).
 
-    `shapes_checked`: whether a segmenter could say that the shapes of the mask stayed where they were.
+    `shapes_checked`: whether a segmenter could say that the shapes of the mask stayed where they were. `recaptioned`:
+    whether a new caption could say that the class is still there.
     """
 
     source: str
     rendered: bool
     refused_by: str
     shapes_checked: bool = False
+    recaptioned: bool = False
 
 
-def funnel(method: str, fates: Sequence[Fate], shapes: bool = False) -> Funnel:
+def funnel(method: str, fates: Sequence[Fate], *, shapes: bool = False, recaption: bool = False) -> Funnel:
     """The funnel of one method's edits (null arms are not proposed, so not counted); checks by number, then name.
 
-    `shapes`: whether rendered images should have been checked for their shapes.
+    `shapes`, `recaption`: whether rendered images should have been checked for their shapes, and by a new caption.
     """
     accepted = np.array([not fate.refused_by for fate in fates], bool)
     number = {source: place for place, source in enumerate({fate.source: None for fate in fates})}
@@ -39,6 +41,7 @@ def funnel(method: str, fates: Sequence[Fate], shapes: bool = False) -> Funnel:
         rendered=sum(fate.rendered for fate in fates),
         refused_by_image=_counted(fate.refused_by for fate in fates if fate.refused_by and fate.rendered),
         shapes_unchecked=sum(fate.rendered and not fate.shapes_checked for fate in fates) if shapes else None,
+        recaption_unchecked=sum(fate.rendered and not fate.recaptioned for fate in fates) if recaption else None,
         accepted=clustered_rate(accepted, np.array([number[fate.source] for fate in fates], np.int64)),
     )
 

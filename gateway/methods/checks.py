@@ -6,6 +6,8 @@ structure   the source's edges, inside what must stay, are still there (evaluato
 caption     the image is nearer to the new caption than to the old one (difference of the scorer's cosines)
 label       zero-shot over the label set, the scorer still sees the ground truth (its probability, and it is the most
             probable); left out where no ground truth or no label set is known
+recaption   where the job asks for it: captioned anew, the image still names the class that a caption of the source
+            names (`recaption.py`); left out where that one names none
 shapes      in segmentation jobs: the profile's segmenter, never one under test, finds the classes where the mask has
             them (mean over classes of IoU over that which it reaches in the source, at most 1); left out where the
             profile has none, or it sees no class of the mask in the source
@@ -13,8 +15,8 @@ things      the same of things, one by one: the share of those that it finds in 
 fit         the image fits the new caption about as well as the source fits its own (difference of the scorer's
             cosines): it falls when something besides the edit has changed
 
-Those of LANCE (arXiv 2305.19164, section 3.3), for images edited in place; `caption`, `label`, `shapes` and `things` as
-above:
+Those of LANCE (arXiv 2305.19164, section 3.3), for images edited in place; `caption`, `label`, `recaption`, `shapes`
+and `things` as above:
 
 likeness    image and source image are alike (cosine)
 match       image and new caption are alike (cosine)
@@ -32,13 +34,14 @@ without thresholds only scores.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.methods.counterfactual import Edit, Services, SourceImage, TaskDescription, Verdict
+from gateway.methods.recaption import Recaptioned, recaptioned
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedRequest, ShapesReply, ShapesRequest, StructureRequest
 
@@ -46,9 +49,10 @@ Thresholds = Mapping[str, Mapping[str, float]]  # check -> factor, or `default` 
 Scores = dict[str, float]
 Vector = NDArray[np.float64]
 
-CHECKS = ("structure", "caption", "label", "shapes", "things", "fit")
-EDIT_CHECKS = ("likeness", "match", "caption", "label", "shapes", "things", "direction")
-WORD_CHECKS = ("likeness", "match", "caption", "word", "label", "shapes", "things", "direction")
+CHECKS = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
+EDIT_CHECKS = ("likeness", "match", "caption", "label", "recaption", "shapes", "things", "direction")
+WORD_CHECKS = ("likeness", "match", "caption", "word", "label", "recaption", "shapes", "things", "direction")
+ALL_NAMED: Thresholds = {"recaption": {"default": 1.0}}  # where nobody wants another
 KEPT = 0.5  # IoU from which a thing is where it was
 _ZERO = 1e-6  # length of a difference of unit vectors that is none
 # Zero-shot prompts, averaged per class as CLIP's authors do (arXiv 2103.00020, section 3.1.4).
@@ -80,6 +84,7 @@ def check_images(
     edits: Sequence[Edit | None],
     thresholds: Thresholds,
     checks: Sequence[str] = CHECKS,
+    recaption: bool = False,
 ) -> list[tuple[Verdict, Scores]]:
     """Verdict and scores of each image of a reply; `edits` are the images' edits in order, None for a null arm.
 
@@ -87,9 +92,9 @@ def check_images(
     image's own), `fit` (cosine of image and new caption less that of source and old caption), `match` (the first of
     these), `direction` (cosine; left out where image or caption did not change), `likeness` (cosine of image and
     source), `word` (cosine margin of the new phrase over the old, where `checks` has it), and where they are known
-    `label` (probability of the ground truth), `label_margin` (that less the greatest of the other classes), `shapes`
-    and `things` (0 to 1). The verdict is by `checks`. One call to embed, one for structure and in segmentation jobs one
-    for shapes, since a reply holds at most 15 images.
+    `label` (probability of the ground truth), `label_margin` (that less the greatest of the other classes),
+    `recaption`, `shapes` and `things` (0 to 1). The verdict is by `checks`. One call to embed, one for structure, in
+    segmentation jobs one for shapes, and with `recaption` two for captions, since a reply holds at most 15 images.
     """
     if len(edits) != len(reply.images):
         raise ValueError(f"{len(reply.images)} images need as many edits: {len(edits)}")
@@ -98,13 +103,26 @@ def check_images(
     words = list(dict.fromkeys(phrase for change in changes for phrase in (change.from_phrase, change.to_phrase)))
     scorer = _embed(services, source, task, reply, edits, words)
     shapes = shape_scores(services, source, task, reply.images)
+    said = recaptioned(services, source, task, reply.images) if recaption else [None] * len(reply.images)
     results = []
-    for image, edit, agreement, kept in zip(scorer.images, edits, agreements.agreements, shapes, strict=True):
+    for image, edit, agreement, kept, new in zip(
+        scorer.images, edits, agreements.agreements, shapes, said, strict=True
+    ):
         scores = {"structure": agreement, **scorer.caption_scores(image, edit), **scorer.label_scores(image), **kept}
+        if new:
+            scores["recaption"] = new.named
         if edit and words:
             scores["word"] = scorer.word_score(image, edit)
-        results.append((Verdict(True) if edit is None else judge(scores, edit, thresholds, checks), scores))
+        verdict = Verdict(True) if edit is None else judge(scores, edit, {**ALL_NAMED, **thresholds}, checks)
+        results.append((_quoting(new, verdict), scores))
     return results
+
+
+def _quoting(new: Recaptioned | None, verdict: Verdict) -> Verdict:
+    """A verdict by the new caption says what that is."""
+    if new is None or verdict.check != "recaption":
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason}: “{new.caption}”")
 
 
 def shape_scores(
@@ -159,6 +177,7 @@ _REASONS = {
     "match": "the image does not match the new caption: cosine {score:.3f}, wanted {lowest:.3f}",
     "word": "the image is not nearer to the new word than to the old: margin {score:.3f}, wanted {lowest:.3f}",
     "shapes": "a segmenter finds the classes of the mask {score:.0%} as well as in the source; {lowest:.0%} is wanted",
+    "recaption": "captioned anew, it names {score:.0%} of what a caption of the source names; {lowest:.0%} is wanted",
     "things": "of the things that a segmenter finds in the source, {score:.0%} are where they were, and {lowest:.0%} "
     "are wanted",
     "direction": "the image did not change as the caption did: φ = {score:.3f}, wanted {lowest:.3f}",

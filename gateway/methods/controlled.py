@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 
 from gateway.methods.checks import Scores, check_images
 from gateway.methods.counterfactual import Edit, Services, SourceImage, TaskDescription, Verdict
+from gateway.methods.recaption import Recaption
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
     ControlKind,
@@ -73,6 +74,7 @@ class ControlledParameters(Contract):
     steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps.")] = 20
     guidance: Annotated[float, Field(ge=1, le=30, description="Classifier-free guidance scale.")] = 7.5
     negative_prompt: Annotated[str, Field(max_length=1_000, description="What the images should not show.")] = ""
+    recaption: Recaption = False
     thresholds: Annotated[
         dict[str, dict[str, float]],
         Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
@@ -142,7 +144,9 @@ def render_arms(
         renderings = [arms[ordinal].rendering for ordinal in batch]
         reply = services.render(parameters.request(image.image, renderings))
         edits = [arms[ordinal].edit for ordinal in batch]
-        checked = check_images(services, image, task, reply, edits, parameters.thresholds)
+        checked = check_images(
+            services, image, task, reply, edits, parameters.thresholds, recaption=parameters.recaption
+        )
         for ordinal, picture, (verdict, scores) in zip(batch, reply.images, checked, strict=True):
             control = reply.controls[arms[ordinal].rendering.region]
             results[ordinal] = Made(picture, verdict, scores, {"evaluations": reply.evaluations, "control": control})

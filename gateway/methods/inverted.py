@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods.counterfactual import Services, SourceImage
+from gateway.methods.recaption import Recaption
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import EditControl, EditReply, EditRequest, InversionKind, NullText, PromptEdit
@@ -50,6 +51,7 @@ class EditingParameters(InversionParameters):
             ge=0, le=1, description="Share of the steps in which cross-attention is the source's, where captions agree."
         ),
     ] = 0.8
+    recaption: Recaption = False
     thresholds: Annotated[
         dict[str, dict[str, float]],
         Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),

@@ -31,8 +31,9 @@ from gateway.methods.counterfactual import (
 )
 from gateway.methods.inverted import ProtectedClasses, caption_of
 from gateway.methods.sweep import SweepParameters, Swept, swept
-from gateway.methods.text_checks import check_protected_classes, check_texts, names_class
+from gateway.methods.text_checks import check_protected_classes, check_texts
 from gateway.methods.word_diff import check_diff, tokens
+from gateway.methods.words import names_class
 from shared.schemas.language import Message
 from shared.seeds import derive_seed
 

@@ -26,7 +26,7 @@ from gateway.methods.counterfactual import (
 )
 from gateway.methods.inverted import caption_of
 from gateway.methods.sweep import SweepParameters, swept
-from gateway.methods.text_checks import content_words, stem
+from gateway.methods.words import content_words, stem
 from shared.schemas.language import Filling, FillRequest, Gap
 from shared.seeds import derive_seed
 

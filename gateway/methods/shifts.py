@@ -26,7 +26,8 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.inverted import EditingParameters, Pictures, ProtectedClasses, caption_of, edited
-from gateway.methods.text_checks import check_caption, check_change, check_protected_classes, occurrences
+from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
+from gateway.methods.words import occurrences
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.diffusion import PromptEdit
 
@@ -166,7 +167,8 @@ def _render(
     asked = [PromptEdit(prompt=prompt, cross_fraction=parameters.cross_fraction) for prompt in prompts]
     reply = edited(image, services, parameters, caption, asked, [parameters.self_fraction])
     images = [row[0] for row in reply.images]
-    checked = check_images(services, image, task, Pictures(images, reply.keep_mask), arms, parameters.thresholds)
+    pictures, limits = Pictures(images, reply.keep_mask), parameters.thresholds
+    checked = check_images(services, image, task, pictures, arms, limits, recaption=parameters.recaption)
     once = reply.evaluations.inversion + reply.evaluations.source
     evaluations = reply.evaluations.edit + round(once / len(arms))
     made = {

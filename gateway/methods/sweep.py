@@ -125,7 +125,8 @@ class _Sweep:
         arms = [edit for edit in edits for _ in fractions]
         pictures = Pictures(images, reply.keep_mask)
         nearer = {"caption": {"default": 0.0}, "word": {"default": 0.0}}  # to the new one than to the old
-        checked = check_images(self.services, self.image, self.task, pictures, arms, nearer | p.thresholds, self.checks)
+        limits = nearer | p.thresholds
+        checked = check_images(self.services, self.image, self.task, pictures, arms, limits, self.checks, p.recaption)
         attempts = [
             Attempt(fraction, picture, verdict, scores)
             for fraction, picture, (verdict, scores) in zip([*fractions] * len(edits), images, checked, strict=True)

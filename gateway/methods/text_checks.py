@@ -22,69 +22,27 @@ import numpy as np
 
 from gateway.methods.checks import Scores, Thresholds, Vector
 from gateway.methods.counterfactual import Change, Edit, SourceImage, TaskDescription, Verdict
+from gateway.methods.words import (
+    PEOPLE,
+    STOP_WORD,
+    WORD,
+    content_stems,
+    in_captions,
+    names_class,
+    occurrences,
+    stems,
+)
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
 
-_WORD = re.compile(r"[^\W\d_]+|\d+")
-_STOP_WORD = re.compile(r"(?i)a|an|and|at|by|for|from|in|is|it|its|of|on|or|the|there|this|to|with")
 # Words that name a protected characteristic of people: an edit must never bring one in.
 _PROTECTED = re.compile(
     r"(?i)races?|racial|ethnic|african|asian|arab|caucasian|hispanic|latin[oa]|jew|jewish|muslim|islamic|christian|hindu|"
     r"buddhist|sikh|gay|lesbian|bisexual|transgender|disabled|disability|blind|deaf|wheelchair|pregnant|elderly|"
     r"(fe)?male|(wo)?m[ae]n|boys?|girls?|gentlem[ae]n|lady|ladies"
 )
-_PEOPLE = "person|people|pedestrian|child|children|adult|worker|passer-by|crowd|rider|driver|player"
-_SKIN = re.compile(rf"\b(black|white|brown|dark-skinned|light-skinned)\s+({_PEOPLE})\b")
+_SKIN = re.compile(rf"\b(black|white|brown|dark-skinned|light-skinned)\s+({PEOPLE})\b")
 LONGEST_GRAM = 3  # words that are compared together, or as many as the longest name of a class has
 MAX_TEXTS = 256  # per message
-_SUFFIXES = ("ing", "ed", "ly", "y")
-
-
-def stem(word: str) -> str:
-    """A crude English stem: plural, -ing, -ed, -ly, -y, a doubled last consonant and a final -e are dropped."""
-    word = word.lower()
-    if word.endswith("ies") and len(word) > 5:
-        word = word[:-3] + "y"
-    elif re.search(r"(s|x|z|ch|sh)es$", word) and len(word) > 4:
-        word = word[:-2]
-    elif word.endswith("s") and not word.endswith(("ss", "us")) and len(word) > 3:
-        word = word[:-1]
-    for suffix in _SUFFIXES:
-        if word.endswith(suffix) and len(word) - len(suffix) >= 3:
-            word = word[: -len(suffix)]
-            break
-    if len(word) > 3 and word[-1] == word[-2]:
-        word = word[:-1]
-    return word[:-1] if word.endswith("e") and len(word) > 3 else word
-
-
-def stems(text: str) -> list[str]:
-    """Stems of the words of a text, in order."""
-    return [stem(word) for word in _WORD.findall(text)]
-
-
-def content_stems(text: str) -> set[str]:
-    """Stems of the words that carry meaning: no articles, prepositions or forms of "be"."""
-    return {stem(word) for word in _WORD.findall(text) if not _STOP_WORD.fullmatch(word)}
-
-
-def content_words(text: str) -> list[tuple[int, int]]:
-    """Where the words that carry meaning begin and end in a text."""
-    return [match.span() for match in _WORD.finditer(text) if not _STOP_WORD.fullmatch(match[0])]
-
-
-def names_class(text: str, label: str) -> bool:
-    """Whether a text has all words of one of the label's names (separated by commas) in a row."""
-    words = stems(text)
-    for name in label.split(","):
-        wanted = stems(name)
-        if wanted and any(words[i : i + len(wanted)] == wanted for i in range(len(words) - len(wanted) + 1)):
-            return True
-    return False
-
-
-def occurrences(text: str, phrase: str) -> int:
-    """How often a phrase stands in a text as whole words, whatever the case."""
-    return len(re.findall(rf"(?<!\w){re.escape(phrase.strip())}(?!\w)", text, re.IGNORECASE)) if phrase.strip() else 0
 
 
 def check_keyword(phrase: str, caption: str, ground_truth: str | None, classes: Sequence[str]) -> Verdict | None:
@@ -133,19 +91,12 @@ def check_caption(
     return _check_protected(new_caption, caption)
 
 
-# What segmenters call people and vehicles in general, and the words of captions for these.
-_ANYBODY = _PEOPLE.replace("|", ",") + ",man,men,woman,women,boy,girl,cyclist"
-_PROTECTED_WORDS = dict.fromkeys(map(stem, ("person", "people", "pedestrian", "rider")), _ANYBODY) | {
-    stem("vehicle"): "vehicle,car,bus,truck,van,lorry,taxi,tram,motorcycle,motorbike,bicycle"
-}
-
-
 def check_protected_classes(
     changes: Iterable[Change], caption: str, new_caption: str, protect: Sequence[str]
 ) -> Verdict | None:
     """Whether an edit leaves protected classes (a segmenter's labels) unnamed, and the caption's words for them."""
     for label in protect:
-        names = ",".join(_PROTECTED_WORDS.get(stem(name), name) for name in label.split(",") if name.strip())
+        names = in_captions(label)
         for change in changes:
             for phrase in (change.from_phrase, change.to_phrase):
                 if names_class(phrase, names):
@@ -243,17 +194,17 @@ def _grams(texts: Iterable[str], longest: int) -> tuple[str, ...]:
     """Up to `longest` words in a row that neither begin nor end with a word without meaning, in lower case."""
     found: dict[str, None] = {}
     for text in texts:
-        words = [word.lower() for word in _WORD.findall(text)]
+        words = [word.lower() for word in WORD.findall(text)]
         for start, word in enumerate(words):
             for end in range(start + 1, min(start + longest, len(words)) + 1):
-                if not _STOP_WORD.fullmatch(word) and not _STOP_WORD.fullmatch(words[end - 1]):
+                if not STOP_WORD.fullmatch(word) and not STOP_WORD.fullmatch(words[end - 1]):
                     found[" ".join(words[start:end])] = None
     return tuple(found)
 
 
 def _brought_in(old: str, new: str) -> Iterator[str]:
     """The runs of words that the new text has and the old one has not there."""
-    these, those = _WORD.findall(old.lower()), _WORD.findall(new.lower())
+    these, those = WORD.findall(old.lower()), WORD.findall(new.lower())
     for kind, _, _, start, end in SequenceMatcher(None, these, those, autojunk=False).get_opcodes():
         if kind in ("replace", "insert"):
             yield " ".join(those[start:end])
@@ -306,7 +257,7 @@ def _by_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict |
 
 def _check_protected(new: str, old: str) -> Verdict | None:
     """Whether words brought in name a protected characteristic of people."""
-    brought_in = {word.lower() for word in _WORD.findall(new)} - {word.lower() for word in _WORD.findall(old)}
+    brought_in = {word.lower() for word in WORD.findall(new)} - {word.lower() for word in WORD.findall(old)}
     if found := sorted(word for word in brought_in if _PROTECTED.fullmatch(word)):
         return _refused("protected class", f"the new words name a protected characteristic: {', '.join(found)}")
     skin = _SKIN.search(new.lower())

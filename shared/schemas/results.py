@@ -269,6 +269,8 @@ class Funnel(Contract):
 
     `shapes_unchecked`, in segmentation jobs: of how many rendered images nobody said whether the shapes of the mask are
     where they were, since the profile names no segmenter, or it knows or sees none of the classes in the source.
+    `recaption_unchecked`, where new captions were asked for: how many rendered images they say nothing of, since a
+    caption of the source does not name the class either.
     """
 
     method: str
@@ -277,6 +279,7 @@ class Funnel(Contract):
     rendered: int
     refused_by_image: list[CheckCount]
     shapes_unchecked: int | None = None
+    recaption_unchecked: int | None = None
     accepted: Rate
 
 

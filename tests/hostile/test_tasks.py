@@ -9,7 +9,7 @@ import pytest
 
 from gateway.methods.counterfactual import SourceImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema, keyword_messages, keyword_schema
-from gateway.methods.text_checks import names_class
+from gateway.methods.words import names_class
 from llm_service.schemas import checked_validator
 from shared.images import encode
 from shared.problems import InvalidInput

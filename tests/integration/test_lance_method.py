@@ -86,10 +86,11 @@ class Services(ModelServices):
     """The plain clients, with a note of each request for edits, and a caption of one's own."""
 
     said = CAPTION
+    said_anew = CAPTION
     asked: list[EditRequest]
 
     def caption(self, request: CaptionRequest) -> CaptionReply:
-        return CaptionReply(captions=[self.said])
+        return CaptionReply(captions=[self.said if one == SOURCE.image else self.said_anew for one in request.images])
 
     def edit(self, request: EditRequest) -> EditReply:
         self.asked = [*getattr(self, "asked", []), request]
@@ -177,6 +178,18 @@ def test_images_are_refused_by_the_thresholds_of_their_factor(services: Services
     assert (said["weather"].accepted, said["weather"].check) == (False, "direction")
     strict = lance_of(services, thresholds={"caption": {"default": 2.0}})
     assert {one.verdict.check for one in strict if one.edit and one.image} == {"caption"}
+
+
+def test_every_image_of_the_sweep_is_captioned_anew_where_a_job_asks_for_it(services: Services) -> None:
+    found = lance_of(services, recaption=True)
+    tried = [attempt for one in found for attempt in one.lineage.get("sweep", [])]
+    assert tried
+    assert all(attempt["scores"]["recaption"] == 1.0 for attempt in tried)
+    services.said_anew = "A red bus on a street."
+    lost = [one for one in lance_of(services, recaption=True) if one.image is not None]
+    assert {(one.verdict.check, one.scores["recaption"]) for one in lost if one.arm == "edit"} == {("recaption", 0.0)}
+    assert all(one.verdict.accepted for one in lost if one.arm == "null")
+    assert all("recaption" not in one.scores for one in lance_of(services))
 
 
 def test_nearer_to_the_new_caption_is_asked_for_without_any_threshold(services: Services) -> None:

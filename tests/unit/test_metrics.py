@@ -118,7 +118,10 @@ def test_the_funnel_tells_text_from_image_checks() -> None:
     assert [(c.check, c.count) for c in found.refused_by_image] == [("structure", 2), ("label", 1)]
 
 
-def test_images_whose_shapes_nobody_checked_are_counted_among_the_rendered_ones() -> None:
+def test_images_that_nobody_could_check_are_counted_among_the_rendered_ones() -> None:
     fates = [Fate("a", True, "", True), Fate("a", True, "shapes", True), Fate("b", True, ""), Fate("b", False, "words")]
     assert funnel("dillema", fates, shapes=True).shapes_unchecked == 1
     assert funnel("dillema", fates).shapes_unchecked is None
+    fates = [Fate("a", True, "", recaptioned=True), Fate("a", True, ""), Fate("b", False, "words")]
+    assert funnel("dillema", fates, recaption=True).recaption_unchecked == 1
+    assert funnel("dillema", fates).recaption_unchecked is None

@@ -11,12 +11,9 @@ from gateway.methods.text_checks import (
     check_change,
     check_keyword,
     check_texts,
-    content_words,
     differing_part,
-    names_class,
-    occurrences,
-    stem,
 )
+from gateway.methods.words import content_words, names_class, occurrences, stem
 from shared.profiles import load_profile
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
 from tinyworld.measure_text_checks import BLANK, SORTS, ShippedEmbedder, cases, judged

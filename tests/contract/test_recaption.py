@@ -1,0 +1,87 @@
+"""The check `recaption` by the shipped captioner behind its real service: other classes are refused, other days not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from caption_service.app import create_app
+from embedded.serving import ListeningPort
+from gateway.methods.counterfactual import SourceImage
+from gateway.methods.recaption import recaptioned
+from gateway.model_services import ModelServices
+from shared.service import ServiceSettings
+from tinyworld.measure_recaption import judged, table
+from tinyworld.measured import RECORDS, Record
+from tinyworld.render import render
+from tinyworld.trials import TASK, payload
+from tinyworld.world import Scene, sample_scene
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[ModelServices]:
+    port = ListeningPort()
+    port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
+    made = ModelServices({"caption_service": port.base_url})
+    yield made
+    made.close()
+    port.close()
+
+
+def scene(label: str, time: str = "day", index: int = 3) -> Scene:
+    return sample_scene("calibration", index).changed(
+        label=label, time=time, style="photo", weather="clear", size="large", companion="none"
+    )
+
+
+def picture(drawn: Scene) -> np.ndarray:
+    return np.ascontiguousarray(render(drawn).image)
+
+
+def named(services: ModelServices, truth: str, source: Scene, *images: Scene) -> list[float | None]:
+    given = SourceImage("source", payload(picture(source)), truth)
+    found = recaptioned(services, given, TASK, [payload(picture(one)) for one in images])
+    return [None if one is None else one.named for one in found]
+
+
+@pytest.mark.parametrize("label", ["bus", "boat", "bird"])
+def test_the_class_is_named_by_night_too_and_another_class_is_not_it(services: ModelServices, label: str) -> None:
+    other = "car" if label != "bird" else "house"
+    shown = (scene(label, "night"), scene(label, "day"), scene(other), scene(other, "night"))
+    assert named(services, label, scene(label), *shown) == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_nothing_is_said_where_the_source_shows_another_class_than_its_label(services: ModelServices) -> None:
+    assert named(services, "bus", scene("boat"), scene("boat", "night"), scene("bus")) == [None, None]
+
+
+def test_what_it_adds_is_measured_on_judged_pictures(services: ModelServices, tmp_path: Path) -> None:
+    sources, images = [scene("bus"), scene("boat"), scene("bird")], [scene("bus", "night"), scene("car"), scene("car")]
+    (tmp_path / "images").mkdir()
+    lines = []
+    for place, (source, image) in enumerate(zip(sources, images, strict=True)):
+        kept = source.label == image.label
+        for name, shown in ((f"{place}-source", source), (f"{place}", image)):
+            Image.fromarray(picture(shown)).save(tmp_path / "images" / f"{name}.png")
+        lines.append(
+            Record(
+                id=f"{place}", arm="edit", source=f"images/{place}-source.png", image=f"images/{place}.png",
+                label=source.label, field="time", factor="weather", from_value="day", to_value="night", caption="",
+                new_caption="", withheld=False, accepted=place < 2, check="" if place < 2 else "label", scores={},
+                kept=kept, shown=True, others=(), predicted={}, weights="",
+            ).model_dump_json()
+        )  # fmt: skip
+    (tmp_path / RECORDS).write_text("\n".join(lines))
+    told = list(table(*judged(services, tmp_path)))
+    assert told[0] == "accepted by the other checks (2, check made for 2)"
+    assert told[1] == "    refused 100.0% (1 of 1; 21% to 100%) of those that lost their class"
+    assert told[2] == "    refused 0.0% (0 of 1; 0% to 79%) of those that kept it"
+    assert "refused by them (1, check made for 1)" in told
+    assert "another class's source in place of the image: refused 100.0% (3 of 3; 44% to 100%)" in told
+    assert told[-1].startswith("images/1.png (boat, lost): ")
+    with pytest.raises(ValueError, match="there are no images in"):
+        judged(services, tmp_path / "images")

@@ -1,0 +1,72 @@
+"""The check `recaption`: what is looked for in new captions, when the check is not made, and what it asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.methods.counterfactual import SourceImage, TaskDescription
+from gateway.methods.recaption import Recaptioned, recaptioned
+from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
+
+SAID = {
+    b"source": "A man beside two buses. A dog sleeps.",
+    b"empty": "A street at night.",
+    b"same": "One bus at night, and a cyclist.",
+    b"car": "A car at night.",
+}
+CLASSES = TaskDescription("name it", ("bus", "car"))
+PIXELS = TaskDescription("segment it", mask_classes=("street", "dog", "pedestrian"), things=("dog", "pedestrian"))
+
+
+class Captioner:
+    """It says what is to be seen; it notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[bytes]] = []
+
+    def caption(self, request: CaptionRequest) -> CaptionReply:
+        assert (request.beams, request.temperature, request.prompt) == (1, 0, ""), "greedy, unprompted"
+        self.asked.append([image.png for image in request.images])
+        return CaptionReply(captions=[SAID[image.png] for image in request.images])
+
+
+def named(task: TaskDescription, truth: str | None, *images: bytes, source: bytes = b"source") -> list[float | None]:
+    shown = [ImagePayload(png=image) for image in images]
+    found = recaptioned(Captioner(), SourceImage("image", ImagePayload(png=source), truth), task, shown)
+    return [None if one is None else one.named for one in found]
+
+
+def test_the_class_must_be_named_again_by_stem() -> None:
+    assert named(CLASSES, "bus", b"same", b"car", b"empty") == [1.0, 0.0, 0.0]
+    assert named(CLASSES, "person", b"same", b"car") == [1.0, 0.0], "with the words that captions have for people"
+
+
+def test_of_things_the_share_that_the_sources_caption_named() -> None:
+    assert named(PIXELS, None, b"same", b"source", b"car") == [0.5, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("task", "truth", "source", "asked"),
+    [
+        (CLASSES, "bus", b"empty", [[b"empty"]]),
+        (CLASSES, None, b"source", []),
+        (PIXELS, None, b"empty", [[b"empty"]]),
+        (TaskDescription("segment it", mask_classes=("street",)), None, b"source", []),
+    ],
+)
+def test_where_the_source_is_not_named_nothing_is_said_and_nothing_more_is_asked(
+    task: TaskDescription, truth: str | None, source: bytes, asked: list[list[bytes]]
+) -> None:
+    captioner = Captioner()
+    image = ImagePayload(png=b"same")
+    assert recaptioned(captioner, SourceImage("i", ImagePayload(png=source), truth), task, [image] * 3) == [None] * 3
+    assert captioner.asked == asked
+
+
+def test_images_are_captioned_together() -> None:
+    captioner = Captioner()
+    images = [ImagePayload(png=image) for image in (b"same", b"car")]
+    found = recaptioned(captioner, SourceImage("i", ImagePayload(png=b"source"), "bus"), CLASSES, images)
+    assert captioner.asked == [[b"source"], [b"same", b"car"]]
+    assert found == [Recaptioned(SAID[b"same"], 1.0), Recaptioned(SAID[b"car"], 0.0)]
