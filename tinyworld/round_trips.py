@@ -17,18 +17,24 @@ _VAE = WEIGHTS / "diffusion" / "vae"
 
 
 def with_round_trips(data: Pictures, name: str, count: int) -> Pictures:
-    """The pictures followed by the first `count` of them once more, through the autoencoder (cached)."""
-    path = RUNS / "cache" / f"{name}-round-trips-{count}-{_digest(data, count)}.npy"
-    if not path.exists():
-        np.save(path, through_autoencoder(data.images[:count]))
-    images = np.concatenate([data.images, np.load(path)])
+    """The pictures followed by the first `count` of them once more, through the autoencoder."""
     return replace(
         data,
         scenes=data.scenes + data.scenes[:count],
-        images=images,
+        images=np.concatenate([data.images, round_trips(data.images, name, count)]),
         masks=np.concatenate([data.masks, data.masks[:count]]),
         targets=torch.cat([data.targets, data.targets[:count]]),
     )
+
+
+def round_trips(images: Pixels, name: str, count: int) -> Pixels:
+    """The first `count` of some pictures (n × 128 × 128 × 3) through the autoencoder, from the cache once they are."""
+    path = RUNS / "cache" / f"{name}-round-trips-{count}-{_digest(images)}.npy"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, through_autoencoder(images[:count]))
+    restored: Pixels = np.load(path)
+    return restored
 
 
 @torch.no_grad()
@@ -45,7 +51,7 @@ def through_autoencoder(images: Pixels) -> Pixels:
     return np.concatenate(batches)
 
 
-def _digest(data: Pictures, count: int) -> str:
-    hasher = hashlib.sha256(np.ascontiguousarray(data.images[:4]).tobytes())
+def _digest(images: Pixels) -> str:
+    hasher = hashlib.sha256(np.ascontiguousarray(images[:4]).tobytes())
     hasher.update((_VAE / "diffusion_pytorch_model.safetensors").read_bytes())
     return hasher.hexdigest()[:8]

@@ -5,9 +5,17 @@
 The vision tower first learns the factors. Then contrast: each picture against all captions of the batch, against its
 own caption with one factor changed (the very comparison that the check makes) and against short prompts for the class;
 and the same factor heads on picture and text embeddings, so that both sides keep every factor.
+
+With `--districts objects roads` pictures of both take turns; only objects have a class. With `--start
+tinyworld/weights/scorer` weights and tokenizer of an earlier training are the start, and words that it lacks become
+tokens.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,15 +31,16 @@ from transformers import (
 )
 
 from shared.seeds import derive_seed
-from tinyworld.captions import describe
+from tinyworld.captions import Description
 from tinyworld.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
-from tinyworld.factors import FACTORS, FactorHeads, factor_loss, mirrored, scene_factors, targets
+from tinyworld.factors import UNKNOWN, FactorHeads, factor_loss
 from tinyworld.model_card import WEIGHTS, save_model, write_card
-from tinyworld.pictures import SIDE, Pictures, Pixels, as_pixel_values, pictures, rendered, split_scene, spoil, varied
-from tinyworld.round_trips import with_round_trips
-from tinyworld.training_loop import Recipe, recipe_record, train, training_arguments
+from tinyworld.new_words import add_embeddings, add_words
+from tinyworld.picture_districts import OBJECTS, Album, PictureDistrict, Seen, album, by_district
+from tinyworld.pictures import SIDE, Pixels, as_pixel_values, spoil
+from tinyworld.training_loop import Recipe, begun, command_of, recipe_record, train, training_arguments
 from tinyworld.vision_tower import FactorTower, pretrain, tower_accuracy
-from tinyworld.world import CLASSES, Scene, sample_scene
+from tinyworld.world import CLASSES
 
 FOLDER = WEIGHTS / "scorer"
 PICTURES = 14_000
@@ -58,21 +67,41 @@ def new_scorer(tokenizer: CLIPTokenizer) -> CLIPModel:
     return CLIPModel._from_config(config, attn_implementation="eager")
 
 
+def trained(folder: Path, texts: list[str]) -> tuple[CLIPTokenizer, CLIPModel]:
+    """Tokenizer and weights of an earlier training, with tokens for words of these texts that it lacked."""
+    tokenizer = CLIPTokenizer.from_pretrained(folder)
+    model = CLIPModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    if add_words(tokenizer, texts):
+        add_embeddings(model.text_model, tokenizer)
+    return tokenizer, model
+
+
+def learnt_texts(districts: Sequence[PictureDistrict[Any]]) -> list[str]:
+    """Captions with all words that training shows."""
+    return [
+        district.describe(scene, derive_seed("scorer", scene.geometry_seed)).text
+        for district in districts
+        for scene in district.scenes(1_000_000, 15_000, "scorer")
+    ]
+
+
 class Contrast(nn.Module):
     """The scorer with one set of factor heads for both kinds of embedding."""
 
-    def __init__(self, model: CLIPModel) -> None:
+    def __init__(self, model: CLIPModel, names: Mapping[str, tuple[str, ...]]) -> None:
         super().__init__()
         self.model = model
-        self.heads = FactorHeads(WIDTH)
+        self.names = names
+        self.heads = FactorHeads(WIDTH, names)
         model.vision_model.rate_factor = 0.4
 
     def loss(self, values: Tensor, seen: Tensor, texts: Tensor, stated: Tensor, prompts: Tensor) -> Tensor:
         """values (n, ...) and their factors `seen`; texts ((1 + SWAPS) n, tokens), own captions first, then the swaps
-        of picture 0, 1, ...; `stated` the factors of the texts; prompts (classes, tokens)."""
+        of picture 0, 1, ...; `stated` the factors of the texts; prompts (classes, tokens) for pictures with a class."""
         images = self.model.visual_projection(self.model.vision_model(pixel_values=values).pooler_output)
         words = self._read(texts)
-        factors = factor_loss(self.heads(images), seen, 3.0) + factor_loss(self.heads(words), stated)
+        factors = factor_loss(self.heads(images), seen, 3.0, self.names)
+        factors = factors + factor_loss(self.heads(words), stated, names=self.names)
         images, words = (nn.functional.normalize(x.float(), dim=-1) for x in (images, words))
         scale = self.model.logit_scale.exp().clamp(max=60)
         similarity = scale * images @ words.T
@@ -83,43 +112,52 @@ class Contrast(nn.Module):
         swapped = similarity[:, count:].reshape(count, count, SWAPS)[own, own]
         pairs = torch.cat([similarity[own, own, None], swapped], dim=1)
         swap = nn.functional.cross_entropy(pairs, torch.zeros(count, dtype=torch.long))
-        named = scale * images @ nn.functional.normalize(self._read(prompts).float(), dim=-1).T
-        return contrast / 2 + swap + nn.functional.cross_entropy(named, seen[:, 0]) + 0.5 * factors
+        loss = contrast / 2 + swap
+        classes = seen[:, list(self.names).index("label")] if "label" in self.names else torch.full((count,), UNKNOWN)
+        if (classes != UNKNOWN).any():
+            named = scale * images @ nn.functional.normalize(self._read(prompts).float(), dim=-1).T
+            loss = loss + nn.functional.cross_entropy(named, classes, ignore_index=UNKNOWN)
+        return loss + 0.5 * factors
 
     def _read(self, ids: Tensor) -> Tensor:
         embeddings: Tensor = self.model.text_projection(self.model.text_model(input_ids=ids).pooler_output)
         return embeddings
 
 
-def swapped(scene: Scene, seed: int, random: np.random.Generator) -> tuple[str, dict[str, str]]:
-    """The scene's caption of this seed with one stated factor changed, and what it now states."""
-    stated = [name for name in describe(scene, seed).stated if name in FACTORS]
+def swapped(district: PictureDistrict[Any], scene: Any, seed: int, random: np.random.Generator) -> Description:
+    """The scene's caption of this seed with one stated factor changed.
+
+    A caption that states nothing, as one of the roads in many thousands does, stays as it is.
+    """
+    stated = list(district.describe(scene, seed).stated) or [district.always]
     factor = stated[int(random.integers(len(stated)))]
-    others = [value for value in FACTORS[factor] if value not in ("none", getattr(scene, factor))]
-    changed = describe(scene.changed(**{factor: others[int(random.integers(len(others)))]}), seed)
-    return changed.text, changed.stated
+    others = [value for value in district.values[factor] if value not in ("none", getattr(scene, factor))]
+    return district.describe(scene.changed(**{factor: others[int(random.integers(len(others)))]}), seed)
 
 
-def train_scorer(tower_seconds: float, seconds: float, seed: int) -> None:
+def train_scorer(seconds: float, seed: int, districts: Sequence[str] = ("objects",), start: Path | None = None) -> None:
     """Tower, then contrast; judged on final-test scenes."""
-    data = pictures("scorer", PICTURES, split_scene("scorer"))
-    data = with_round_trips(data, "scorer", ROUND_TRIPS)
-    scenes = [sample_scene("scorer", 1_000_000 + index) for index in range(15_000)]
-    texts = [describe(scene, derive_seed("scorer", scene.geometry_seed)).text for scene in scenes]
-    tokenizer = learn_clip_tokenizer(texts, 800, FOLDER)
+    data = album(districts, "scorer", PICTURES, ROUND_TRIPS)
+    texts = learnt_texts(data.districts)
     torch.manual_seed(seed)
-    scorer = new_scorer(tokenizer)
-    tower = FactorTower(scorer.vision_model, WIDTH)
-    tower_recipe = Recipe("scorer-tower", tower_seconds, learning_rate=1.2e-3, seed=seed)
+    if start is None:
+        tokenizer = learn_clip_tokenizer(texts, 800, FOLDER)
+        scorer = new_scorer(tokenizer)
+    else:
+        tokenizer, scorer = trained(start, texts)
+    tower = FactorTower(scorer.vision_model, WIDTH, data.names)
+    tower_run = begun("scorer-tower", districts, start)
+    tower_recipe = Recipe(tower_run, 0.37 * seconds, learning_rate=1.2e-3, seed=seed)
     tower_progress = pretrain(tower, data, tower_recipe)
-    seen_by_tower = tower_accuracy(tower, [sample_scene("final-test", index) for index in range(400)])
+    seen_by_tower = by_district(data.districts, lambda district: tower_accuracy(tower, district))
     print("tower", tower_progress, seen_by_tower, flush=True)
 
-    model = Contrast(scorer)
-    recipe = Recipe("scorer", seconds, batch=64, learning_rate=1e-3, seed=seed + 1)
+    model = Contrast(scorer, data.names)
+    run = begun("scorer", districts, start)
+    recipe = Recipe(run, 0.63 * seconds, batch=64, learning_rate=1e-3, seed=seed + 1)
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
-        values, wanted, texts, stated, prompts = _batch(data, step, recipe)
+        values, wanted, texts, stated, prompts = batch(data, step, recipe)
         with torch.autocast("cpu", torch.bfloat16):
             return model.loss(values, wanted, _ids(tokenizer, texts), stated, _ids(tokenizer, prompts))
 
@@ -132,16 +170,18 @@ def train_scorer(tower_seconds: float, seconds: float, seed: int) -> None:
         image_std=[0.5] * 3,
     )
     CLIPProcessor(images, tokenizer).save_pretrained(FOLDER)
-    results = judge(CLIPModel.from_pretrained(FOLDER, dtype=torch.float32), tokenizer)
+    saved = CLIPModel.from_pretrained(FOLDER, dtype=torch.float32)
+    results = by_district(data.districts, lambda district: judge(saved, tokenizer, district)) | seen_by_tower
     write_card(
         FOLDER,
         title="Scorer",
         text="A CLIP that scores pictures against captions in the checks. It shares neither data nor tokenizer with "
         "the generator's text encoder.",
-        command="python -m tinyworld.train_scorer",
-        results={**results, "tower alone, accuracy": seen_by_tower},
+        command=command_of("tinyworld.train_scorer", districts, start),
+        results=results,
         record={
             "split": "scorer",
+            "districts": list(districts),
             "pictures": PICTURES,
             "round_trips": ROUND_TRIPS,
             "parameters": parameters,
@@ -153,21 +193,30 @@ def train_scorer(tower_seconds: float, seconds: float, seed: int) -> None:
 
 
 @torch.no_grad()
-def judge(model: CLIPModel, tokenizer: CLIPTokenizer, count: int = 600) -> dict[str, object]:
-    """Zero-shot class accuracy; per factor, how often the picture is nearer to its caption than to the changed one."""
+def judge(
+    model: CLIPModel, tokenizer: CLIPTokenizer, district: PictureDistrict[Any] = OBJECTS, count: int = 600
+) -> dict[str, object]:
+    """Zero-shot class accuracy, where there are classes; how often a picture is nearer to its caption than to another.
+
+    The latter by factor: the other caption is the same with this factor changed.
+    """
     model.eval()
-    scenes = [sample_scene("final-test", 30_000 + index) for index in range(count)]
-    clean = [rendered(scene)[0] for scene in scenes]
+    scenes = district.scenes(30_000, count)
+    clean = [district.picture(scene) for scene in scenes]
     random = np.random.default_rng(0)
     report: dict[str, object] = {"pictures judged": count, "logit scale": round(float(model.logit_scale.exp()), 2)}
-    prompts = embedded_texts(model, tokenizer, [CLASS_PROMPTS[0].format(name) for name in CLASSES])
-    truth = torch.tensor([CLASSES.index(scene.label) for scene in scenes])
     for name, images in (("clean", clean), ("spoilt", [spoil(image, random, 2.0) for image in clean])):
         embeddings = embedded_images(model, images)
-        right = ((embeddings @ prompts.T).argmax(1) == truth).float().mean()
-        report[f"class, zero-shot, {name}"] = round(float(right), 4)
-        swaps = {factor: _swap_accuracy(model, tokenizer, embeddings, scenes, factor) for factor in FACTORS}
-        report[f"nearer to the true caption, {name}"] = {factor: f"{r:.3f} ({n})" for factor, (r, n) in swaps.items()}
+        if "label" in district.values:
+            prompts = embedded_texts(model, tokenizer, [CLASS_PROMPTS[0].format(name) for name in CLASSES])
+            truth = torch.tensor([CLASSES.index(scene.label) for scene in scenes])
+            right = ((embeddings @ prompts.T).argmax(1) == truth).float().mean()
+            report[f"class, zero-shot, {name}"] = round(float(right), 4)
+        report[f"nearer to the true caption, {name}"] = {
+            factor: accuracy
+            for factor in district.values
+            if (accuracy := _swap_accuracy(model, tokenizer, embeddings, district, scenes, factor))
+        }
     return report
 
 
@@ -188,19 +237,28 @@ def embedded_texts(model: CLIPModel, tokenizer: CLIPTokenizer, texts: list[str])
 
 
 def _swap_accuracy(
-    model: CLIPModel, tokenizer: CLIPTokenizer, images: Tensor, scenes: list[Scene], factor: str
-) -> tuple[float, int]:
+    model: CLIPModel,
+    tokenizer: CLIPTokenizer,
+    images: Tensor,
+    district: PictureDistrict[Any],
+    scenes: list[Any],
+    factor: str,
+) -> str:
+    """Share and number of captions; empty where none states the factor."""
     random = np.random.default_rng(1)
     rows, true, false = [], [], []
     for row, scene in enumerate(scenes):
         seed = derive_seed("scorer-test", row)
-        if factor in (own := describe(scene, seed)).stated:
-            others = [value for value in FACTORS[factor] if value not in ("none", getattr(scene, factor))]
+        if factor in (own := district.describe(scene, seed)).stated:
+            others = [value for value in district.values[factor] if value not in ("none", getattr(scene, factor))]
             rows.append(row)
             true.append(own.text)
-            false.append(describe(scene.changed(**{factor: others[int(random.integers(len(others)))]}), seed).text)
+            changed = scene.changed(**{factor: others[int(random.integers(len(others)))]})
+            false.append(district.describe(changed, seed).text)
+    if not rows:
+        return ""
     towards = embedded_texts(model, tokenizer, true) - embedded_texts(model, tokenizer, false)
-    return float(((images[rows] * towards).sum(1) > 0).float().mean()), len(rows)
+    return f"{((images[rows] * towards).sum(1) > 0).float().mean():.3f} ({len(rows)})"
 
 
 def _ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
@@ -208,31 +266,30 @@ def _ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
     return ids
 
 
-def _batch(data: Pictures, step: int, recipe: Recipe) -> tuple[Tensor, Tensor, list[str], Tensor, list[str]]:
+def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, Tensor, list[str], Tensor, list[str]]:
+    """Pixel values and targets of a step's pictures; captions, their targets, prompts: as `Contrast.loss` has them."""
     random = np.random.default_rng((recipe.seed, step))
-    images, wanted = [], []
-    own: list[tuple[str, dict[str, str]]] = []
-    changed: list[tuple[str, dict[str, str]]] = []
-    for place, row in enumerate(random.integers(len(data.scenes), size=recipe.batch)):
-        flip = bool(random.random() < 0.5)
-        scene = mirrored(data.scenes[row]) if flip else data.scenes[row]
+    seen: list[Seen] = []
+    own: list[Description] = []
+    changed: list[Description] = []
+    for place, row in enumerate(random.integers(len(data), size=recipe.batch)):
+        one = data.seen(row, random, flip=bool(random.random() < 0.5))
         seed = derive_seed("scorer", recipe.seed, step, place)
-        images.append(varied(data.images[row], random, flip=flip))
-        wanted.append(targets(scene_factors(scene)))
-        said = describe(scene, seed)
-        own.append((said.text, said.stated))
-        changed.extend(swapped(scene, seed, random) for _ in range(SWAPS))
+        seen.append(one)
+        own.append(one.district.describe(one.scene, seed))
+        changed.extend(swapped(one.district, one.scene, seed, random) for _ in range(SWAPS))
+    districts = [one.district for one in seen] + [one.district for one in seen for _ in range(SWAPS)]
     texts = own + changed
     prompt = CLASS_PROMPTS[int(random.integers(len(CLASS_PROMPTS)))]
     return (
-        as_pixel_values(np.stack(images)),
-        torch.tensor(wanted),
-        [text for text, _ in texts],
-        torch.tensor([targets(stated) for _, stated in texts]),
+        as_pixel_values(np.stack([one.image for one in seen])),
+        torch.tensor([one.wanted for one in seen]),
+        [said.text for said in texts],
+        torch.tensor([d.targets(said.stated, data.names) for d, said in zip(districts, texts, strict=True)]),
         [prompt.format(name) for name in CLASSES],
     )
 
 
 if __name__ == "__main__":
-    arguments = training_arguments(__doc__, seconds=1_500)
-    train_scorer(0.37 * arguments.seconds, 0.63 * arguments.seconds, arguments.seed)
+    arguments = training_arguments(__doc__, seconds=1_500, start=True, districts=True)
+    train_scorer(arguments.seconds, arguments.seed, arguments.districts, arguments.start)

@@ -16,36 +16,22 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from shared.seeds import derive_seed
-from tinyworld.captions import describe
 from tinyworld.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
-from tinyworld.factors import FACTORS, FactorHeads, factor_accuracy, factor_loss, targets
+from tinyworld.factors import FACTORS, FactorHeads, factor_accuracy, factor_loss
 from tinyworld.model_card import WEIGHTS, save_model, write_card
-from tinyworld.roads.captions import describe as describe_road
-from tinyworld.roads.world import FACTOR_VALUES as ROAD_VALUES
-from tinyworld.roads.world import sample_scene as sample_road
+from tinyworld.picture_districts import DISTRICTS, factors_of
 from tinyworld.training_loop import Recipe, recipe_record, train, training_arguments
-from tinyworld.world import sample_scene
 
 FOLDER = WEIGHTS / "diffusion"
 CAPTIONS = 60_000
 
 
-def factors_of(districts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """What captions of the districts state; factors of the roads carry the district's name."""
-    roads = {f"road {name}": values for name, values in ROAD_VALUES.items()}
-    return (FACTORS if "objects" in districts else {}) | (roads if "roads" in districts else {})
-
-
 def captioned(index: int, districts: Sequence[str] = ("objects",), *, held_out: bool = False) -> tuple[str, list[int]]:
     """Caption number `index` and the factors that it states. Held-out ones come from other scenes and seeds."""
     place, seed = index + (5_000_000 if held_out else 0), derive_seed("text-encoder", int(held_out), index)
-    if districts[index % len(districts)] == "roads":
-        said = describe_road(sample_road("generator", place, allow_withheld=held_out), seed)
-        stated = {f"road {name}": value for name, value in said.stated.items()}
-    else:
-        said = describe(sample_scene("generator", place, allow_withheld=held_out), seed)
-        stated = said.stated
-    return said.text, targets(stated, factors_of(districts))
+    district = DISTRICTS[districts[index % len(districts)]]
+    said = district.describe(district.sample("generator", place, allow_withheld=held_out), seed)
+    return said.text, district.targets(said.stated, factors_of(districts))
 
 
 class ReadFactors(nn.Module):

@@ -10,7 +10,7 @@ import argparse
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -65,9 +65,23 @@ def training_arguments(
     if districts:
         parser.add_argument("--districts", nargs="+", choices=DISTRICTS, default=["objects"])
     arguments = parser.parse_args()
+    if start and arguments.start is not None and not (arguments.start / "config.json").exists():
+        parser.error(f"{arguments.start} has no config.json; name a folder of weights, as in tinyworld/weights/")
     torch.set_num_threads(arguments.threads)
     cv2.setNumThreads(1)
     return arguments
+
+
+def begun(run: str, districts: Sequence[str], start: Path | None) -> str:
+    """The name of a run that begins with earlier weights, or learns other districts than the objects alone."""
+    others = list(districts) if list(districts) != ["objects"] else []
+    return "-".join([run, *(["again"] if start else []), *others])
+
+
+def command_of(module: str, districts: Sequence[str], start: Path | None) -> str:
+    """The command for a card, with what differs from the defaults."""
+    others = f" --districts {' '.join(districts)}" if list(districts) != ["objects"] else ""
+    return f"python -m {module}{others}{f' --start {start}' if start else ''}"
 
 
 def device() -> torch.device:

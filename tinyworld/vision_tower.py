@@ -6,14 +6,17 @@ linear heads on pooled patches, the label weighted threefold, teach it in minute
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tinyworld.factors import FactorHeads, factor_accuracy, factor_loss, scene_factors, targets
-from tinyworld.pictures import Pictures, as_pixel_values, rendered, varied_batch
+from tinyworld.factors import FactorHeads, factor_accuracy, factor_loss
+from tinyworld.picture_districts import Album, PictureDistrict
+from tinyworld.pictures import as_pixel_values
 from tinyworld.training_loop import Progress, Recipe, train
-from tinyworld.world import Scene
 
 LABEL_WEIGHT = 3.0
 
@@ -21,11 +24,12 @@ LABEL_WEIGHT = 3.0
 class FactorTower(nn.Module):
     """A vision transformer of transformers with factor heads on its pooled patches and on its pooled output."""
 
-    def __init__(self, vision: nn.Module, width: int) -> None:
+    def __init__(self, vision: nn.Module, width: int, names: Mapping[str, tuple[str, ...]]) -> None:
         super().__init__()
         self.vision = vision
-        self.on_patches = FactorHeads(2 * width)
-        self.on_pooled = FactorHeads(width)
+        self.names = names
+        self.on_patches = FactorHeads(2 * width, names)
+        self.on_pooled = FactorHeads(width, names)
 
     def forward(self, pixel_values: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """pixel_values (batch, 3, side, side) → logits from the patches, logits from the pooled output."""
@@ -37,28 +41,34 @@ class FactorTower(nn.Module):
     def loss(self, pixel_values: Tensor, wanted: Tensor) -> Tensor:
         """Factor loss of both sets of heads."""
         on_patches, on_pooled = self(pixel_values)
-        return factor_loss(on_patches, wanted, LABEL_WEIGHT) + 0.5 * factor_loss(on_pooled, wanted, LABEL_WEIGHT)
+        from_pooled = factor_loss(on_pooled, wanted, LABEL_WEIGHT, self.names)
+        return factor_loss(on_patches, wanted, LABEL_WEIGHT, self.names) + 0.5 * from_pooled
 
 
-def pretrain(tower: FactorTower, data: Pictures, recipe: Recipe) -> Progress:
+def pretrain(tower: FactorTower, data: Album, recipe: Recipe) -> Progress:
     """Train a tower on rendered pictures, in place."""
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
         random = np.random.default_rng((recipe.seed, step))
-        rows = random.integers(len(data.scenes), size=recipe.batch)
-        values, wanted = varied_batch(data, rows, random)
+        rows = random.integers(len(data), size=recipe.batch)
+        flips = random.random(recipe.batch) < 0.5
+        seen = [data.seen(row, random, flip=bool(flip)) for row, flip in zip(rows, flips, strict=True)]
+        values = as_pixel_values(np.stack([one.image for one in seen]))
         with torch.autocast("cpu", torch.bfloat16):
-            return tower.loss(values, wanted)
+            return tower.loss(values, torch.tensor([one.wanted for one in seen]))
 
     return train(tower, loss_of, recipe)
 
 
 @torch.no_grad()
-def tower_accuracy(tower: FactorTower, scenes: list[Scene]) -> dict[str, float]:
-    """Accuracy per factor of the heads on the patches, on renders of these scenes."""
+def tower_accuracy(tower: FactorTower, district: PictureDistrict[Any], count: int = 400) -> dict[str, dict[str, float]]:
+    """Accuracy per factor of the heads on the patches, on renders of the first final-test scenes of a district."""
     tower.eval()
+    scenes = district.scenes(0, count)
     guesses = []
-    for start in range(0, len(scenes), 50):
-        images = np.stack([rendered(scene)[0] for scene in scenes[start : start + 50]])
+    for start in range(0, count, 50):
+        images = np.stack([district.picture(scene) for scene in scenes[start : start + 50]])
         guesses.append(torch.stack([logit.argmax(1) for logit in tower(as_pixel_values(images))[0]], dim=1))
-    return factor_accuracy(torch.cat(guesses), torch.tensor([targets(scene_factors(scene)) for scene in scenes]))
+    wanted = torch.tensor([district.targets(district.shown(scene), tower.names) for scene in scenes])
+    right = factor_accuracy(torch.cat(guesses), wanted, tower.names)
+    return {"tower alone, accuracy": {name.removeprefix(district.prefix): share for name, share in right.items()}}

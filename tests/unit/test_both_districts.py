@@ -11,13 +11,14 @@ import torch
 from tinyworld import pictures as object_pictures
 from tinyworld.factors import factor_loss
 from tinyworld.generator_material import Material, material
+from tinyworld.picture_districts import factors_of
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.roads.dataset import sibling, training_edges
 from tinyworld.roads.render import coloured, render
 from tinyworld.roads.world import LOOKS, PALETTE, differing_factors, sample_scene, withheld
 from tinyworld.train_autoencoder import _Crops, build
 from tinyworld.train_diffusion import Examples, Generator
-from tinyworld.train_text_encoder import captioned, factors_of
+from tinyworld.train_text_encoder import captioned
 
 CPU = torch.device("cpu")
 BOTH = ("objects", "roads")

@@ -106,6 +106,16 @@ def withheld(scene: RoadScene) -> bool:
     return hashlib.sha256(key.encode()).digest()[0] < 26  # 26 / 256 = 10.2 %
 
 
+def scene_factors(scene: RoadScene) -> dict[str, str]:
+    """All factors that the picture of a scene shows: nothing of a vehicle or pedestrian that is not there."""
+    shown = {name: str(getattr(scene, name)) for name in FACTOR_VALUES}
+    if scene.vehicle == "none":
+        del shown["vehicle_colour"]
+    if scene.pedestrian == "none":
+        del shown["clothes"], shown["where"]
+    return shown
+
+
 def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> RoadScene:
     """Scene number `index` (0 to 9,999,999) of a split; no two splits, nor districts, share a geometry seed.
 
