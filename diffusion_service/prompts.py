@@ -64,10 +64,11 @@ class PromptEncoder:
         """The token ids of each word, without the begin and end tokens. All of XL's tokenizers split words alike."""
         tokenizer = self._pairs[0][0]
         ids = tokenizer(prompt, add_special_tokens=False).input_ids
+        added = tokenizer.added_tokens_decoder  # words of their own, as textual inversion adds them
         words: list[tuple[int, ...]] = [()]
         for number, piece in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
             words[-1] += (number,)
-            if piece.endswith("</w>"):
+            if piece.endswith("</w>") or number in added:
                 words.append(())
         return tuple(word for word in words if word)
 

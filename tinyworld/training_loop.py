@@ -65,11 +65,16 @@ def training_arguments(
     if districts:
         parser.add_argument("--districts", nargs="+", choices=DISTRICTS, default=["objects"])
     arguments = parser.parse_args()
-    if start and arguments.start is not None and not (arguments.start / "config.json").exists():
+    if start and arguments.start is not None and not _holds_weights(arguments.start):
         parser.error(f"{arguments.start} has no config.json; name a folder of weights, as in tinyworld/weights/")
     torch.set_num_threads(arguments.threads)
     cv2.setNumThreads(1)
     return arguments
+
+
+def _holds_weights(folder: Path) -> bool:
+    """Whether it has the layout of a model, or of a pipeline of several."""
+    return any((folder / name).exists() for name in ("config.json", "model_index.json"))
 
 
 def begun(run: str, districts: Sequence[str], start: Path | None) -> str:

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import CLIPTokenizer
 
+from diffusion_service.prompts import PromptEncoder
 from tinyworld import pictures as object_pictures
 from tinyworld.factors import factor_loss
 from tinyworld.generator_material import Material, material
@@ -18,7 +20,8 @@ from tinyworld.roads.render import coloured, render
 from tinyworld.roads.world import LOOKS, PALETTE, differing_factors, sample_scene, withheld
 from tinyworld.train_autoencoder import _Crops, build
 from tinyworld.train_diffusion import Examples, Generator
-from tinyworld.train_text_encoder import captioned
+from tinyworld.train_text_encoder import FOLDER as GENERATOR
+from tinyworld.train_text_encoder import Held, captioned, trained, whole_ids
 
 CPU = torch.device("cpu")
 BOTH = ("objects", "roads")
@@ -108,3 +111,23 @@ def test_the_text_encoder_is_asked_for_the_factors_of_both() -> None:
     logits = [torch.zeros(4, len(values)) for values in names.values()]
     assert factor_loss(logits, torch.tensor(wanted), names=names) > 0
     assert captioned(0) == captioned(0, ("objects",))
+
+
+def test_a_text_encoder_learns_the_roads_words_and_keeps_what_a_unet_knows(tmp_path: Path) -> None:
+    road = [captioned(2 * index + 1, BOTH)[0] for index in range(400)]
+    objects = [captioned(index)[0] for index in range(50)]
+    shipped = CLIPTokenizer.from_pretrained(GENERATOR / "tokenizer")
+    tokenizer, encoder = trained(GENERATOR, road)
+    assert shipped(objects).input_ids == tokenizer(objects).input_ids
+    assert max(map(len, shipped(road).input_ids)) > 77 >= max(map(len, tokenizer(road).input_ids))
+    held, ids = Held(encoder), whole_ids(tokenizer, objects)
+    assert held.moved(encoder, ids).item() == 0
+    with torch.no_grad():
+        encoder.get_input_embeddings().weight[-1] += 1  # of a word that no caption of objects has
+    assert held.moved(encoder, ids).item() == 0
+    assert held.moved(encoder, whole_ids(tokenizer, [tokenizer.decode([len(tokenizer) - 1])])).item() > 0
+    tokenizer.save_pretrained(tmp_path)
+    prompts = PromptEncoder([(CLIPTokenizer.from_pretrained(tmp_path), encoder)])
+    text = "An asphalt road in the countryside. It is night."
+    assert len(shipped.tokenize("asphalt")) > 1
+    assert len(prompts.words(text)) == len(text.replace(".", " .").split())
