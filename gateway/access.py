@@ -1,9 +1,9 @@
 """The gate in front of every route: who asks, from where, for what, how often, how much; before a body is read.
 
 FastAPI parses forms before it runs dependencies, so a check there would let a stranger fill the disk; this is ASGI
-middleware. It leaves the owner's id in `request.state.owner`. A caller shows an API key, or (a browser) the cookie that
-it got for one. Without API keys (embedded mode) everybody is the local owner, so then only this machine is served, and
-no page of another site may act in a browser's name.
+middleware. It leaves in `request.state` the `owner`'s id, and as whom they judge (`reviewer`). A caller shows an API
+key, or (a browser) the cookie that it got for one. Without API keys (embedded mode) everybody is the local owner, so
+then only this machine is served, and no page of another site may act in a browser's name.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class Access:
         else:
             _refuse_other_machines(scope, headers)
         caller = await self._caller(scope["method"], scope["path"], headers)
-        scope.setdefault("state", {})["owner"] = caller.owner if caller else None
+        state = scope.setdefault("state", {})
+        state["owner"] = caller.owner if caller else None
+        state["reviewer"] = caller.key_id or LOCAL_OWNER if caller else None
         most = self._most_bytes(scope["method"], scope["path"], headers, caller)
         declared = _declared(headers.get("content-length"), most)
         if b"%00" in scope.get("raw_path", b"") or b"%00" in scope["query_string"]:

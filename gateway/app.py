@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
 from gateway.access import DATABASE_AWAY, Access, no_database
-from gateway.api import catalogue, events, export, images, jobs, models, repairs, results, stored, suites
+from gateway.api import catalogue, events, export, images, jobs, models, repairs, results, reviews, stored, suites
 from gateway.api.examples import EXAMPLES
 from gateway.api.requests import problems as problem_responses
 from gateway.api.requests import refuse_unknown_parameters
@@ -73,7 +73,8 @@ def create_app(parts: Parts | None = None) -> FastAPI:
         ),
     )
     app.state.parts = parts
-    for module in (jobs, results, export, suites, repairs, events, images, models, catalogue, home, pages):
+    routed = (jobs, results, reviews, export, suites, repairs, events, images, models, catalogue, home, pages)
+    for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)
     app.include_router(stored.router)

@@ -261,6 +261,14 @@ def predict_again(session: Session, job_id: str) -> int | None:
     return len(images)
 
 
+def analyse_again(session: Session, job_id: str) -> bool:
+    """Have a job that is done analysed anew; its images stay as they are. False, and nothing changed, otherwise."""
+    if not _run_anew(session, job_id, Job.state == "done"):
+        return False
+    add_event(session, job_id, "job", {"state": "running", "analysed_again": True})
+    return True
+
+
 def _run_anew(session: Session, job_id: str, allowed: ColumnElement[bool]) -> bool:
     """Set a job running as if it had never been over, where that is allowed; whether it was."""
     again = (

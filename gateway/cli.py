@@ -15,7 +15,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gateway import export_command, model_commands, operator_commands, printing, repair_commands, suite_commands
+from gateway import (
+    export_command,
+    model_commands,
+    operator_commands,
+    printing,
+    repair_commands,
+    review_commands,
+    suite_commands,
+)
 from gateway.client import Client
 from gateway.command_line import URL, JobId, Json, Key, Url, connected, messages
 from gateway.job_files import gather, look_ahead, pair, parameters, spec_of
@@ -171,11 +179,16 @@ def results(
 def report(
     job: JobId,
     out: Annotated[Path | None, typer.Option(help="default: contrafact-JOB.html; - for stdout")] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="first make it anew, with the reviews that there are now")
+    ] = False,
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
     """Save the report, one HTML page that needs nothing else, and print its path."""
     with connected(url, api_key) as client:
+        if anew and (detail := _follow(client, client.report_anew(job))).state != "done":
+            raise ValueError(f"the report could not be made anew: the job is {detail.state}, {detail.failure}")
         page = client.report(job)
     if str(out) == "-":
         sys.stdout.buffer.write(page)
@@ -252,6 +265,8 @@ app.add_typer(suite_commands.suites, name="suites")
 app.command()(suite_commands.gate)
 app.command()(repair_commands.repair)
 app.add_typer(repair_commands.repairs, name="repairs")
+app.command()(review_commands.review)
+app.command()(review_commands.reviews)
 app.command()(operator_commands.doctor)
 app.command()(operator_commands.replay)
 main: Callable[[], None] = app

@@ -28,6 +28,7 @@ from shared.schemas.jobs import (
 )
 from shared.schemas.models import AddedModels, ModelSpec
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
+from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
 
 RETRY_SECONDS = 1.0
@@ -136,6 +137,26 @@ class Client:
     def report(self, job: str) -> bytes:
         """The report as one HTML page."""
         return self._send(self._http.build_request("GET", f"/jobs/{job}/report")).content
+
+    def review(self, job: str, counterfactual: str, said: ReviewRequest) -> ReviewView:
+        """Say what you see in a counterfactual; replaces what you said before."""
+        return self._send_message("PUT", ReviewView, f"/jobs/{job}/reviews/{counterfactual}", said)
+
+    def reviews(self, job: str) -> Iterator[ReviewView]:
+        """All reviews of a job, newest first, page after page."""
+        cursor: str | None = None
+        while True:
+            asked = {"limit": "200", **({"cursor": cursor} if cursor else {})}
+            page = self._get(ReviewsPage, f"/jobs/{job}/reviews", asked)
+            yield from page.reviews
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def report_anew(self, job: str) -> JobDetail:
+        """Have the report of a finished job made anew, with the reviews that there are now."""
+        asked = self._http.build_request("POST", f"/jobs/{job}/reviews/report")
+        return JobDetail.model_validate_json(self._send(asked).content)
 
     def export(self, job: str, query: Sequence[tuple[str, str]], out: IO[bytes]) -> None:
         """Write the job's export to a file as it arrives. What arrived before a problem is no archive."""
@@ -297,8 +318,11 @@ class Client:
         return answered.model_validate_json(self._send(asked).content)
 
     def _post(self, answered: type[Answered], path: str, message: Contract) -> Answered:
+        return self._send_message("POST", answered, path, message)
+
+    def _send_message(self, verb: str, answered: type[Answered], path: str, message: Contract) -> Answered:
         content = message.model_dump_json(exclude_unset=True, by_alias=True)
-        asked = self._http.build_request("POST", path, content=content, headers={"Content-Type": "application/json"})
+        asked = self._http.build_request(verb, path, content=content, headers={"Content-Type": "application/json"})
         return answered.model_validate_json(self._send(asked).content)
 
     def _send(self, request: httpx.Request, allowed: int | None = None) -> httpx.Response:

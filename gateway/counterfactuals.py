@@ -103,7 +103,7 @@ def _review_list(
 
 def detail(session: Session, owner: str, job_id: str, counterfactual_id: str) -> CounterfactualDetail:
     """One counterfactual with its lineage. Raises NotFound."""
-    row = _find(session, owner, job_id, counterfactual_id)
+    row = find(session, owner, job_id, counterfactual_id)
     (view,) = counterfactual_views(session, [row])
     return CounterfactualDetail(**view.model_dump(), lineage=row.lineage)
 
@@ -112,7 +112,7 @@ def neighbours(
     session: Session, owner: str, job_id: str, listing: Listing, counterfactual_id: str
 ) -> tuple[str | None, str | None]:
     """Ids of the counterfactuals before and after one, among those that the filters let through. Raises NotFound."""
-    row = _find(session, owner, job_id, counterfactual_id)
+    row = find(session, owner, job_id, counterfactual_id)
     if listing.order == "review":
         report = session.get(Report, job_id)
         metrics = JobResults.model_validate(report.metrics) if report else None
@@ -126,7 +126,8 @@ def neighbours(
     return before, session.scalar(query.where(tuple_(*_ORDER) > here).order_by(*_ORDER))
 
 
-def _find(session: Session, owner: str, job_id: str, counterfactual_id: str) -> Counterfactual:
+def find(session: Session, owner: str, job_id: str, counterfactual_id: str) -> Counterfactual:
+    """An edit of the owner's job. Raises NotFound."""
     jobs.find(session, owner, job_id)
     row = session.get(Counterfactual, counterfactual_id)
     if row is None or row.job_id != job_id or row.arm != "edit":

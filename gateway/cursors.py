@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from shared.problems import InvalidInput
 
@@ -26,6 +27,17 @@ def decode_cursor(cursor: str, types: Sequence[type]) -> list[str | int]:
     if any(not value.isprintable() if isinstance(value, str) else abs(value) >= 2**31 for value in key):
         raise _unknown()
     return key
+
+
+def decode_time(value: str | int) -> datetime:
+    """A point in time that was written into a cursor by `isoformat`. Raises InvalidInput."""
+    try:
+        time = datetime.fromisoformat(str(value))
+        if time.tzinfo is not None:
+            return time.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise _unknown() from error
+    raise _unknown()
 
 
 def _unknown() -> InvalidInput:

@@ -68,6 +68,7 @@ class PredictionRow(NamedTuple):
     top: list[dict[str, Any]] | None
     overlaps: dict[str, float] | None = None
     confusion: list[int] | None = None
+    flipped: bool | None = None
 
     def holds(self, label: str) -> bool:
         """Whether it says the class; of a segmenter, whether it finds it where the reference has it."""
@@ -148,7 +149,7 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
     predictions = (
         select(
             s.position, p.source_image_id, p.counterfactual_id, p.model, p.predicted, p.ground_truth_probability,
-            p.rank, top, p.overlaps, p.confusion,
+            p.rank, top, p.overlaps, p.confusion, p.flipped,
         )
         .join(s, p.source_image_id == s.id)
         .where(p.job_id == job_id)

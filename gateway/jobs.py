@@ -8,7 +8,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import delete, func, insert, select, tuple_
@@ -17,13 +16,13 @@ from sqlalchemy.orm import Session
 from gateway import claims
 from gateway.analysis.priority import turns
 from gateway.catalogue import Plan
-from gateway.cursors import decode_cursor, encode_cursor
+from gateway.cursors import decode_cursor, decode_time, encode_cursor
 from gateway.database import insert_missing
 from gateway.events import add_event
 from gateway.plans import sensitivity_of
 from gateway.sources import SourceFile
 from gateway.tables import Counterfactual, Job, Report, SourceImage
-from shared.problems import Conflict, InvalidInput, NotFound
+from shared.problems import Conflict, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import (
     FunnelView,
@@ -135,7 +134,7 @@ def listing(session: Session, owner: str, cursor: str | None, limit: int) -> Job
     query = mine.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
     if cursor is not None:
         created, job_id = decode_cursor(cursor, (str, str))
-        query = query.where(tuple_(Job.created_at, Job.id) < (_time(str(created)), job_id))
+        query = query.where(tuple_(Job.created_at, Job.id) < (decode_time(created), job_id))
     rows = session.scalars(query).all()
     last = rows[limit - 1] if len(rows) > limit else None
     return JobsPage(
@@ -158,6 +157,14 @@ def retry(session: Session, owner: str, job_id: str) -> None:
     find(session, owner, job_id)
     if claims.retry_job(session, job_id) is None:
         raise Conflict("nothing of this job failed or was cancelled, but for files that are no images; send those anew")
+
+
+def report_anew(session: Session, owner: str, job_id: str) -> None:
+    """Have a finished job analysed again, from the rows that there are now. Raises Conflict when it is not done."""
+    job = find(session, owner, job_id)
+    if not claims.analyse_again(session, job_id):
+        session.refresh(job)
+        raise Conflict(f"the job is {job.state}; only a job that is done has its report made anew")
 
 
 def remove(session: Session, owner: str, job_id: str) -> str | None:
@@ -280,13 +287,3 @@ def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> di
         "state": "pending" if source.image else "failed",
         "failure": source.failure,
     }
-
-
-def _time(text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-        if time.tzinfo is not None:
-            return time.astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise InvalidInput("this cursor was not given by this list; leave it out") from error
-    raise InvalidInput("this cursor was not given by this list; leave it out")

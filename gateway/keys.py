@@ -61,6 +61,11 @@ class Caller:
     scopes: frozenset[str] = frozenset(SCOPES)
     max_bytes: int | None = None
 
+    @property
+    def key_id(self) -> str | None:
+        """The id of the key, which tells nothing of it."""
+        return self.key_hash and self.key_hash[:_ID_DIGITS]
+
     def may(self, scope: Scope) -> bool:
         """Whether the key opens this; `admin` opens everything."""
         return scope in self.scopes or "admin" in self.scopes

@@ -17,6 +17,7 @@ from gateway.analysis.effects import Integers, Outcomes, Predictions
 from gateway.analysis.funnel import Fate
 from gateway.analysis.validity import Screened
 from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows, cells_of, relation_of, stream_sources
+from gateway.review_rows import ReviewedJob, load_reviews
 from gateway.segmentation_rows import SegmentedColumns, SegmentedRows
 from gateway.tables import Job
 from shared.schemas.results import Cell, Relation
@@ -49,6 +50,7 @@ class JobRows:
 
     `labels` are the ground truths of the source images that did not fail, of each image its label or the classes of its
     mask; `failed` counts the others. Of a segmentation job `segmented` takes the place of `models`.
+    `reviewed` has what people said of its edits.
     """
 
     job: Job
@@ -58,6 +60,7 @@ class JobRows:
     methods: dict[str, MethodRows]
     models: dict[tuple[str, str], ModelRows]  # by model under test and method
     segmented: dict[tuple[str, str], SegmentedRows]
+    reviewed: ReviewedJob
 
 
 def load_rows(session: Session, job_id: str) -> JobRows:
@@ -70,6 +73,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     columns = {} if segments else {pair: _Columns(relation) for pair in pairs}
     segmented = {pair: SegmentedColumns(relation, job.classes) for pair in pairs} if segments else {}
     taking: dict[tuple[str, str], _Columns | SegmentedColumns] = {**columns, **segmented}
+    reviewed = ReviewedJob(load_reviews(session, job_id), relation, methods, job.models)
     labels: list[tuple[str, ...]] = []
     failed = 0
     for number, rows in enumerate(stream_sources(session, job_id, relation)):
@@ -79,6 +83,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
             labels.append(
                 _once(rows.source.mask_classes or ([rows.source.ground_truth] if rows.source.ground_truth else []))
             )
+        reviewed.add(number, rows)
         made = {method: [row for row in rows.counterfactuals if row.method == method] for method in methods}
         for method, found in methods.items():
             _note_fates(found, made[method], rows.source.id)
@@ -94,6 +99,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         methods,
         {pair: found.rows() for pair, found in columns.items()},
         {pair: found.rows() for pair, found in segmented.items()},
+        reviewed,
     )
 
 

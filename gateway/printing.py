@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from gateway.analysis.wording import points
+from gateway.analysis.wording import points, review_sentence
 from gateway.report.words import interval, p_value, percent
 from shared.schemas.jobs import (
     CounterfactualView,
@@ -30,8 +30,10 @@ from shared.schemas.results import (
     SegmentationMetrics,
     Sensitivity,
 )
+from shared.schemas.reviews import ReviewView
 
 CLASSES_SHOWN = 20
+PROVISIONAL = "Provisional: the errors of the automatic checks on such images are not known, so look at the pictures."
 
 
 def findings(results: JobResults) -> RenderableType:
@@ -62,12 +64,14 @@ def _standing_of_checks(results: JobResults) -> str:
 
 
 def _errors_of_checks(results: JobResults) -> str:
-    if results.calibration is None:
-        return "Provisional: the errors of the automatic checks on such images are not known, so look at the pictures."
-    return (
-        f"The errors of the automatic checks are those measured on {results.calibration.data}; they hold if your "
-        "images are like those."
-    )
+    lines = [PROVISIONAL] if results.provisional else []
+    lines += [review_sentence(said) for said in results.reviews]
+    if results.calibration is not None and results.calibration.data:
+        lines.append(
+            f"The errors of the automatic checks are those measured on {results.calibration.data}; they hold if your "
+            "images are like those."
+        )
+    return "\n".join(lines)
 
 
 def plan(planned: JobPlan) -> RenderableType:
@@ -164,6 +168,17 @@ def counterfactuals(views: Iterable[CounterfactualView]) -> RenderableType:
 
 def _said(view: PredictionView) -> str:
     return view.predicted if view.segmentation is None else f"mIoU {percent(view.segmentation.mean_iou)}"
+
+
+def reviews(views: Iterable[ReviewView]) -> RenderableType:
+    """Reviews as a table."""
+    table = _table("counterfactual", "reviewer", "verdict", "edit shown", "realism", "reviewed", "note")
+    for view in views:
+        shown = {True: "yes", False: "no", None: ""}[view.edit_shown]
+        graded = "" if view.realism is None else str(view.realism)
+        when = f"{view.reviewed_at:%Y-%m-%d %H:%M}"
+        table.add_row(view.counterfactual, view.reviewer, view.verdict, shown, graded, when, Text(view.note))
+    return table
 
 
 def methods(reply: MethodsReply) -> RenderableType:

@@ -19,6 +19,8 @@ from gateway.analysis.failure_points import failure_points
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.funnel import funnel
 from gateway.analysis.metrics import paper_metrics
+from gateway.analysis.reviews import Reviewed
+from gateway.analysis.validity import Screened
 from gateway.database import Sessions, reading
 from gateway.job_rows import stream_sources
 from gateway.methods import METHODS
@@ -31,7 +33,16 @@ from gateway.report.review import ReviewList
 from gateway.segmentation_rows import SegmentedRows, by_source, segmentation_metrics
 from gateway.tables import Counterfactual, Job, Report
 from gateway.views import counterfactual_views
-from shared.schemas.results import Calibration, CheckErrors, Cost, Funnel, HowMade, JobResults, ModelResults, Relation
+from shared.schemas.results import (
+    Calibration,
+    Cell,
+    CheckErrors,
+    Cost,
+    Funnel,
+    HowMade,
+    JobResults,
+    ModelResults,
+)
 from shared.schemas.service import ServiceInfo
 from shared.seeds import derive_seed
 from shared.storage import ObjectStore, image_key
@@ -40,18 +51,28 @@ from shared.storage import ObjectStore, image_key
 def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Calibration | None = None) -> JobResults:
     """All figures of a job. The same rows give the same figures, bit for bit.
 
-    `calibration`: errors of the checks on images like the job's; None where they are not known.
+    `calibration`: errors of the checks on images like the job's; None where they are not known. Of methods of which
+    people reviewed enough, what they said takes their place.
     """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
+    checked = [method for method in rows.methods if METHODS[method].checked]
+    by_people = [method for method in checked if rows.reviewed.enough(method)]
+    provisional = calibration is None and (by_people != checked or not checked)
+    reviews = rows.reviewed.figures(seed)
+    if by_people:
+        n = sum(said.accepted + said.rejected for said in reviews if said.method in by_people)
+        errors = calibration or Calibration()
+        calibration = errors.model_copy(update={"source": "reviews", "n": n})
     return JobResults(
         sources=len(rows.labels) + rows.failed,
         sources_failed=rows.failed,
-        provisional=calibration is None,
+        provisional=provisional,
         calibration=calibration,
+        reviews=reviews,
         sensitivity=sensitivity_of([label for labels in rows.labels for label in labels], job.methods, job.kind),
         results=[
-            _model_results(found, rows.relation, model, method, derive_seed(seed, method, model), calibration)
+            _model_results(found, rows, model, method, derive_seed(seed, method, model), calibration)
             for (model, method), found in rows.models.items()
         ]
         + [
@@ -88,11 +109,11 @@ def _funnel(job: Job, method: Mapping[str, Any], made: MethodRows) -> Funnel:
 
 
 def _model_results(
-    rows: ModelRows, relation: Relation, model: str, method: str, seed: int, calibration: Calibration | None
+    rows: ModelRows, all_rows: JobRows, model: str, method: str, seed: int, calibration: Calibration | None
 ) -> ModelResults:
-    outcomes = rows.outcomes
+    outcomes, relation = rows.outcomes, all_rows.relation
     cells = {cell: differences(outcomes, members) for cell, members in outcomes.cells.items()}
-    checked = Checked(calibration.errors, rows.screened) if calibration and METHODS[method].checked else None
+    checked = _checked(all_rows, rows.screened, model, method, calibration)
     return ModelResults(
         model=model,
         method=method,
@@ -112,7 +133,7 @@ def _segmenter_results(
     job, relation = all_rows.job, all_rows.relation
     cells = {cell: by_source(rows.scores, members) for cell, members in rows.scores.cells.items()}
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, job.spec)]
-    checked = Checked(calibration.errors, rows.screened) if calibration and METHODS[method].checked else None
+    checked = _checked(all_rows, rows.screened, model, method, calibration)
     return ModelResults(
         model=model,
         method=method,
@@ -126,6 +147,17 @@ def _segmenter_results(
     )
 
 
+def _checked(
+    rows: JobRows, screened: Mapping[Cell, Screened], model: str, method: str, calibration: Calibration | None
+) -> Checked | Reviewed | None:
+    """What is known of the validity of a method's edits: from people who saw them, else from the checks' errors."""
+    if not METHODS[method].checked:
+        return None
+    if rows.reviewed.enough(method):
+        return rows.reviewed.reviewed(model, method)
+    return Checked(calibration.errors, screened) if calibration else None
+
+
 def _cost(method: str, made: MethodRows) -> Cost:
     rendered = sum(fate.rendered for fate in made.fates)
     accepted = sum(not fate.refused_by for fate in made.fates)
@@ -135,6 +167,11 @@ def _cost(method: str, made: MethodRows) -> Cost:
         evaluations_per_rendered=made.evaluations / rendered if rendered else None,
         evaluations_per_accepted=made.evaluations / accepted if accepted else None,
     )
+
+
+def _measured_elsewhere(data: str, errors: Mapping[str, CheckErrors]) -> Calibration:
+    whole = errors.get("default")
+    return Calibration(data=data, errors=dict(errors), n=whole.valid + whole.invalid if whole else 0)
 
 
 def build_report(
@@ -154,7 +191,7 @@ def build_report(
         rows = load_rows(session, job_id)
     data = rows.job.spec.get("calibration")
     known = (calibrations or {}).get(data) if data else None
-    results = measure(rows, services, None if known is None else Calibration(data=data, errors=dict(known)))
+    results = measure(rows, services, None if known is None else _measured_elsewhere(str(data), known))
     review = ReviewList(results)
     with reading(sessions) as session:
         selection = select_pictures(review.watching(stream_sources(session, job_id, rows.relation)), results)

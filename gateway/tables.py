@@ -28,6 +28,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from gateway.database import UtcDateTime
 from shared.logging import request_id
+from shared.schemas.reviews import ReviewVerdict
 
 JobState = Literal["running", "done", "failed", "cancelled"]
 JobKind = Literal["classification", "segmentation"]
@@ -68,6 +69,7 @@ class Table(DeclarativeBase):
         JobKind: String(16),
         list[int]: _Json,
         SourceImageState: String(16),
+        ReviewVerdict: String(16),
     }
 
 
@@ -353,6 +355,33 @@ class Prediction(Table):
     map_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     overlaps: Mapped[dict[str, float] | None]
     confusion: Mapped[list[int] | None]
+
+
+class Review(Table):
+    """What one person saw in a counterfactual, compared with its source image; a new one replaces the old.
+
+    `reviewer` is the id of their API key (`gateway.keys.KeyView`), or `LOCAL_OWNER` where no keys are asked for.
+    `verdict`: whether the ground truth is still right in the picture. `edit_shown` and `realism` (1 to 5, 5 is a
+    photograph) are None where nothing was said. Pages go by (reviewed_at, counterfactual_id, reviewer), newest first.
+    """
+
+    __tablename__ = "reviews"
+    __table_args__ = (
+        Index("ix_reviews_job_id_reviewed_at", "job_id", "reviewed_at", "counterfactual_id", "reviewer"),
+        CheckConstraint("verdict IN ('valid', 'invalid', 'unsure')", name="verdict"),
+        CheckConstraint("realism BETWEEN 1 AND 5", name="realism"),
+    )
+
+    counterfactual_id: Mapped[str] = mapped_column(
+        ForeignKey("counterfactuals.id", ondelete="CASCADE"), primary_key=True
+    )
+    reviewer: Mapped[str] = mapped_column(String(64), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    verdict: Mapped[ReviewVerdict]
+    edit_shown: Mapped[bool | None]
+    realism: Mapped[int | None]
+    note: Mapped[str] = mapped_column(Text, default="")
+    reviewed_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class ModelUnderTest(Table):

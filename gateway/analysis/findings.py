@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, sign
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from gateway.analysis.power import detectable_drop
-from gateway.analysis.validity import Screened, among_valid, breakdown_point, errors_of
+from gateway.analysis.reviews import Reviewed
+from gateway.analysis.validity import Screened, breakdown_point, effect_among_valid, errors_of, valid_shares
 from gateway.analysis.wording import effect_sentence
 from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Metric, Relation, Standing, ValidEffect
 from shared.seeds import derive_seed
@@ -24,6 +26,12 @@ class Checked:
 
     errors: Mapping[str, CheckErrors]
     screened: Mapping[Cell, Screened]
+    source: Literal["checks"] = field(default="checks", init=False)
+
+    def shares(self, cell: Cell, seed: int) -> Floats | None:
+        """Draws of the valid share of a cell's accepted edits, ascending; None where they are not known."""
+        errors = errors_of(cell.factor, self.errors)
+        return None if errors is None else valid_shares(errors, self.screened[cell], seed)
 
 
 def benjamini_hochberg(p_values: Floats) -> Floats:
@@ -39,7 +47,7 @@ def assess(
     cells: Mapping[Cell, Differences],
     relation: Relation,
     seed: int,
-    checked: Checked | None = None,
+    checked: Checked | Reviewed | None = None,
     metric: Metric = "accuracy",
 ) -> list[CellEffect]:
     """Every cell of one model under test and method, findings first, each kind by strength.
@@ -48,7 +56,7 @@ def assess(
     or of segmenters in IoU. A finding is a cell
     that Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected / family (false coverage
     rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model and method. `checked`:
-    None where the checks' errors on such images are not known.
+    what is known of the accepted edits' validity, from the checks' errors or from reviews; None where nothing is.
     """
     family = [cell for cell, found in cells.items() if len(found.source) >= LEAST_SOURCES]
     seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
@@ -85,11 +93,13 @@ def _breakdown(selected: Interval | None) -> float | None:
     return None if selected is None else breakdown_point(max(-selected.high, selected.low))
 
 
-def _among_valid(cell: Cell, correct: Floats, level: float, checked: Checked | None, seed: int) -> ValidEffect | None:
-    errors = None if checked is None else errors_of(cell.factor, checked.errors)
-    if checked is None or errors is None:
+def _among_valid(
+    cell: Cell, correct: Floats, level: float, checked: Checked | Reviewed | None, seed: int
+) -> ValidEffect | None:
+    shares = None if checked is None else checked.shares(cell, seed)
+    if checked is None or shares is None:
         return None
-    return among_valid(correct, level, errors, checked.screened[cell], seed)
+    return effect_among_valid(correct, level, shares, seed, checked.source)
 
 
 def _untested(cell: Cell, found: Differences) -> CellEffect:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,14 +69,21 @@ def valid_shares(errors: CheckErrors, screened: Screened, seed: int) -> Floats:
 
 
 def among_valid(correct: Floats, level: float, errors: CheckErrors, screened: Screened, seed: int) -> ValidEffect:
+    """`effect_among_valid` with the share that follows from the checks' errors and the verdicts of a cell."""
+    return effect_among_valid(correct, level, valid_shares(errors, screened, seed), seed)
+
+
+def effect_among_valid(
+    correct: Floats, level: float, shares: Floats, seed: int, source: Literal["checks", "reviews"] = "checks"
+) -> ValidEffect:
     """The effect among valid counterfactuals, from per-source differences of the accepted ones.
 
+    `shares`: draws (20,000) of the share of them that is valid, ascending; `source` says where that is known from.
     The interval at `level` gives a fifth of its error to the valid share (one-sided) and the rest to the observed
     effect (Bonferroni), and takes the worst of what lies in both.
     """
     error = 1 - level
     observed = mean_interval(correct, 1 - (1 - SHARE_OF_ERROR) * error, seed)
-    shares = valid_shares(errors, screened, seed)
     share = float(shares[DRAWS // 2])
     least = float(shares[math.floor(SHARE_OF_ERROR * error * DRAWS)])
     low, high = _possible(observed.low, least)[0], _possible(observed.high, least)[1]
@@ -88,6 +96,7 @@ def among_valid(correct: Floats, level: float, errors: CheckErrors, screened: Sc
         estimate=estimate,
         interval=Interval(low=low, high=high, level=level, kind=observed.kind),
         stands=high < -BEYOND or low > BEYOND,
+        source=source,
     )
 
 

@@ -6,7 +6,7 @@ import math
 
 from gateway.analysis.effects import Floats
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, CellEffect, Metric, Rate, Relation
+from shared.schemas.results import Cell, CellEffect, Estimate, MethodReviews, Metric, Rate, Relation
 
 
 def points(share: float) -> str:
@@ -58,6 +58,30 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
     return f"{said}, {_images(correct)}{_outlook(effect)}{_validity(effect)}"
 
 
+def review_sentence(said: MethodReviews) -> str:
+    """What reviews of one method come to: "calibration of `dillema`: reviews, n = 34: 91 % valid (80–97 %)"."""
+    n = said.accepted + said.rejected
+    if said.valid is None:
+        until = f"until {said.more} more of the accepted ones, drawn by lot, are reviewed"
+        return f"reviews of `{said.method}`, n = {n}: uncalibrated by them {until}"
+    parts = [f"calibration of `{said.method}`: reviews, n = {n}: {_estimated(said.valid)} of the accepted are valid"]
+    parts += [
+        f"{_estimated(one.valid)} of the {one.flipped} on which {one.model} flipped"
+        for one in said.flipped
+        if one.valid
+    ]
+    if said.accepted_if_valid and said.accepted_if_invalid:
+        passed, wrong = _estimated(said.accepted_if_valid), _estimated(said.accepted_if_invalid)
+        parts.append(f"the checks accept {passed} of valid and {wrong} of invalid ones")
+    elif said.more_rejected:
+        parts.append(f"{said.more_rejected} more of the rejected ones, drawn by lot, show the checks' own errors")
+    return "; ".join(parts)
+
+
+def _estimated(share: Estimate) -> str:
+    return f"{round(100 * share.value)} % ({round(100 * share.low)}–{round(100 * share.high)} %)"
+
+
 def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
     """What a class does where a model gets worse, and better."""
     if metric == "iou":
@@ -93,5 +117,7 @@ def _validity(effect: CellEffect) -> str:
         return said
     wrong, most = round(100 * (1 - valid.valid)), math.ceil(100 * (1 - valid.valid_low))
     low, high = points(valid.interval.low), points(valid.interval.high)
-    said += f"; the checks let about {wrong} % through (at most {most} %), and counted against it they leave "
+    found = "by people's reviews" if valid.source == "reviews" else "the checks let"
+    passed = " are invalid" if valid.source == "reviews" else " through"
+    said += f"; {found} about {wrong} %{passed} (at most {most} %), and counted against it they leave "
     return said + f"{points(valid.estimate)} points, {low} to {high}" + ("" if valid.stands else ": not beyond doubt")

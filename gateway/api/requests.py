@@ -31,6 +31,11 @@ def _owner(request: Request) -> str:
     return owner
 
 
+def _reviewer(request: Request) -> str:
+    reviewer: str = request.state.reviewer
+    return reviewer
+
+
 def refuse_unknown_parameters(request: Request) -> None:
     """Refuse query parameters that the route does not have, so that a misspelt filter is not taken for none."""
     route = request.scope["route"]
@@ -49,6 +54,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 Gateway = Annotated[Parts, Depends(_parts)]
 Owner = Annotated[str, Depends(_owner)]
+Reviewer = Annotated[str, Depends(_reviewer)]
 JobId = Annotated[str, Path(max_length=64, description="the id that POST /jobs answered")]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=200, description="rows of a page")]

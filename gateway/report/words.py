@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from markupsafe import Markup, escape
 
 from gateway.analysis.segmentation import lost
-from gateway.analysis.wording import limits, points
+from gateway.analysis.wording import limits, points, review_sentence
 from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
 from shared.schemas.results import Cell, CellEffect, Interval, Rate
 
@@ -145,6 +145,7 @@ FILTERS = {
     "overlap_of": overlap_of,
     "lost_classes": lost_classes,
     "shortened": shortened,
+    "review_sentence": review_sentence,
     "percent": percent,
     "of_valid": of_valid,
     "limit": limit,

@@ -85,6 +85,7 @@ class ValidEffect(Contract):
     `valid` is the estimated share of a cell's accepted counterfactuals that is valid, `valid_low` its lower limit (at a
     fifth of the interval's error). `estimate` holds if every invalid one acts like the effect (the cautious end of
     what is possible); `interval` covers the effect whatever the invalid ones do. `stands`: it lies beyond 5 points.
+    `source`: whether `valid` is known from the checks' errors elsewhere, or from reviews of this job.
     """
 
     valid: float
@@ -92,6 +93,7 @@ class ValidEffect(Contract):
     estimate: float
     interval: Interval
     stands: bool
+    source: Literal["checks", "reviews"] = "checks"
 
 
 class CellEffect(Contract):
@@ -337,14 +339,72 @@ class Sensitivity(Contract):
 
 
 class Calibration(Contract):
-    """Errors of the checks, measured on images of a data set, by factor (or `default`)."""
+    """Where the validity of counterfactuals is known from: reviews of this job, or errors of the checks elsewhere.
 
-    data: str
-    errors: dict[str, CheckErrors]
+    `errors` are those measured on images of the data set `data`, by factor (or `default`); both are empty where the job
+    names none. `n`: how many counterfactuals people looked at, here or there.
+    """
+
+    source: Literal["profile", "reviews"] = "profile"
+    data: str = ""
+    errors: dict[str, CheckErrors] = Field(default_factory=dict)
+    n: int = 0
+
+
+class Estimate(Contract):
+    """A share in 0 … 1 with its central 95 %, from draws that complete what was not reviewed."""
+
+    value: float
+    low: float
+    high: float
+
+
+class FlippedReviews(Contract):
+    """Validity of the accepted counterfactuals on which one model under test flipped: whether failures are real.
+
+    `reviewed` of the `flipped` were looked at. `valid` is P(valid | flipped); `of_valid` the share of valid ones on
+    which it flipped, P(flipped and valid) / P(valid).
+    """
+
+    model: str
+    reviewed: int
+    flipped: int
+    valid: Estimate | None
+    of_valid: Estimate | None
+
+
+class MethodReviews(Contract):
+    """What people said of the counterfactuals of one method.
+
+    `accepted` and `rejected`: how many of each they called valid or invalid; `undecided`: unsure, or divided. `by_lot`
+    of the accepted ones were drawn by lot and stand for the others; with `more` of these (of rejected ones:
+    `more_rejected`) there is something to say of those that nobody looked at. Until then estimates are None.
+    `valid` is P(valid) of accepted ones, `valid_rejected` of rejected ones; `accepted_if_valid` and
+    `accepted_if_invalid` are the checks' own errors. `edit_shown` and `realism` (mean of `graded`, 1 to 5) are of
+    accepted ones drawn by lot.
+    """
+
+    method: str
+    accepted: int
+    rejected: int
+    undecided: int
+    by_lot: int
+    more: int
+    more_rejected: int
+    valid: Estimate | None
+    valid_rejected: Estimate | None
+    accepted_if_valid: Estimate | None
+    accepted_if_invalid: Estimate | None
+    flipped: list[FlippedReviews]
+    edit_shown: Rate | None
+    realism: float | None
+    graded: int
 
 
 class JobResults(Contract):
-    """All that was measured in a job. `provisional`: the checks' own errors on such images are not known.
+    """All that was measured in a job. `provisional`: how valid such counterfactuals are is not known.
+
+    `reviews` has each method of which people reviewed something; `calibration` says what validity is known from.
 
     `review`: ids of counterfactuals, at most 200, in the order in which to look at them: each a failure that shows most
     of what those before it do not show.
@@ -354,6 +414,7 @@ class JobResults(Contract):
     sources_failed: int
     provisional: bool
     calibration: Calibration | None = None
+    reviews: list[MethodReviews] = Field(default_factory=list)
     sensitivity: Sensitivity | None = None
     results: list[ModelResults]
     funnels: list[Funnel]

@@ -1,0 +1,41 @@
+"""`/jobs/{job}/reviews`: what people see in counterfactuals, and the report made anew with it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from gateway import jobs, reviews
+from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, Reviewer, problems
+from gateway.database import reading
+from shared.schemas.jobs import JobDetail
+from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
+
+router = APIRouter(tags=["reviews"])
+
+
+@router.put("/jobs/{job}/reviews/{counterfactual}", responses=problems(s404="no such counterfactual"))
+def review_counterfactual(
+    job: JobId, counterfactual: str, said: ReviewRequest, gateway: Gateway, owner: Owner, reviewer: Reviewer
+) -> ReviewView:
+    """Say what you see in a counterfactual. Each key has one review of it: a new one replaces the old."""
+    with gateway.sessions.begin() as session:
+        return reviews.record(session, owner, reviewer, job, counterfactual, said)
+
+
+@router.get("/jobs/{job}/reviews", responses=problems(s404="no such job"))
+def list_reviews(job: JobId, gateway: Gateway, owner: Owner, cursor: Cursor = None, limit: Limit = 50) -> ReviewsPage:
+    """All reviews of a job, newest first."""
+    with reading(gateway.sessions) as session:
+        return reviews.listing(session, owner, job, cursor, limit)
+
+
+@router.post(
+    "/jobs/{job}/reviews/report", status_code=202, responses=problems(s404="no such job", s409="the job is not done")
+)
+def report_anew(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
+    """Make the report of a finished job anew, with the reviews that there are now. Nothing is rendered or predicted."""
+    with gateway.sessions.begin() as session:
+        jobs.report_anew(session, owner, job)
+    gateway.wake()
+    with reading(gateway.sessions) as session:
+        return jobs.show(session, owner, job)

@@ -1,0 +1,42 @@
+"""Reviews: what people say of counterfactuals, and how much of it the report's figures rest on."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from shared.schemas.base import Contract
+
+ReviewVerdict = Literal["valid", "invalid", "unsure"]
+
+
+class ReviewRequest(Contract):
+    """`PUT /jobs/{job}/reviews/{counterfactual}`: what you see beside the source image. Only `verdict` is required."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"verdict": "valid", "edit_shown": True, "realism": 4, "note": ""}]}
+    )
+
+    verdict: Annotated[ReviewVerdict, Field(description="is the ground truth still right in this picture?")]
+    edit_shown: Annotated[bool | None, Field(description="does the picture show what was to be changed?")] = None
+    realism: Annotated[
+        int | None, Field(ge=1, le=5, strict=True, description="from 1, no camera took this, to 5, a photograph")
+    ] = None
+    note: Annotated[str, Field(max_length=1_000, pattern=r"^[^\x00]*$")] = ""
+
+
+class ReviewView(ReviewRequest):
+    """A review. `reviewer` is the id of an API key, as the operator sees it, or `local` where no keys are asked for."""
+
+    counterfactual: str
+    reviewer: str
+    reviewed_at: datetime
+
+
+class ReviewsPage(Contract):
+    """`GET /jobs/{job}/reviews`, newest first. `next` is the cursor of the following page, or null."""
+
+    reviews: list[ReviewView]
+    next: str | None

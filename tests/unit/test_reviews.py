@@ -1,0 +1,92 @@
+"""What reviews of some counterfactuals say of the others: populations of which every validity is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gateway.analysis.effects import Differences
+from gateway.analysis.findings import assess
+from gateway.analysis.reviews import Lot, Reviewed, Tally, check_errors, estimate, valid_counts
+from shared.schemas.results import Cell
+
+CELL = Cell(label="bus", factor="weather", value="night", direction="to")
+
+
+def lot(valid: int, invalid: int) -> Lot:
+    """Of that many source images."""
+    return Lot(np.repeat([True, False], [valid, invalid]), np.arange(valid + invalid))
+
+
+def test_what_people_saw_of_every_picture_is_certain() -> None:
+    counts = valid_counts(Tally(valid=17, invalid=3), None, np.random.default_rng(1))
+    assert np.unique(counts).tolist() == [17]
+    found = estimate(counts, 20)
+    assert found is not None
+    assert (found.low, found.value, found.high) == (0.85, 0.85, 0.85)
+
+
+def test_without_a_lot_the_others_may_be_anything() -> None:
+    found = estimate(valid_counts(Tally(valid=10, open=90), None, np.random.default_rng(1)), 100)
+    assert found is not None
+    assert found.low < 0.11
+    assert found.high > 0.99
+
+
+def test_pictures_picked_as_failures_do_not_speak_for_the_others() -> None:
+    """Of 200 accepted, 40 flipped and were all reviewed: half are invalid. Of the others 25 by lot: all valid."""
+    reviewed = Reviewed({("", False): lot(25, 0)}, {}, (Tally(valid=25, open=135), Tally(valid=20, invalid=20)))
+    held, flipped = reviewed.drawn(reviewed.whole, seed=1)
+    assert np.unique(flipped).tolist() == [20]
+    whole = estimate(held + flipped, 200)
+    assert whole is not None
+    assert 0.8 < whole.low < whole.value < whole.high <= 0.9, "not the 69 % of all that were reviewed"
+
+
+def test_a_cell_has_its_own_pictures_and_those_of_its_factor() -> None:
+    lots = {
+        ("", True): lot(40, 0),
+        ("", False): lot(1, 0),
+        ("weather", True): lot(2, 18),
+        ("weather", False): lot(1, 0),
+    }
+    many = Reviewed(lots, {CELL: (Tally(), Tally(valid=1, open=30))}, (Tally(), Tally()))
+    few = Reviewed({**lots, ("weather", True): lot(0, 9)}, many.cells, many.whole)
+    assert np.median(many.shares(CELL, 1)) < 0.25, "21 reviewed of its factor say more than those of all"
+    assert np.median(few.shares(CELL, 1)) > 0.95
+    assert np.all(np.diff(many.shares(CELL, 1)) >= 0)
+
+
+def test_a_finding_whose_pictures_were_all_seen_is_not_provisional() -> None:
+    cells = {CELL: Differences(np.arange(40), np.repeat([-1.0, 0.0], [32, 8]), np.zeros(40), 40)}
+    seen = Reviewed({}, {CELL: (Tally(valid=8), Tally(valid=30, invalid=2))}, (Tally(), Tally()))
+    unseen = Reviewed({}, {CELL: (Tally(open=8), Tally(open=32))}, (Tally(), Tally()))
+    sound, open_ = (assess(cells, "labelled", 1, reviewed)[0] for reviewed in (seen, unseen))
+    assert sound.among_valid is not None
+    assert (sound.among_valid.valid, sound.among_valid.source, sound.provisional) == (0.95, "reviews", False)
+    assert "by people's reviews about 5 % are invalid" in sound.sentence
+    assert open_.provisional
+
+
+@pytest.mark.parametrize("valid_share", [0.6, 0.95])
+def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> None:
+    """400 edits of 200 sources; siblings share their fate half of the time. 20 or 60 drawn by lot of each verdict."""
+    held: list[bool] = []
+    for seed in range(120):
+        random = np.random.default_rng(seed)
+        source = np.repeat(np.arange(200), 2)
+        own, shared = random.random(400) < valid_share, (random.random(200) < valid_share)[source]
+        valid = np.where(random.random(400) < 0.5, shared, own)
+        accepted = random.random(400) < np.where(valid, 0.9, 0.3)
+        counts = []
+        for verdict in (True, False):
+            members = random.permutation(np.flatnonzero(accepted == verdict))
+            drawn, rest = np.split(members, [random.choice([20, 60])])
+            tally = Tally(int(valid[drawn].sum()), int((~valid[drawn]).sum()), len(rest))
+            counts.append(valid_counts(tally, Lot(valid[drawn], source[drawn]), random))
+        found = estimate(counts[0], accepted.sum())
+        assert found is not None
+        held.append(found.low <= valid[accepted].mean() <= found.high)
+        right, wrong = check_errors(counts[0], int(accepted.sum()), counts[1], int((~accepted).sum()))
+        held += [right.low <= 0.9 <= right.high, wrong.low <= 0.3 <= wrong.high]
+    assert np.mean(held) > 0.93
