@@ -22,7 +22,7 @@ from gateway.operations import operations_port, refuse_unready
 from gateway.parts import Parts, open_parts
 from gateway.settings import read_settings
 from gateway.startup import refuse_unsafe_start, told_to_stop
-from gateway.web import home, login
+from gateway.web import home, login, review
 from gateway.web import routes as pages
 from shared import __version__, problems
 from shared import logging as json_logging
@@ -73,7 +73,7 @@ def create_app(parts: Parts | None = None) -> FastAPI:
         ),
     )
     app.state.parts = parts
-    routed = (jobs, results, reviews, export, suites, repairs, events, images, models, catalogue, home, pages)
+    routed = (jobs, results, reviews, export, suites, repairs, events, images, models, catalogue, home, pages, review)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)

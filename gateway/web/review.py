@@ -1,0 +1,34 @@
+"""The page on which people review: source beside counterfactual, without the checks' verdict and what models say."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from gateway import counterfactuals, jobs, reviews
+from gateway.api.requests import Gateway, JobId, Owner, Reviewer
+from gateway.database import reading
+from gateway.review_queue import next_up
+from gateway.web.rendering import render
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/jobs/{job}/review")
+def show_review(
+    job: JobId,
+    gateway: Gateway,
+    owner: Owner,
+    reviewer: Reviewer,
+    counterfactual: Annotated[str | None, Query(max_length=64)] = None,
+) -> HTMLResponse:
+    """The next counterfactual for this reviewer, or the one that is named, with what they said of it."""
+    with reading(gateway.sessions) as session:
+        found = jobs.find(session, owner, job)
+        turn = next_up(session, found, reviewer)
+        shown = counterfactual or turn.counterfactual
+        view = counterfactuals.detail(session, owner, job, shown) if shown else None
+        said = reviews.said_by(session, reviewer, shown) if shown else None
+    return render("review.html", job_id=job, job=found, turn=turn, view=view, said=said)

@@ -1,0 +1,43 @@
+// Keeps what was seen in a picture and shows the next; every button and choice has a key.
+const form = document.getElementById("review");
+const problem = document.getElementById("problem");
+
+const refuse = (words) => {
+  problem.textContent = words;
+  problem.hidden = false;
+};
+
+const ask = async (method, path, then, message) => {
+  problem.hidden = true;
+  try {
+    const body = message && { body: JSON.stringify(message), headers: { "Content-Type": "application/json" } };
+    const reply = await fetch(path, { method, ...body });
+    if (reply.ok) location.assign(then);
+    else refuse((await reply.json()).detail);
+    return reply.ok;
+  } catch {
+    refuse("The gateway does not answer; nothing was kept. Try again.");
+    return false;
+  }
+};
+
+form?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const data = new FormData(form);
+  const said = { verdict: event.submitter.value, note: data.get("note") };
+  if (data.has("edit_shown")) said.edit_shown = data.get("edit_shown") === "yes";
+  if (data.has("realism")) said.realism = Number(data.get("realism"));
+  const buttons = [...form.querySelectorAll("button")];
+  for (const button of buttons) button.disabled = true;
+  const kept = await ask("PUT", form.getAttribute("action"), form.dataset.next, said);
+  if (!kept) for (const button of buttons) button.disabled = false;
+});
+
+const anew = document.querySelector("[data-report]");
+anew?.addEventListener("click", () => ask("POST", anew.dataset.report, document.getElementById("back").href));
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=radio]), img")) return;
+  if (event.key === "b") document.getElementById("before")?.click();
+  form?.querySelector(`[data-key="${CSS.escape(event.key)}"]`)?.click();
+});
