@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,18 +46,29 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a fresh, migrated database of its own."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'contrafact.db'}"
-        engine = open_engine(url)
-        migrate(engine)
-        engine.dispose()
-        return url
-    server_url = request.getfixturevalue("postgres_url")
+    if request.param == "postgres":
+        with postgres_database(request.getfixturevalue("postgres_url")) as url:
+            yield url
+        return
+    url = f"sqlite:///{tmp_path / 'contrafact.db'}"
+    engine = open_engine(url)
+    migrate(engine)
+    engine.dispose()
+    yield url
+
+
+@contextmanager
+def postgres_database(server_url: str) -> Iterator[str]:
+    """The URL of a fresh, migrated database on the server of `postgres_url`.
+
+    It goes at once: hundreds of files each, on disk by then, took minutes to remove after the last test.
+    """
     name = f"test_{next(_numbers)}"
     _execute(server_url, f"CREATE DATABASE {name} TEMPLATE template")
-    return make_url(server_url).set(database=name).render_as_string(hide_password=False)
+    yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
+    _execute(server_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

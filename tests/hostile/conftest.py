@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
+from tests.conftest import postgres_database
 from tests.contract.gateway_under_test import Gateway, serve_gateway
 
 MAX_SECONDS = 15.0  # of one case, on the processor; the slowest takes five
 MAX_GROWTH = 450 * 1024**2  # bytes of memory at the worst moment of a case
 STORED = re.compile(r"images/[0-9a-f]{2}/[0-9a-f]{64}\.png|\.link-secret")
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway under its default limits; no worker runs."""
     directory = tmp_path_factory.mktemp("attacked")
-    url = None
-    if request.param == "postgres":
-        server = make_url(request.getfixturevalue("postgres_url"))
-        name = f"hostile_{next(_numbers)}"
-        engine = create_engine(server, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name} TEMPLATE template"))
-        engine.dispose()
-        url = server.set(database=name).render_as_string(hide_password=False)
-    with serve_gateway(directory, url) as served:
+    with ExitStack() as stack:
+        url = None
+        if request.param == "postgres":
+            url = stack.enter_context(postgres_database(request.getfixturevalue("postgres_url")))
+        served = stack.enter_context(serve_gateway(directory, url))
         served.client.timeout = 120  # on a busy machine
         yield served
 
