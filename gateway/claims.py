@@ -21,27 +21,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
-    Executable,
-    ScalarSelect,
-    String,
-    and_,
-    bindparam,
     case,
     false,
-    func,
-    literal_column,
     or_,
     select,
     true,
     update,
 )
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
+from gateway.claimable import RUNNING, SECONDS, TOKEN, claiming_an_analysis, claiming_an_image, unfinished, work_waiting
 from gateway.database import database_now
 from gateway.events import add_event
 from gateway.tables import Job, SourceImage, utc_now
@@ -50,14 +43,6 @@ LeasedTable = type[Job] | type[SourceImage]
 
 MAX_REASON = 2_000
 MAX_DOUBLINGS = 6  # from 5 seconds to 5 minutes: with 20 lost leases more than an hour
-
-# Literals, not parameters: only then can the databases prove that the partial indexes apply.
-_PENDING: ColumnElement[str] = literal_column("'pending'")
-_LEASED: ColumnElement[str] = literal_column("'leased'")
-_RUNNING: ColumnElement[str] = literal_column("'running'")
-
-_TOKEN, _SECONDS = "new_token", "new_seconds"
-_LEASE = {"lease_token": bindparam(_TOKEN, type_=String), "lease_expires_at": database_now(bindparam(_SECONDS))}
 
 _FRESH: dict[str, Any] = {"failure": "", "attempts": 0, "lost_leases": 0, "not_before": None}
 
@@ -75,23 +60,20 @@ class Lease:
 def claim(session: Session, seconds: float) -> Lease | None:
     """Lease the next source image, of the job with the fewest live leases; None when nothing is claimable now."""
     token = secrets.token_hex(16)
-    row = session.execute(_claiming_an_image(), {_TOKEN: token, _SECONDS: seconds}).one_or_none()
+    row = session.execute(claiming_an_image(), {TOKEN: token, SECONDS: seconds}).one_or_none()
     return None if row is None else Lease(SourceImage, row.id, row.job_id, token)
 
 
 def claim_analysis(session: Session, seconds: float) -> Lease | None:
     """Lease a running job whose source images are all finished, for its analysis; None when there is none."""
     token = secrets.token_hex(16)
-    row = session.execute(_claiming_an_analysis(), {_TOKEN: token, _SECONDS: seconds}).one_or_none()
+    row = session.execute(claiming_an_analysis(), {TOKEN: token, SECONDS: seconds}).one_or_none()
     return None if row is None else Lease(Job, row.id, row.id, token)
 
 
 def work_waits(session: Session) -> bool:
     """Whether an image or an analysis could be claimed now."""
-    candidate, unfinished = aliased(SourceImage), aliased(SourceImage)
-    claimable = _first(candidate, _claimable(candidate), Job).is_not(None)
-    over = and_(Job.lease_token.is_(None), _due(Job), _first(unfinished, _unfinished(unfinished), Job).is_(None))
-    return session.scalar(select(Job.id).where(Job.state == _RUNNING, or_(claimable, over)).limit(1)) is not None
+    return session.scalar(work_waiting()) is not None
 
 
 def renew(session: Session, leases: Collection[Lease], seconds: float) -> set[str]:
@@ -199,7 +181,7 @@ def cancel_job(session: Session, job_id: str) -> bool:
         return False
     session.execute(
         update(SourceImage)
-        .where(SourceImage.job_id == job_id, _unfinished(SourceImage))
+        .where(SourceImage.job_id == job_id, unfinished(SourceImage))
         .values(state="cancelled", lease_token=None, lease_expires_at=None, updated_at=utc_now())
         .execution_options(synchronize_session=False)
     )
@@ -255,7 +237,7 @@ def predict_again(session: Session, job_id: str) -> int | None:
         .returning(SourceImage.id)
         .execution_options(synchronize_session=False)
     ).all()
-    if not _run_anew(session, job_id, Job.state != _RUNNING):
+    if not _run_anew(session, job_id, Job.state != RUNNING):
         return None
     add_event(session, job_id, "job", {"state": "running", "predicted_again": len(images)})
     return len(images)
@@ -279,88 +261,6 @@ def _run_anew(session: Session, job_id: str, allowed: ColumnElement[bool]) -> bo
         .execution_options(synchronize_session=False)
     )
     return session.scalar(again) is not None
-
-
-@cache
-def _claiming_an_image() -> Executable:
-    """Made once: to put the statement together takes longer than to run it."""
-    leased, candidate = aliased(SourceImage), aliased(SourceImage)
-    live_leases = (
-        select(func.count())
-        .where(leased.job_id == Job.id, leased.state == _LEASED, leased.lease_expires_at > database_now())
-        .scalar_subquery()
-    )
-    job_id = (
-        select(Job.id)
-        .where(Job.state == _RUNNING, _first(candidate, _claimable(candidate), Job).is_not(None))
-        .order_by(live_leases, Job.created_at, Job.id)
-        .limit(1)
-        .scalar_subquery()
-    )
-    chosen = aliased(SourceImage)
-    image_id = (
-        select(chosen.id)
-        .where(chosen.job_id == job_id, _claimable(chosen))
-        .order_by(chosen.turn, chosen.position)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-        .scalar_subquery()
-    )
-    return (
-        update(SourceImage)
-        .where(SourceImage.id == image_id)
-        .values(state="leased", **_LEASE, not_before=None)
-        .returning(SourceImage.id, SourceImage.job_id)
-        .execution_options(synchronize_session=False)
-    )
-
-
-@cache
-def _claiming_an_analysis() -> Executable:
-    chosen, image = aliased(Job), aliased(SourceImage)
-    job_id = (
-        select(chosen.id)
-        .where(
-            chosen.state == _RUNNING,
-            chosen.lease_token.is_(None),
-            _due(chosen),
-            _first(image, _unfinished(image), chosen).is_(None),
-        )
-        .order_by(chosen.created_at, chosen.id)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-        .scalar_subquery()
-    )
-    return (
-        update(Job)
-        .where(Job.id == job_id)
-        .values(**_LEASE, not_before=None)
-        .returning(Job.id)
-        .execution_options(synchronize_session=False)
-    )
-
-
-def _first(image: Any, wanted: ColumnElement[bool], job: Any) -> ScalarSelect[str]:
-    """The first source image of a job in the order of claims; null when there is none.
-
-    Not `exists`: where many rows match, Postgres reads all of them in a job of any size to find one. This order is
-    that of the partial index, so a few entries are read.
-    """
-    first = select(image.id).where(image.job_id == job.id, wanted).order_by(image.turn, image.position).limit(1)
-    return first.correlate(job).scalar_subquery()
-
-
-def _unfinished(image: Any) -> ColumnElement[bool]:
-    return image.state.in_([_PENDING, _LEASED])  # type: ignore[no-any-return]
-
-
-def _due(row: Any) -> ColumnElement[bool]:
-    return or_(row.not_before.is_(None), row.not_before <= database_now())
-
-
-def _claimable(image: Any) -> ColumnElement[bool]:
-    # `_unfinished` repeats the partial index's condition for SQLite, which proves nothing itself.
-    return and_(_unfinished(image), image.state == _PENDING, _due(image))
 
 
 def _open_state(table: LeasedTable) -> str:

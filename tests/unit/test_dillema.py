@@ -12,15 +12,12 @@ from pydantic import ValidationError
 
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import Change, Edit, Factor, TaskDescription
-from gateway.methods.dillema import (
-    DillemaParameters,
-    Keyword,
+from gateway.methods.dillema import DillemaParameters, Keyword, plan, region_of
+from gateway.methods.dillema_prompts import (
     alternative_messages,
     alternative_schema,
     keyword_messages,
     keyword_schema,
-    plan,
-    region_of,
     rewrite_messages,
     rewrite_schema,
 )

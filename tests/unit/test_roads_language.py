@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gateway.methods.counterfactual import FACTORS, TaskDescription
-from gateway.methods.dillema import keyword_messages
+from gateway.methods.dillema_prompts import keyword_messages
 from tinyworld import train_language
 from tinyworld.evaluate_language import is_right
 from tinyworld.language_examples import KINDS, OBJECTS, District, Kind, Wordings, example
