@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from gateway.methods import METHODS as REGISTERED
+from gateway.methods.sweep import SweepParameters
 from shared.profiles import shipped_profiles
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.results import CellEffect, JobResults
@@ -36,15 +38,19 @@ MOST_EDITS_PER_FACTOR = 5  # that lance takes
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is asked. Sources are per class; every factor that is asked for needs counterfactuals of its own."""
+    """How much is asked. Sources are per class; every factor that is asked for needs counterfactuals of its own.
+
+    `fractions`: the self-attention fractions that methods sweep; none stand for the profile's own.
+    """
 
     sources: int
     factors: tuple[str, ...]
     counterfactuals: int
+    fractions: tuple[float, ...] = ()
 
 
 SIZES = {
-    "small": Size(sources=60, factors=("weather",), counterfactuals=5),
+    "small": Size(sources=60, factors=("weather",), counterfactuals=5, fractions=(0.5,)),
     "full": Size(sources=300, factors=("weather",), counterfactuals=5),
     "wide": Size(sources=400, factors=("weather", "background", "domain", "adjective"), counterfactuals=16),
 }
@@ -77,17 +83,21 @@ def answers(
 def parameters_of(method: str, size: Size) -> dict[str, JsonValue]:
     """How a method is asked for the factors of a size."""
     factors: list[JsonValue] = [*size.factors]
+    swept: dict[str, JsonValue] = {}
+    if size.fractions and issubclass(REGISTERED[method].parameters, SweepParameters):
+        swept = {"self_fractions": [*size.fractions]}
     if method == "dillema":
         # same_seed: one null arm for all counterfactuals of an image under the same edges
         return {"factors": factors, "counterfactuals_per_image": size.counterfactuals, "same_seed": True}
     if method == "lance":
         each = min(MOST_EDITS_PER_FACTOR, size.counterfactuals)
-        return {"factors": factors, "edits_per_factor": each, "counterfactuals_per_image": size.counterfactuals}
+        wanted: dict[str, JsonValue] = {"edits_per_factor": each, "counterfactuals_per_image": size.counterfactuals}
+        return {"factors": factors, **wanted, **swept}
     if method == "shifts":
-        return {"shifts": [*_shifts("time adverb"), *_shifts("weather adverb")]}
+        return {"shifts": [*_shifts("time adverb"), *_shifts("weather adverb")], **swept}
     if method == "corruptions":
         return {"corruptions": ["gaussian_noise", "motion_blur", "fog"]}
-    return {}
+    return swept
 
 
 def factors_of(method: str, size: Size) -> tuple[str, ...]:
