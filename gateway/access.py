@@ -33,7 +33,7 @@ from shared.storage import LINK_PATH
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/login"})
 FORM_PATH = "/"  # its form works without scripts, so it can send no token; the browser says whose page it is
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-REVIEWS = re.compile(r"/jobs/[^/]+/reviews(/|$)")  # names of suites may say anything
+REVIEWS = re.compile(r"/jobs/[^/]+/(reviews(/|$)|report$)")  # names of suites may say anything
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
 MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images

@@ -155,7 +155,7 @@ class Client:
 
     def report_anew(self, job: str) -> JobDetail:
         """Have the report of a finished job made anew, with the reviews that there are now."""
-        asked = self._http.build_request("POST", f"/jobs/{job}/reviews/report")
+        asked = self._http.build_request("POST", f"/jobs/{job}/report")
         return JobDetail.model_validate_json(self._send(asked).content)
 
     def export(self, job: str, query: Sequence[tuple[str, str]], out: IO[bytes]) -> None:

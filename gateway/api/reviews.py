@@ -29,9 +29,7 @@ def list_reviews(job: JobId, gateway: Gateway, owner: Owner, cursor: Cursor = No
         return reviews.listing(session, owner, job, cursor, limit)
 
 
-@router.post(
-    "/jobs/{job}/reviews/report", status_code=202, responses=problems(s404="no such job", s409="the job is not done")
-)
+@router.post("/jobs/{job}/report", status_code=202, responses=problems(s404="no such job", s409="the job is not done"))
 def report_anew(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     """Make the report of a finished job anew, with the reviews that there are now. Nothing is rendered or predicted."""
     with gateway.sessions.begin() as session:

@@ -88,9 +88,9 @@ def test_each_scope_opens_its_own_doors(locked: Gateway) -> None:
 
     assert [status([], verb, path) for verb, path in (("GET", "/jobs"), ("POST", "/jobs"))] == [200, 403]
     assert [status(["review"], verb, path) for verb, path in (("GET", "/jobs"), ("POST", "/jobs"))] == [200, 403]
-    assert [status(["submit"], "POST", path) for path in ("/jobs", "/jobs/x/reviews/report")] == [415, 403]
-    assert [status(["review"], "POST", path) for path in ("/jobs", "/jobs/x/reviews/report")] == [403, 404]
-    assert [status(["admin"], "POST", path) for path in ("/jobs", "/jobs/x/reviews/report")] == [415, 404]
+    assert [status(["submit"], "POST", path) for path in ("/jobs", "/jobs/x/report")] == [415, 403]
+    assert [status(["review"], "POST", path) for path in ("/jobs", "/jobs/x/report")] == [403, 404]
+    assert [status(["admin"], "POST", path) for path in ("/jobs", "/jobs/x/report")] == [415, 404]
     for verb, path in (("DELETE", "/suites/reviewed"), ("POST", "/suites/review-night/runs")):
         assert [status([scope], verb, path) == 403 for scope in ("submit", "review")] == [False, True]
     assert [status([scope], "GET", "/metrics") for scope in SCOPES] == [403, 403, 200]

@@ -80,7 +80,7 @@ def test_failures_and_lots_of_both_verdicts_come_mixed_each_once(client: httpx.C
     assert re.search(r'name="realism" value="5" data-key="5" checked', again)
     assert re.search(r'<button value="valid" data-key="v" aria-pressed="true">', again)
     assert f'id="before" rel="prev" href="/jobs/drawn/review?counterfactual={seen[-1]}"' in page(client)
-    assert 'data-report="/jobs/drawn/reviews/report"' in page(client)
+    assert 'data-report="/jobs/drawn/report"' in page(client)
 
 
 def test_what_is_not_there_is_not_found(client: httpx.Client) -> None:

@@ -103,11 +103,11 @@ def test_reviews_go_with_their_job(gateway: Gateway) -> None:
 
 
 def test_the_report_of_a_finished_job_is_made_anew(gateway: Gateway) -> None:
-    reply = gateway.client.post("/jobs/drawn/reviews/report")
+    reply = gateway.client.post("/jobs/drawn/report")
     assert (reply.status_code, reply.json()["state"]) == (202, "running")
     assert gateway.wakes
     assert reply.json()["progress"]["images"]["waiting"] == 0
-    again = gateway.client.post("/jobs/drawn/reviews/report")
+    again = gateway.client.post("/jobs/drawn/report")
     assert again.status_code == 409
     assert "the job is running" in again.json()["detail"]
 
@@ -134,7 +134,7 @@ def test_each_key_has_its_own_review_and_needs_the_scope(database_url: str, tmp_
         stranger = headers("review", owner="carl")
         assert gateway.client.put(one, json=VALID, headers=stranger).status_code == 404
         assert gateway.client.get("/jobs/drawn/reviews", headers=stranger).status_code == 404
-        assert gateway.client.post("/jobs/drawn/reviews/report", headers=ann).status_code == 202
+        assert gateway.client.post("/jobs/drawn/report", headers=ann).status_code == 202
 
 
 def test_the_command_line_writes_reviews_and_lists_them(gateway: Gateway) -> None:
