@@ -37,7 +37,8 @@ from sqlalchemy.orm import Session
 from gateway.claimable import RUNNING, SECONDS, TOKEN, claiming_an_analysis, claiming_an_image, unfinished, work_waiting
 from gateway.database import database_now
 from gateway.events import add_event
-from gateway.tables import Job, SourceImage, utc_now
+from gateway.table_base import utc_now
+from gateway.tables import Job, SourceImage
 
 LeasedTable = type[Job] | type[SourceImage]
 

@@ -23,7 +23,8 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
 from gateway.database import database_now, insert_missing
-from gateway.tables import LOCAL_OWNER, ApiKey, Login, Owner, utc_now
+from gateway.table_base import utc_now
+from gateway.tables import LOCAL_OWNER, ApiKey, Login, Owner
 from shared.problems import Overloaded
 from shared.seeds import derive_id
 

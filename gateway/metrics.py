@@ -18,8 +18,10 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
 from gateway.database import Sessions, reading
-from gateway.tables import Job, JobState, SourceImage, SourceImageState
+from gateway.table_base import SourceImageState
+from gateway.tables import Job, SourceImage
 from shared.asgi import SECONDS
+from shared.schemas.jobs import JobState
 
 FRESH_SECONDS = 10.0
 JOB_STATES: tuple[str, ...] = get_args(JobState)

@@ -19,7 +19,8 @@ from gateway.database import Sessions, insert_missing, reading
 from gateway.images import want
 from gateway.metrics import RECORDED
 from gateway.model_services import Answered, Asked, Endpoint, ModelServices, TypedServices
-from gateway.tables import Image, OwnedImage, RecordedCall, utc_now
+from gateway.table_base import utc_now
+from gateway.tables import Image, OwnedImage, RecordedCall
 from shared.images import CanonicalImage, Mode, decode, digest
 from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, ObjectStore, image_key

@@ -30,7 +30,8 @@ from gateway.analysis.repair import figures
 from gateway.database import Sessions, database_now, reading
 from gateway.repair_card import model_card
 from gateway.settings import Settings
-from gateway.tables import Repair, utc_now
+from gateway.table_base import utc_now
+from gateway.tables import Repair
 from shared.problems import DependencyFailed
 from shared.schemas.repairs import (
     TRAINED,

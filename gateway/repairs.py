@@ -17,7 +17,8 @@ from gateway.database import reading
 from gateway.intake import refuse_unknown_labels
 from gateway.models import all_models
 from gateway.parts import Parts
-from gateway.tables import ModelUnderTest, Repair, utc_now
+from gateway.table_base import utc_now
+from gateway.tables import ModelUnderTest, Repair
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.repairs import (

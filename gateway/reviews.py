@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 from gateway import counterfactuals, jobs
 from gateway.cursors import decode_cursor, decode_time, encode_cursor
 from gateway.database import insert_missing
-from gateway.tables import Review, utc_now
+from gateway.table_base import utc_now
+from gateway.tables import Review
 from shared.problems import InvalidInput
 from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 

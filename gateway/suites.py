@@ -22,7 +22,8 @@ from gateway.cursors import decode_cursor, encode_cursor
 from gateway.database import insert_missing
 from gateway.events import add_event
 from gateway.intake import refuse_unknown_labels
-from gateway.tables import Counterfactual, Job, Report, SourceImage, Suite, Table, utc_now
+from gateway.table_base import utc_now
+from gateway.tables import Counterfactual, Job, Report, SourceImage, Suite, Table
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import RunView, SuiteDetail, SuiteFilters, SuiteRequest, SuitesPage, SuiteView

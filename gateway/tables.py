@@ -8,8 +8,8 @@ belong to the owner.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -17,60 +17,23 @@ from sqlalchemy import (
     CheckConstraint,
     ForeignKey,
     Index,
-    MetaData,
     String,
     Text,
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from gateway.database import UtcDateTime
+from gateway.table_base import SourceImageState, utc_now
+from gateway.table_base import Table as Table  # for others: whoever takes it from here has all tables in its metadata
 from shared.logging import request_id
+from shared.schemas.jobs import JobKind, JobState
 from shared.schemas.reviews import ReviewVerdict
 
-JobState = Literal["running", "done", "failed", "cancelled"]
-JobKind = Literal["classification", "segmentation"]
-SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
-UNFINISHED: tuple[SourceImageState, ...] = ("pending", "leased")
 LOCAL_OWNER = "local"
 
 _UNFINISHED_SQL = "state IN ('pending', 'leased')"
-_Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 _Id = String(64)
-
-
-def utc_now() -> datetime:
-    """Now, by this machine's clock: for "when was it made", never for leases (they run on the database's clock)."""
-    return datetime.now(UTC)
-
-
-class Table(DeclarativeBase):
-    """Common metadata: constraint names that migrations can rely on, and column types of annotations."""
-
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(column_0_label)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-    type_annotation_map = {  # noqa: RUF012
-        datetime: UtcDateTime,
-        dict[str, Any]: _Json,
-        dict[str, float]: _Json,
-        dict[str, str]: _Json,
-        list[str]: _Json,
-        list[dict[str, Any]]: _Json,
-        JobState: String(16),
-        JobKind: String(16),
-        list[int]: _Json,
-        SourceImageState: String(16),
-        ReviewVerdict: String(16),
-    }
 
 
 class Leased:

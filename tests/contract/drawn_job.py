@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from gateway.database import Sessions
-from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, JobState, OwnedImage, Owner, Prediction, SourceImage
+from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
 from shared.images import CanonicalImage, from_array
+from shared.schemas.jobs import JobState
 from shared.seeds import derive_id, derive_seed
 from shared.storage import ObjectStore, image_key
 from tinyworld.captions import caption

@@ -21,7 +21,7 @@ from fastapi import Request, Response
 from sqlalchemy import select
 
 import gateway.model_services
-import gateway.tables
+import gateway.table_base
 from gateway import claims
 from gateway.database import Sessions, database_now, migrate, open_engine, open_sessions
 from gateway.messages import open_celery, wake_worker
@@ -295,8 +295,8 @@ def test_a_worker_whose_clock_is_wrong_neither_loses_nor_steals_a_lease(
         def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
             return datetime.now(tz) + timedelta(hours=hours)
 
-    monkeypatch.setattr(gateway.tables, "datetime", Shifted)
-    assert abs(gateway.tables.utc_now() - datetime.now(UTC)) > timedelta(hours=4)
+    monkeypatch.setattr(gateway.table_base, "datetime", Shifted)
+    assert abs(gateway.table_base.utc_now() - datetime.now(UTC)) > timedelta(hours=4)
     worker = day.worker()
     worker.start()
 
