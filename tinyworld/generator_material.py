@@ -20,9 +20,11 @@ from tinyworld.roads import dataset as roads
 from tinyworld.roads.pictures import RoadPictures
 from tinyworld.roads.pictures import pictures as road_pictures
 from tinyworld.roads.render import coloured
+from tinyworld.roads.world import RoadScene
 from tinyworld.roads.world import sample_scene as sample_road
 
 ControlKind = Literal["canny", "segmentation"]
+CONTROL_KINDS: tuple[ControlKind, ...] = ("canny", "segmentation")
 OBJECT_COLOURS = np.array(((0, 0, 0), (220, 90, 40), (60, 120, 220)), np.uint8)  # background, object, companion
 _DROPPED = 0.12
 
@@ -34,14 +36,14 @@ class Material:
     count: int
     image: Callable[[int], Pixels]  # 128 x 128 x 3
     caption: Callable[[int, int], str]  # of a picture, by seed
-    control: Callable[[int, np.random.Generator], Pixels]
+    control: Callable[[ControlKind, int, np.random.Generator], Pixels]
     weighty: Callable[[int], Pixels]  # 128 x 128: 1 where the loss counts more
 
 
-def of_objects(data: Pictures, kind: ControlKind = "canny") -> Material:
+def of_objects(data: Pictures) -> Material:
     """The objects district."""
 
-    def control(row: int, random: np.random.Generator) -> Pixels:
+    def control(kind: ControlKind, row: int, random: np.random.Generator) -> Pixels:
         if kind == "segmentation":
             return _dropped(OBJECT_COLOURS[data.masks[row]], random)
         return training_edges(data.scenes[row], data.images[row], data.masks[row], random)
@@ -55,13 +57,13 @@ def of_objects(data: Pictures, kind: ControlKind = "canny") -> Material:
     )
 
 
-def of_roads(data: RoadPictures, kind: ControlKind = "canny") -> Material:
-    """The roads district."""
+def of_roads(data: RoadPictures, siblings: RoadPictures) -> Material:
+    """The roads district; `siblings` stand as the pictures of the same number do, and look otherwise."""
 
-    def control(row: int, random: np.random.Generator) -> Pixels:
+    def control(kind: ControlKind, row: int, random: np.random.Generator) -> Pixels:
         if kind == "segmentation":
             return _dropped(coloured(data.classes[row]), random)
-        return roads.training_edges(data.scenes[row], data.images[row], data.classes[row], random)
+        return roads.training_edges(data.images[row], siblings.images[row], data.classes[row], random)
 
     return Material(
         len(data.scenes),
@@ -81,20 +83,28 @@ def mixed(parts: Sequence[Material]) -> Material:
         k * min(part.count for part in parts),
         lambda row: parts[row % k].image(row // k),
         lambda row, seed: parts[row % k].caption(row // k, seed),
-        lambda row, random: parts[row % k].control(row // k, random),
+        lambda kind, row, random: parts[row % k].control(kind, row // k, random),
         lambda row: parts[row % k].weighty(row // k),
     )
 
 
-def material(districts: Sequence[str], count: int, kind: ControlKind = "canny") -> Material:
+def material(districts: Sequence[str], count: int) -> Material:
     """`count` pictures of the generator's split of each district named, rendered first where they are not there yet."""
     made = {
-        "objects": lambda: of_objects(pictures("generator", count, split_scene("generator")), kind),
+        "objects": lambda: of_objects(pictures("generator", count, split_scene("generator"))),
         "roads": lambda: of_roads(
-            road_pictures("generator", count, lambda i: sample_road("generator", i, allow_withheld=False)), kind
+            road_pictures("generator", count, _road), road_pictures("generator-siblings", count, _road_sibling)
         ),
     }
     return mixed([made[name]() for name in dict.fromkeys(districts)])
+
+
+def _road(index: int) -> RoadScene:
+    return sample_road("generator", index, allow_withheld=False)
+
+
+def _road_sibling(index: int) -> RoadScene:
+    return roads.sibling(_road(index), np.random.default_rng((0x51B, index)))
 
 
 def _dropped(colours: Pixels, random: np.random.Generator) -> Pixels:

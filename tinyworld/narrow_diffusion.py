@@ -1,60 +1,100 @@
-"""Start a slimmer generator from a wider one: `python -m tinyworld.narrow_diffusion WIDE NARROW`.
+"""Start a slimmer generator from a published one.
 
-`WIDE` and `NARROW` name runs (`runs/WIDE/checkpoint.pt` is read, `runs/NARROW/start.pt` written). The widest
-level of the UNet and of the ControlNet loses one channel in six, the last of each, so that groups of normalisation
-and heads of attention lose one in six as well and stay the groups and heads that they were. What this costs in
-loss, `train_diffusion --run NARROW` wins back in minutes; from scratch it takes as long as the wide one did.
+    python -m tinyworld.narrow_diffusion tinyworld/weights/diffusion diffusion-roads --widths 64 96 128
+
+The first is the folder of a published generator, the second a run (`runs/diffusion-roads/start.pt` is written). Each
+level of UNet and ControlNets that gets narrower loses channels at equal distances, so that groups of normalisation and
+heads of attention stay the groups and heads that they were, but smaller. What this costs in loss, `train_diffusion --run
+diffusion-roads` wins back in minutes; from scratch it takes as long as the wide one did. A ControlNet that the wide
+generator does not have begins with its canny one's weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import gcd
+from pathlib import Path
 
 import torch
+from diffusers import UNet2DConditionModel
 from torch import Tensor
 
-from tinyworld.train_diffusion import Generator
+from tinyworld.generator_material import CONTROL_KINDS
+from tinyworld.train_diffusion import WIDTHS, Generator
 from tinyworld.training_loop import RUNS
 
-WIDE = 192  # channels of the wide generator's lowest level
+Levels = Sequence[tuple[int, int]]  # channels of each level, before and after
+_MOST = 10  # copies of one level's channels along an axis: eight in a gated feed-forward, two where levels are joined
 
 
-def kept(wide: int, narrow: int) -> Tensor:
-    """Which of `wide` positions stay: all outside the widest level, five of six inside it.
+def kept(wide: int, narrow: int, levels: Levels) -> Tensor:
+    """Which of `wide` positions of an axis stay, `narrow` of them.
 
-    >>> kept(12, 10).tolist()
-    [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+    An axis holds the channels of one level once or several times, or of two where a skip connection joins them, the
+    wider first; one that is not narrower stays whole.
+
+    >>> kept(12, 8, [(3, 2), (4, 4)]).tolist()
+    [0, 1, 3, 4, 6, 7, 9, 10]
+    >>> kept(7, 6, [(3, 2), (4, 4)]).tolist()
+    [0, 1, 2, 3, 4, 5]
     """
-    positions = torch.arange(wide)
-    inside = 6 * (wide - narrow)  # a joint of two levels has the widest first
-    return positions[(positions >= inside) | (positions % 6 < 5)]
+    if wide == narrow:
+        return torch.arange(wide)
+    order = sorted(dict.fromkeys(levels), reverse=True)
+    made_of = [
+        counts
+        for counts in product(range(_MOST + 1), repeat=len(order))
+        if sum(count * old for count, (old, _) in zip(counts, order, strict=True)) == wide
+        and sum(count * new for count, (_, new) in zip(counts, order, strict=True)) == narrow
+    ]
+    if not made_of:
+        raise ValueError(f"no way from {wide} to {narrow} channels with the levels {list(order)}")
+    counts = min(made_of, key=lambda found: sum(count > 0 for count in found))
+    positions: list[int] = []
+    start = 0
+    for count, (old, new) in zip(counts, order, strict=True):
+        positions += [start + place for place in range(count * old) if _stays(place, old, new)]
+        start += count * old
+    return torch.tensor(positions)
 
 
-def narrowed(wide: dict[str, Tensor], narrow: dict[str, Tensor]) -> dict[str, Tensor]:
+def _stays(place: int, old: int, new: int) -> bool:
+    """The first few of every so many: 4 of 5 from 160 to 128."""
+    step = gcd(old, new)
+    return place % (old // step) < new // step
+
+
+def narrowed(wide: Mapping[str, Tensor], narrow: Mapping[str, Tensor], levels: Levels) -> dict[str, Tensor]:
     """The wide network's tensors, cut to the shapes of the narrow one's."""
     cut = {}
     for name, target in narrow.items():
-        tensor = wide[name]
+        tensor = wide[name] if name in wide else wide[name.replace(".segmentation.", ".canny.")]
         for axis, (old, new) in enumerate(zip(tensor.shape, target.shape, strict=True)):
-            tensor = tensor.index_select(axis, kept(old, new))
+            tensor = tensor.index_select(axis, kept(old, new, levels))
         cut[name] = tensor.contiguous()
     return cut
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wide")
-    parser.add_argument("narrow")
+    parser.add_argument("wide", type=Path, help="folder of a published generator")
+    parser.add_argument("run", help="name of the run that shall begin with it")
+    parser.add_argument("--widths", nargs=3, type=int, default=WIDTHS, help="channels of each level")
+    parser.add_argument("--controls", nargs="+", choices=CONTROL_KINDS, default=["canny"])
     args = parser.parse_args()
-    state = torch.load(RUNS / args.wide / "checkpoint.pt", weights_only=True)
-    wide = state["average"]
-    generator = Generator(wide["unet.mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"].shape[1])
-    (RUNS / args.narrow).mkdir(parents=True, exist_ok=True)
-    torch.save(narrowed(wide, generator.state_dict()), RUNS / args.narrow / "start.pt")
-    steps, seconds, loss = state["at"]
-    origin = {"run": args.wide, "widest": WIDE, "steps": steps, "seconds": round(seconds, 1), "loss": round(loss, 4)}
-    (RUNS / args.narrow / "start.json").write_text(json.dumps(origin) + "\n")
+    config = UNet2DConditionModel.load_config(args.wide / "unet")
+    text_width, before = config["cross_attention_dim"], tuple(config["block_out_channels"])
+    wide = Generator(text_width, before)
+    wide.take_published(args.wide)
+    slim = Generator(text_width, tuple(args.widths), args.controls)
+    levels = list(zip(before, args.widths, strict=True))
+    folder = RUNS / args.run
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(narrowed(wide.state_dict(), slim.state_dict(), levels), folder / "start.pt")
+    (folder / "start.json").write_text(json.dumps({"from": str(args.wide), "widths": before}) + "\n")
 
 
 if __name__ == "__main__":

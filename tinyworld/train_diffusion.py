@@ -6,15 +6,16 @@ latents of generator scenes; captions are written afresh for every step. The con
 will have: edges of the picture itself or of a sibling (`dataset.py`), all of them, the structural ones,
 the object's, or none. Loss on object and companion counts more than on the place, which is the easier
 part. CPU or GPU; stop and start again at will, the run goes on from `runs/diffusion/checkpoint.pt`.
-`--start FOLDER` begins with a published generator, `--districts objects roads` mixes both. `--control segmentation
---unet RUN` trains a second ControlNet, on classes in colours, to the UNet of a run of this command, which stays as
-it is.
+`--start FOLDER` begins with a published generator, `--districts roads` learns driving scenes. `--controls canny
+segmentation` trains two ControlNets with the UNet: a third of the steps has edges, a third classes in colours, a third
+both, whose residuals add up as they do where an editor uses several.
 `python -m tinyworld.publish_diffusion` writes its averaged weights in Stable Diffusion's layout.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import CLIPTextModel, CLIPTokenizer
 
-from tinyworld.generator_material import Material, material
+from tinyworld.generator_material import CONTROL_KINDS, ControlKind, Material, material
 from tinyworld.group_norm import quicken
 from tinyworld.train_autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
 from tinyworld.training_loop import DISTRICTS, RUNS, Recipe, device, recipe_record, train
@@ -42,64 +43,81 @@ SCHEDULE = {
     "clip_sample": False,
 }
 CAPTION_DROPOUT = 0.1
-WIDEST = 160  # channels of the lowest level
+WIDTHS = (64, 128, 160)  # channels of each level
+CONDITIONING_WIDTHS = (16, 32, 64)  # of the layers by which a ControlNet takes its image in
 OBJECT_WEIGHT = 1.5  # added to the loss where object or companion are
 
 
-class Generator(nn.Module):
-    """UNet and ControlNet as one model to train."""
+FOLDERS: dict[str, str] = {"canny": "controlnet", "segmentation": "controlnet-segmentation"}  # beside the UNet
 
-    def __init__(self, text_width: int) -> None:
+
+class Generator(nn.Module):
+    """UNet and ControlNets as one model to train."""
+
+    def __init__(
+        self, text_width: int, widths: tuple[int, ...] = WIDTHS, controls: Sequence[ControlKind] = ("canny",)
+    ) -> None:
         super().__init__()
         self.unet = UNet2DConditionModel(
             sample_size=32,
             in_channels=LATENT_CHANNELS,
             out_channels=LATENT_CHANNELS,
-            block_out_channels=(64, 128, WIDEST),
+            block_out_channels=widths,
             layers_per_block=1,
             down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
             up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
             cross_attention_dim=text_width,
             attention_head_dim=4,
         )
-        self.controlnet = ControlNetModel.from_unet(self.unet, conditioning_embedding_out_channels=(16, 32, 64))
-        self._open_control()
-        for part in (self.unet, self.controlnet):
-            part.set_attn_processor(AttnProcessor())  # scaled_dot_product_attention's backward is slow on CPU
+        self.controlnets = nn.ModuleDict({kind: self._beginner() for kind in controls})
+        self.unet.set_attn_processor(AttnProcessor())  # scaled_dot_product_attention's backward is slow on CPU
 
-    def forward(self, noisy: Tensor, time: Tensor, text: Tensor, control: Tensor) -> Tensor:
-        """Velocity (n x 5 x 32 x 32) for noisy latents, time steps (n), text states (n x tokens x width), edges."""
-        down, middle = self.controlnet(noisy, time, text, controlnet_cond=control, return_dict=False)
+    def forward(self, noisy: Tensor, time: Tensor, text: Tensor, controls: Mapping[str, Tensor]) -> Tensor:
+        """Velocity (n x 5 x 32 x 32) for noisy latents, time steps (n), text states (n x tokens x width).
+
+        `controls` are images (n x 3 x 128 x 128) of one kind or several, whose residuals add up.
+        """
+        found = [
+            self.controlnets[kind](noisy, time, text, controlnet_cond=image, return_dict=False)
+            for kind, image in controls.items()
+        ]
         velocity: Tensor = self.unet(
-            noisy, time, text, down_block_additional_residuals=down, mid_block_additional_residual=middle
+            noisy,
+            time,
+            text,
+            down_block_additional_residuals=[torch.stack(of).sum(0) for of in zip(*(d for d, _ in found), strict=True)],
+            mid_block_additional_residual=torch.stack([middle for _, middle in found]).sum(0),
         ).sample
         return velocity
 
     def take_published(self, folder: Path) -> None:
-        """Begin with the UNet and the ControlNet of a published generator."""
+        """Begin with the UNet of a published generator, and with its ControlNets as far as it has them."""
         self.unet.load_state_dict(UNet2DConditionModel.from_pretrained(folder / "unet").float().state_dict())
-        self.controlnet.load_state_dict(ControlNetModel.from_pretrained(folder / "controlnet").float().state_dict())
+        for kind, network in self.controlnets.items():
+            if (there := folder / FOLDERS[kind]).exists():
+                network.load_state_dict(ControlNetModel.from_pretrained(there).float().state_dict())
 
-    def keep_unet(self, state: dict[str, Tensor]) -> None:
-        """Take the UNet of a trained generator's `state`, train it no further, and begin a new ControlNet from it."""
-        unet = {name.removeprefix("unet."): tensor for name, tensor in state.items() if name.startswith("unet.")}
-        self.unet.load_state_dict(unet)
-        self.controlnet = ControlNetModel.from_unet(self.unet, conditioning_embedding_out_channels=(16, 32, 64))
-        self.controlnet.set_attn_processor(AttnProcessor())
-        self.unet.requires_grad_(False)
+    def _beginner(self) -> ControlNetModel:
+        """An untrained ControlNet whose joints are open.
 
-    def _open_control(self) -> None:
-        """Zero-initialised joints protect a trained UNet; with an untrained one they only delay the control."""
-        embedding = self.controlnet.controlnet_cond_embedding.conv_out
-        for joint in (*self.controlnet.controlnet_down_blocks, self.controlnet.controlnet_mid_block, embedding):
+        Zero-initialised ones protect a trained UNet; with one that learns, too, they only delay the control.
+        """
+        network = ControlNetModel.from_unet(self.unet, conditioning_embedding_out_channels=CONDITIONING_WIDTHS)
+        network.set_attn_processor(AttnProcessor())
+        embedding = network.controlnet_cond_embedding.conv_out
+        for joint in (*network.controlnet_down_blocks, network.controlnet_mid_block, embedding):
             nn.init.normal_(joint.weight, std=0.25 * (joint.weight[0].numel() ** -0.5))
+        return network
 
 
 class Examples:
     """Latents, control images and captions of generator scenes, drawn by step."""
 
-    def __init__(self, data: Material, batch: int, on: torch.device) -> None:
+    def __init__(
+        self, data: Material, batch: int, on: torch.device, controls: Sequence[ControlKind] = ("canny",)
+    ) -> None:
         self.data, self.batch, self.on = data, batch, on
+        self.shown = [(kind,) for kind in controls] + ([tuple(controls)] if len(controls) > 1 else [])
         self.latents = Latents(data, on)
         self.tokenizer = CLIPTokenizer.from_pretrained(WEIGHTS / "tokenizer")
         self.text_encoder = CLIPTextModel.from_pretrained(WEIGHTS / "text_encoder").float().to(on).eval()
@@ -112,9 +130,10 @@ class Examples:
         time = torch.from_numpy(time_steps(self.batch, random)).to(self.on)
         noise = torch.randn_like(clean)
         noisy, target = self.noise.add_noise(clean, noise, time), self.noise.get_velocity(clean, noise, time)
-        text, control = self.text(rows, random), self.control(rows, random)
+        text = self.text(rows, random)
+        controls = {kind: self.control(kind, rows, random) for kind in self.shown[step % len(self.shown)]}
         with torch.autocast(self.on.type, torch.bfloat16):
-            output = model(noisy.contiguous(memory_format=torch.channels_last), time, text, control)
+            output = model(noisy.contiguous(memory_format=torch.channels_last), time, text, controls)
         weight = self.weight(rows)
         loss: Tensor = (weight * (output.float() - target).square()).sum() / (LATENT_CHANNELS * weight.sum())
         return loss
@@ -125,8 +144,8 @@ class Examples:
         texts = [self.data.caption(row, seed) if k else "" for row, seed, k in drawn]
         return text_states(self.tokenizer, self.text_encoder, texts)
 
-    def control(self, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:
-        return control_tensor(np.stack([self.data.control(row, random) for row in rows.tolist()]), self.on)
+    def control(self, kind: ControlKind, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:
+        return control_tensor(np.stack([self.data.control(kind, row, random) for row in rows.tolist()]), self.on)
 
     def weight(self, rows: NDArray[np.int64]) -> Tensor:
         weighty = np.stack([self.data.weighty(row) for row in rows.tolist()]).astype(np.float32)
@@ -191,23 +210,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--run", default="diffusion", help="folder under runs/; `start.pt` in it is where to start")
     parser.add_argument("--districts", nargs="+", choices=DISTRICTS, default=["objects"])
-    parser.add_argument("--control", choices=("canny", "segmentation"), default="canny")
+    parser.add_argument("--controls", nargs="+", choices=CONTROL_KINDS, default=["canny"])
+    parser.add_argument("--widths", nargs=3, type=int, default=WIDTHS, help="channels of each level")
     parser.add_argument("--start", type=Path, help="published generator to go on from, as tinyworld/weights/diffusion")
-    parser.add_argument("--unet", help="run whose UNet stays as it is; a ControlNet is trained to it")
     args = parser.parse_args()
-    if args.control == "segmentation" and (args.unet is None or args.run == "diffusion"):
-        parser.error("say whose UNet the ControlNet is for (--unet RUN), and another --run for its checkpoint")
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     on = device()
-    examples = Examples(material(args.districts, args.pictures, args.control), args.batch, on)
-    model = Generator(examples.text_encoder.config.hidden_size)
+    examples = Examples(material(args.districts, args.pictures), args.batch, on, args.controls)
+    model = Generator(examples.text_encoder.config.hidden_size, tuple(args.widths), args.controls)
     if args.start is not None:
         model.take_published(args.start)
-    if args.unet is not None:
-        model.keep_unet(
-            torch.load(RUNS / args.unet / "checkpoint.pt", weights_only=True, map_location="cpu")["average"]
-        )
     if (start := RUNS / args.run / "start.pt").exists():
         model.load_state_dict(torch.load(start, weights_only=True))
     model.to(device=on, memory_format=torch.channels_last)  # type: ignore[call-overload]

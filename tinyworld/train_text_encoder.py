@@ -116,7 +116,7 @@ def train_text_encoder(
         encoder, held = new_encoder(tokenizer), None
     else:
         tokenizer, encoder = trained(start, texts[:20_000])
-        held = Held(encoder)
+        held = Held(encoder) if "objects" in districts else None
     model = ReadFactors(encoder, names)
     known = [index for index in range(CAPTIONS) if districts[index % len(districts)] == "objects"]
 

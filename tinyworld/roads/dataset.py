@@ -10,7 +10,6 @@ import numpy as np
 
 from tinyworld.dataset import CONTROLS, edges_of
 from tinyworld.drawing.canvas import Image
-from tinyworld.roads.render import render
 from tinyworld.roads.world import CLASSES, LOOKS, RoadScene, withheld
 
 _KEPT = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traffic light")]
@@ -31,9 +30,7 @@ def standing(classes: Image) -> Image:
     return np.isin(classes, _KEPT).astype(np.uint8)
 
 
-def training_edges(scene: RoadScene, image: Image, classes: Image, random: np.random.Generator) -> Image:
-    """Edges (H x W, 0 and 1) for a picture with its class mask, drawn as the other district draws them."""
+def training_edges(image: Image, sibling_image: Image, classes: Image, random: np.random.Generator) -> Image:
+    """Edges (H x W, 0 and 1) of a picture or of its sibling, with the class mask of both, drawn from `CONTROLS`."""
     region, of_sibling, _ = CONTROLS[int(random.choice(len(CONTROLS), p=[share for *_, share in CONTROLS]))]
-    if of_sibling:
-        image = render(sibling(scene, random), *image.shape[1::-1]).image
-    return edges_of(image, standing(classes), region)
+    return edges_of(sibling_image if of_sibling else image, standing(classes), region)
