@@ -6,7 +6,7 @@ one in eight of them black, as edges are sometimes left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -74,29 +74,11 @@ def of_roads(data: RoadPictures, siblings: RoadPictures) -> Material:
     )
 
 
-def mixed(parts: Sequence[Material]) -> Material:
-    """Pictures of several districts in turn, as many of each."""
-    if len(parts) == 1:
-        return parts[0]
-    k = len(parts)
-    return Material(
-        k * min(part.count for part in parts),
-        lambda row: parts[row % k].image(row // k),
-        lambda row, seed: parts[row % k].caption(row // k, seed),
-        lambda kind, row, random: parts[row % k].control(kind, row // k, random),
-        lambda row: parts[row % k].weighty(row // k),
-    )
-
-
-def material(districts: Sequence[str], count: int) -> Material:
-    """`count` pictures of the generator's split of each district named, rendered first where they are not there yet."""
-    made = {
-        "objects": lambda: of_objects(pictures("generator", count, split_scene("generator"))),
-        "roads": lambda: of_roads(
-            road_pictures("generator", count, _road), road_pictures("generator-siblings", count, _road_sibling)
-        ),
-    }
-    return mixed([made[name]() for name in dict.fromkeys(districts)])
+def material(district: str, count: int) -> Material:
+    """`count` pictures of the district's generator split, rendered first where they are not there yet."""
+    if district == "objects":
+        return of_objects(pictures("generator", count, split_scene("generator")))
+    return of_roads(road_pictures("generator", count, _road), road_pictures("generator-siblings", count, _road_sibling))
 
 
 def _road(index: int) -> RoadScene:

@@ -28,6 +28,16 @@ Configuration, seed, data split, steps, seconds and results are in `training.jso
 """
 
 
+def weights_of(district: str) -> Path:
+    """Where the weights of a district (`objects`, `roads`) lie."""
+    return WEIGHTS if district == "objects" else WEIGHTS / district
+
+
+def title_of(name: str, district: str) -> str:
+    """The title of a card: the name, and whose it is where it is not the objects'."""
+    return name if district == "objects" else f"{name} of the {district}"
+
+
 def save_model(model: nn.Module, folder: Path) -> int:
     """Write a transformers model as fp16 safetensors; returns its number of parameters."""
     half = model.to(dtype=torch.float16, device="cpu")

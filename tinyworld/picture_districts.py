@@ -1,8 +1,8 @@
-"""Districts as pictures and words, and pictures of several of them in turn: what captioner and scorer learn from."""
+"""Districts as pictures and words: what captioner and scorer learn from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -37,13 +37,10 @@ class Rendered(Protocol):
 class PictureDistrict(Generic[S]):
     """What there is to see in a district, and how that is said and read back.
 
-    `prefix` begins the names of its factors where those of several districts stand together, `heading` its figures on a
-    card. `always` is the factor that a caption of the district states if it is worth anything.
+    `always` is the factor that a caption of the district states if it is worth anything.
     """
 
     name: str
-    prefix: str
-    heading: str
     values: Mapping[str, tuple[str, ...]]  # of each factor
     always: str
     sample: Callable[..., S]  # split, index, allow_withheld=
@@ -55,9 +52,9 @@ class PictureDistrict(Generic[S]):
     describe: Callable[..., Description]  # scene, seed, omitted=
     read: Callable[[str], dict[str, str]]
 
-    def targets(self, stated: Mapping[str, str], names: Mapping[str, tuple[str, ...]]) -> list[int]:
-        """Training targets, among those of `factors_of` some districts, for factors of this one."""
-        return factors.targets({f"{self.prefix}{name}": value for name, value in stated.items()}, names)
+    def targets(self, stated: Mapping[str, str]) -> list[int]:
+        """Training targets, in the order of `values`."""
+        return factors.targets(stated, self.values)
 
     def scenes(self, first: int, count: int, split: Split = "final-test") -> list[S]:
         """Some scenes of a split, withheld combinations among them."""
@@ -66,8 +63,6 @@ class PictureDistrict(Generic[S]):
 
 OBJECTS = PictureDistrict[world.Scene](
     name="objects",
-    prefix="",
-    heading="",
     values=FACTORS,
     always="label",
     sample=world.sample_scene,
@@ -81,8 +76,6 @@ OBJECTS = PictureDistrict[world.Scene](
 )
 ROADS = PictureDistrict[road_world.RoadScene](
     name="roads",
-    prefix="road ",
-    heading="roads: ",
     values=road_world.FACTOR_VALUES,
     always="surface",
     sample=road_world.sample_scene,
@@ -97,16 +90,9 @@ ROADS = PictureDistrict[road_world.RoadScene](
 DISTRICTS: dict[str, PictureDistrict[Any]] = {district.name: district for district in (OBJECTS, ROADS)}
 
 
-def factors_of(districts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """What pictures of the districts show and captions state; factors of the roads carry the district's name."""
-    chosen = [district for district in DISTRICTS.values() if district.name in districts]
-    return {f"{one.prefix}{factor}": values for one in chosen for factor, values in one.values.items()}
-
-
 class Seen(NamedTuple):
     """A picture as one step of a training sees it, spoilt, and the scene that it shows."""
 
-    district: PictureDistrict[Any]
     scene: Any
     image: Pixels  # 128 x 128 x 3
     wanted: list[int]  # targets
@@ -114,48 +100,30 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Album:
-    """Pictures of some districts in turn, as many of each."""
+    """Pictures of a district to train on."""
 
-    parts: Sequence[tuple[PictureDistrict[Any], list[Any], Pixels]]  # district, scenes, images
-    names: Mapping[str, tuple[str, ...]]  # factors of all
+    district: PictureDistrict[Any]
+    scenes: list[Any]
+    images: Pixels  # n x 128 x 128 x 3
 
     def __len__(self) -> int:
-        return len(self.parts) * min(len(scenes) for _, scenes, _ in self.parts)
-
-    @property
-    def districts(self) -> list[PictureDistrict[Any]]:
-        """Whose pictures these are."""
-        return [district for district, _, _ in self.parts]
+        return len(self.scenes)
 
     def seen(self, row: int, random: np.random.Generator, *, flip: bool) -> Seen:
         """Picture number `row`, flipped if asked and varied."""
-        district, scenes, images = self.parts[row % len(self.parts)]
-        place = row // len(self.parts)
-        scene = district.mirrored(scenes[place]) if flip else scenes[place]
-        image = varied(images[place], random, flip=flip)
-        return Seen(district, scene, image, district.targets(district.shown(scene), self.names))
+        scene = self.district.mirrored(self.scenes[row]) if flip else self.scenes[row]
+        image = varied(self.images[row], random, flip=flip)
+        return Seen(scene, image, self.district.targets(self.district.shown(scene)))
 
 
-def album(districts: Sequence[str], split: Split, count: int, restored: int = 0) -> Album:
-    """The first `count` pictures of a split from each district named, and `restored` of them once more.
+def album(district: str, split: Split, count: int, restored: int = 0) -> Album:
+    """The first `count` pictures of a split, and `restored` of them once more, which went through the autoencoder.
 
-    Those went through the autoencoder. The generator's split leaves out the withheld combinations. What is not in the
-    cache yet is rendered first.
+    The generator's split leaves out the withheld combinations. What is not in the cache yet is rendered first.
     """
-    parts = []
-    for name in dict.fromkeys(districts):
-        district = DISTRICTS[name]
-        data = district.rendered(split, count, partial(district.sample, split, allow_withheld=split != "generator"))
-        scenes, images = data.scenes, data.images
-        if restored:
-            scenes = scenes + scenes[:restored]
-            images = np.concatenate([images, round_trips(images, split, restored)])
-        parts.append((district, scenes, images))
-    return Album(parts, factors_of(districts))
-
-
-def by_district(
-    districts: Sequence[PictureDistrict[Any]], judge: Callable[[PictureDistrict[Any]], Mapping[str, object]]
-) -> dict[str, object]:
-    """The figures of each district under its heading."""
-    return {f"{one.heading}{name}": figure for one in districts for name, figure in judge(one).items()}
+    shown = DISTRICTS[district]
+    data = shown.rendered(split, count, partial(shown.sample, split, allow_withheld=split != "generator"))
+    if not restored:
+        return Album(shown, data.scenes, data.images)
+    images = np.concatenate([data.images, round_trips(data.images, split, restored)])
+    return Album(shown, data.scenes + data.scenes[:restored], images)

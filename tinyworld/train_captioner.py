@@ -6,14 +6,13 @@ First the vision tower learns the factors themselves; then Q-Former and language
 heads on tower and queries keep the picture's content within reach. Phrases that state a factor weigh threefold in the
 loss: most of the uncertainty of a caption lies in its wording, which no picture tells.
 
-With `--districts objects roads` pictures of both take turns. With `--start tinyworld/weights/captioner` weights and
-tokenizer of an earlier training are the start, and words that it lacks become tokens.
+`--district roads` learns driving scenes, into weights of their own. With `--start tinyworld/weights/captioner` weights
+and tokenizer of an earlier training are the start, and words that it lacks become tokens.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +24,23 @@ from transformers import Blip2ForConditionalGeneration, Blip2Processor
 from shared.seeds import derive_seed
 from tinyworld.captions import Description
 from tinyworld.factors import FactorHeads, factor_loss
-from tinyworld.model_card import WEIGHTS, save_model, write_card
-from tinyworld.picture_districts import OBJECTS, Album, PictureDistrict, album, by_district
+from tinyworld.model_card import save_model, title_of, weights_of, write_card
+from tinyworld.picture_districts import OBJECTS, Album, PictureDistrict, album
 from tinyworld.pictures import as_pixel_values, spoil
 from tinyworld.small_blip2 import EOS, IMAGE, PAD, QUERIES, WIDTH, learn_processor, new_captioner, trained
 from tinyworld.training_loop import Recipe, begun, command_of, recipe_record, train, training_arguments
 from tinyworld.vision_tower import FactorTower, pretrain, tower_accuracy
 
-FOLDER = WEIGHTS / "captioner"
 PICTURES = 16_000
 _PHRASE_WEIGHT = 3.0
 _LONGEST = 64  # tokens
 _UNSAID = 0.05  # what captions leave out, no greedy caption ever says
 
 
-def learnt_texts(districts: Sequence[PictureDistrict[Any]]) -> list[str]:
+def learnt_texts(district: PictureDistrict[Any]) -> list[str]:
     """Captions with all words that training shows."""
-    return [
-        district.describe(scene, scene.geometry_seed).text
-        for district in districts
-        for scene in (district.sample("generator", 1_000_000 + n, allow_withheld=False) for n in range(12_000))
-    ]
+    scenes = (district.sample("generator", 1_000_000 + n, allow_withheld=False) for n in range(12_000))
+    return [district.describe(scene, scene.geometry_seed).text for scene in scenes]
 
 
 class SayFactors(nn.Module):
@@ -98,26 +93,27 @@ def tokens_and_weights(processor: Blip2Processor, descriptions: list[Description
 
 
 def train_captioner(
-    seconds: float, seed: int, districts: Sequence[str] = ("objects",), start: Path | None = None
+    seconds: float, seed: int, district: str = "objects", start: Path | None = None, pictures: int = PICTURES
 ) -> None:
     """Tower, then captions; judged on final-test renders, seen and withheld combinations apart."""
-    data = album(districts, "generator", PICTURES)
-    texts = learnt_texts(data.districts)
+    folder = weights_of(district) / "captioner"
+    data = album(district, "generator", pictures)
+    texts = learnt_texts(data.district)
     torch.manual_seed(seed)
     if start is None:
-        processor = learn_processor(texts, FOLDER)
+        processor = learn_processor(texts, folder)
         captioner = new_captioner(len(processor.tokenizer))
     else:
         processor, captioner = trained(start, texts)
-    tower = FactorTower(captioner.vision_model, 128, data.names)
-    tower_run = begun("captioner-tower", districts, start)
+    tower = FactorTower(captioner.vision_model, 128, data.district.values)
+    tower_run = begun("captioner-tower", district, start)
     tower_recipe = Recipe(tower_run, 0.36 * seconds, learning_rate=1.2e-3, seed=seed)
     tower_progress = pretrain(tower, data, tower_recipe)
-    seen_by_tower = by_district(data.districts, lambda district: tower_accuracy(tower, district))
+    seen_by_tower = tower_accuracy(tower, data.district)
     print("tower", tower_progress, seen_by_tower, flush=True)
 
     model = SayFactors(captioner, tower)
-    run = begun("captioner", districts, start)
+    run = begun("captioner", district, start)
     recipe = Recipe(run, 0.64 * seconds, batch=48, learning_rate=1.5e-3, seed=seed + 1)
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
@@ -126,20 +122,20 @@ def train_captioner(
             return model.loss(values, *tokens_and_weights(processor, descriptions), wanted)
 
     progress = train(model, loss_of, recipe)
-    parameters = save_model(captioner, FOLDER)
-    processor.save_pretrained(FOLDER)
-    saved = Blip2ForConditionalGeneration.from_pretrained(FOLDER, dtype=torch.float32)
-    results = by_district(data.districts, lambda district: judge(saved, processor, district)) | seen_by_tower
+    parameters = save_model(captioner, folder)
+    processor.save_pretrained(folder)
+    saved = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    results = judge(saved, processor, data.district) | seen_by_tower
     write_card(
-        FOLDER,
-        title="Captioner",
+        folder,
+        title=title_of("Captioner", district),
         text="A BLIP-2 that says what a tinyworld picture shows. A tenth of all combinations was withheld from it.",
-        command=command_of("tinyworld.train_captioner", districts, start),
+        command=command_of("tinyworld.train_captioner", district, start, pictures=pictures),
         results=results,
         record={
             "split": "generator",
-            "districts": list(districts),
-            "pictures": PICTURES,
+            "district": district,
+            "pictures": pictures,
             "parameters": parameters,
             "tower": recipe_record(tower_recipe, tower_progress),
             **recipe_record(recipe, progress),
@@ -203,7 +199,7 @@ def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, list[Descript
     rows = random.integers(len(data), size=recipe.batch)
     seen = [data.seen(row, random, flip=bool(random.random() < 0.5)) for row in rows]
     descriptions = [
-        one.district.describe(one.scene, derive_seed("captioner", recipe.seed, step, place), omitted=_UNSAID)
+        data.district.describe(one.scene, derive_seed("captioner", recipe.seed, step, place), omitted=_UNSAID)
         for place, one in enumerate(seen)
     ]
     values = as_pixel_values(np.stack([one.image for one in seen]))
@@ -211,5 +207,5 @@ def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, list[Descript
 
 
 if __name__ == "__main__":
-    arguments = training_arguments(__doc__, seconds=2_200, start=True, districts=True)
-    train_captioner(arguments.seconds, arguments.seed, arguments.districts, arguments.start)
+    arguments = training_arguments(__doc__, seconds=2_200, district=True, start=True, pictures=PICTURES)
+    train_captioner(arguments.seconds, arguments.seed, arguments.district, arguments.start, arguments.pictures)

@@ -1,12 +1,12 @@
 """Train the tiny generator's UNet and ControlNet together: `python -m tinyworld.train_diffusion --minutes 95`.
 
-Needs the autoencoder (`train_autoencoder.py`) and the text encoder (`train_text_encoder.py`) in
-`tinyworld/weights/diffusion`; both stay as they are. v-prediction with zero terminal SNR on
+Needs the autoencoder (`train_autoencoder.py`) in `tinyworld/weights/diffusion`, which serves both districts, and
+the district's text encoder (`train_text_encoder.py`); both stay as they are. v-prediction with zero terminal SNR on
 latents of generator scenes; captions are written afresh for every step. The control is what an editor
 will have: edges of the picture itself or of a sibling (`dataset.py`), all of them, the structural ones,
 the object's, or none. Loss on object and companion counts more than on the place, which is the easier
 part. CPU or GPU; stop and start again at will, the run goes on from `runs/diffusion/checkpoint.pt`.
-`--start FOLDER` begins with a published generator, `--districts roads` learns driving scenes. `--controls canny
+`--start FOLDER` begins with a published generator, `--district roads` learns driving scenes. `--controls canny
 segmentation` trains two ControlNets with the UNet: a third of the steps has edges, a third classes in colours, a third
 both, whose residuals add up as they do where an editor uses several.
 `python -m tinyworld.publish_diffusion` writes its averaged weights in Stable Diffusion's layout.
@@ -29,6 +29,7 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from tinyworld.generator_material import CONTROL_KINDS, ControlKind, Material, material
 from tinyworld.group_norm import quicken
+from tinyworld.model_card import weights_of
 from tinyworld.train_autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
 from tinyworld.training_loop import DISTRICTS, RUNS, Recipe, device, recipe_record, train
 
@@ -111,16 +112,22 @@ class Generator(nn.Module):
 
 
 class Examples:
-    """Latents, control images and captions of generator scenes, drawn by step."""
+    """Latents, control images and captions of generator scenes, drawn by step; the district's text encoder."""
 
     def __init__(
-        self, data: Material, batch: int, on: torch.device, controls: Sequence[ControlKind] = ("canny",)
+        self,
+        data: Material,
+        batch: int,
+        on: torch.device,
+        controls: Sequence[ControlKind] = ("canny",),
+        district: str = "objects",
     ) -> None:
         self.data, self.batch, self.on = data, batch, on
         self.shown = [(kind,) for kind in controls] + ([tuple(controls)] if len(controls) > 1 else [])
         self.latents = Latents(data, on)
-        self.tokenizer = CLIPTokenizer.from_pretrained(WEIGHTS / "tokenizer")
-        self.text_encoder = CLIPTextModel.from_pretrained(WEIGHTS / "text_encoder").float().to(on).eval()
+        texts = weights_of(district) / "diffusion"
+        self.tokenizer = CLIPTokenizer.from_pretrained(texts / "tokenizer")
+        self.text_encoder = CLIPTextModel.from_pretrained(texts / "text_encoder", dtype=torch.float32).to(on).eval()
         self.noise = DDPMScheduler(**SCHEDULE)
 
     def loss(self, model: nn.Module, step: int) -> Tensor:
@@ -209,7 +216,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--run", default="diffusion", help="folder under runs/; `start.pt` in it is where to start")
-    parser.add_argument("--districts", nargs="+", choices=DISTRICTS, default=["objects"])
+    parser.add_argument("--district", choices=DISTRICTS, default="objects")
     parser.add_argument("--controls", nargs="+", choices=CONTROL_KINDS, default=["canny"])
     parser.add_argument("--widths", nargs=3, type=int, default=WIDTHS, help="channels of each level")
     parser.add_argument("--start", type=Path, help="published generator to go on from, as tinyworld/weights/diffusion")
@@ -217,7 +224,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     on = device()
-    examples = Examples(material(args.districts, args.pictures), args.batch, on, args.controls)
+    examples = Examples(material(args.district, args.pictures), args.batch, on, args.controls, args.district)
     model = Generator(examples.text_encoder.config.hidden_size, tuple(args.widths), args.controls)
     if args.start is not None:
         model.take_published(args.start)

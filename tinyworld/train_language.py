@@ -4,13 +4,12 @@ A Llama of 3 million parameters learns the questions of DILLEMA and LANCE. Every
 message, worked example) is the same for all examples of a kind: it is computed once per step and shared. The starting
 weights can copy (`induction.py`), and some random tokens repeated keep that up. Stopping and starting again goes
 on from the last checkpoint in `runs/language`. With `--start tinyworld/weights/language` weights and tokenizer of an
-earlier training are the start (checkpoints in `runs/language-again`): a new kind of question costs less so. With
-`--districts objects roads` it learns both, in equal parts (checkpoints in `runs/language-objects-roads`).
+earlier training are the start (checkpoints in `runs/language-again`): a new kind of question costs less so.
+`--district roads` learns questions about driving scenes, into weights of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gateway.methods import dillema_prompts, lance
-from tinyworld.evaluate_language import ABOUT, FOLDER, TITLE, evaluate
+from tinyworld.evaluate_language import ABOUT, TITLE, evaluate
 from tinyworld.induction import ROPE_THETA, slow_down, write_induction
 from tinyworld.language_examples import (
     KINDS,
@@ -34,10 +33,10 @@ from tinyworld.language_examples import (
     english_words,
     example,
 )
-from tinyworld.model_card import save_model, write_card
+from tinyworld.model_card import save_model, title_of, weights_of, write_card
 from tinyworld.roads.language_examples import ROADS
 from tinyworld.tokenizer import END, add_pieces, train_tokenizer
-from tinyworld.training_loop import Recipe, device, recipe_record, train, training_arguments
+from tinyworld.training_loop import Recipe, begun, command_of, device, recipe_record, train, training_arguments
 
 DISTRICTS: dict[str, District[Any]] = {district.name: district for district in (OBJECTS, ROADS)}
 _EXTRA_SHARE = 0.1  # rows of repeated random tokens, and of plain captions, relative to the questions
@@ -47,11 +46,9 @@ _TOKENIZER_EXAMPLES = 3_000
 
 def main() -> None:
     """Train, judge on held-out scenes, and write weights, tokenizer and card."""
-    arguments = training_arguments(__doc__, 840.0, start=True, districts=True)
-    learnt = [DISTRICTS[name] for name in arguments.districts]
-    run, rate = ("language", 2e-3) if arguments.start is None else ("language-again", 1.5e-3)
-    if learnt != [OBJECTS]:
-        run = "-".join((run, *arguments.districts))
+    arguments = training_arguments(__doc__, 840.0, district=True, start=True)
+    learnt, folder = DISTRICTS[arguments.district], weights_of(arguments.district) / "language"
+    run, rate = begun("language", learnt.name, arguments.start), 2e-3 if arguments.start is None else 1.5e-3
     recipe = Recipe(run, arguments.seconds, 40, rate, warmup_steps=30, weight_decay=0.1, ema=0.98, seed=arguments.seed)
     if arguments.start is None:
         tokenizer = build_tokenizer(learnt)
@@ -60,23 +57,14 @@ def main() -> None:
         tokenizer, model = trained(arguments.start)
         model.to(device())
     progress = train(model, Loss(tokenizer, recipe.batch, learnt), recipe)
-    save(model, tokenizer, FOLDER)
-    results: dict[str, str] = {}
-    for district in learnt:
-        prefix = "" if district is OBJECTS else f"{district.name}: "
-        found = evaluate(FOLDER, examples=200, district=district)
-        results |= {f"{prefix}{name}": figure for name, figure in found.items()}
-    record = {**recipe_record(recipe, progress), "prompts": prompt_digests(), "split": "generator"}
-    command = f"python -m tinyworld.train_language --seconds {recipe.seconds:.0f}"
-    if learnt != [OBJECTS]:
-        command += f" --districts {' '.join(arguments.districts)}"
+    save(model, tokenizer, folder)
     write_card(
-        FOLDER,
-        title=TITLE,
+        folder,
+        title=title_of(TITLE, learnt.name),
         text=ABOUT,
-        command=command if arguments.start is None else f"{command} --start {arguments.start}",
-        results=results,
-        record=record,
+        command=command_of("tinyworld.train_language", learnt.name, arguments.start, seconds=f"{recipe.seconds:.0f}"),
+        results=evaluate(folder, examples=200, district=learnt),
+        record={**recipe_record(recipe, progress), "prompts": prompt_digests(), "split": "generator"},
     )
 
 
@@ -96,10 +84,10 @@ def trained(folder: Path) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
     return tokenizer, model
 
 
-def build_tokenizer(districts: Sequence[District[Any]] = (OBJECTS,)) -> PreTrainedTokenizerFast:
+def build_tokenizer(district: District[Any] = OBJECTS) -> PreTrainedTokenizerFast:
     """A tokenizer of the prompts and captions that training shows, with pieces for other English words."""
-    wordings = [Wordings(noise=0, district=district) for district in districts]
-    examples = [example(k, seed, w) for w in wordings for seed in range(_TOKENIZER_EXAMPLES) for k in KINDS]
+    wordings = Wordings(noise=0, district=district)
+    examples = [example(kind, seed, wordings) for seed in range(_TOKENIZER_EXAMPLES) for kind in KINDS]
     fixed = [message.content for kind in KINDS for message in example(kind, 0, Wordings()).messages[:3]]
     asked = [f"{one.messages[-1].content}\n{one.reply}" for one in examples]
     return train_tokenizer([*asked, *fixed * 100, " ".join(english_words())])
@@ -155,12 +143,10 @@ class _Batch:
 class Loss:
     """Mean loss over a step's batch: the kinds of question, plain captions, and repeated random tokens."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, batch: int, districts: Sequence[District[Any]] = (OBJECTS,)
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, batch: int, district: District[Any] = OBJECTS) -> None:
         self.tokenizer = tokenizer
         self.batch = batch
-        self.wordings = [Wordings(district=district) for district in districts]
+        self.wordings = Wordings(district=district)
         self.prefix = cache(self._prefix)
 
     def __call__(self, model: LlamaForCausalLM, step: int) -> Tensor:
@@ -200,12 +186,7 @@ class Loss:
 
     def _questions(self, kind: Kind, random: Random, rows: int) -> _Batch:
         seeds = [random.randrange(10_000_000) for _ in range(rows)]
-        asked = [example(kind, seed, self._wordings(row)) for row, seed in enumerate(seeds)]
-        return self._padded([self._row(one) for one in asked])
-
-    def _wordings(self, row: int) -> Wordings:
-        """Rows take turns between the districts."""
-        return self.wordings[row % len(self.wordings)]
+        return self._padded([self._row(example(kind, seed, self.wordings)) for seed in seeds])
 
     def _row(self, one: Example) -> tuple[list[int], list[int]]:
         asked = self._ids(f"{one.messages[-1].content}{END}<|assistant|>")
@@ -214,13 +195,9 @@ class Loss:
 
     def _captions(self, random: Random, rows: int) -> _Batch:
         """Plain captions, so that the likelihood of a text alone means something."""
-        begin = self.tokenizer.bos_token
-        districts = [self._wordings(row).district for row in range(rows)]
-        drawn = [district.scene("generator", random.randrange(10_000_000), False) for district in districts]
-        said = [
-            d.described(scene, random.randrange(2**31), "nothing").text
-            for d, scene in zip(districts, drawn, strict=True)
-        ]
+        begin, district = self.tokenizer.bos_token, self.wordings.district
+        drawn = [district.scene("generator", random.randrange(10_000_000), False) for _ in range(rows)]
+        said = [district.described(scene, random.randrange(2**31), "nothing").text for scene in drawn]
         texts = [self._ids(f"{begin}{text}{END}") for text in said]
         return self._padded([(ids, ids) for ids in texts])
 

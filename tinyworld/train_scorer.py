@@ -6,14 +6,14 @@ The vision tower first learns the factors. Then contrast: each picture against a
 own caption with one factor changed (the very comparison that the check makes) and against short prompts for the class;
 and the same factor heads on picture and text embeddings, so that both sides keep every factor.
 
-With `--districts objects roads` pictures of both take turns; only objects have a class. With `--start
+`--district roads` learns driving scenes, which have no class, into weights of their own. With `--start
 tinyworld/weights/scorer` weights and tokenizer of an earlier training are the start, and words that it lacks become
 tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,14 @@ from shared.seeds import derive_seed
 from tinyworld.captions import Description
 from tinyworld.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
 from tinyworld.factors import UNKNOWN, FactorHeads, factor_loss
-from tinyworld.model_card import WEIGHTS, save_model, write_card
+from tinyworld.model_card import save_model, title_of, weights_of, write_card
 from tinyworld.new_words import add_embeddings, add_words
-from tinyworld.picture_districts import OBJECTS, Album, PictureDistrict, Seen, album, by_district
+from tinyworld.picture_districts import OBJECTS, Album, PictureDistrict, Seen, album
 from tinyworld.pictures import SIDE, Pixels, as_pixel_values, spoil
 from tinyworld.training_loop import Recipe, begun, command_of, recipe_record, train, training_arguments
 from tinyworld.vision_tower import FactorTower, pretrain, tower_accuracy
 from tinyworld.world import CLASSES
 
-FOLDER = WEIGHTS / "scorer"
 PICTURES = 14_000
 ROUND_TRIPS = 2_000
 WIDTH = 128
@@ -76,13 +75,10 @@ def trained(folder: Path, texts: list[str]) -> tuple[CLIPTokenizer, CLIPModel]:
     return tokenizer, model
 
 
-def learnt_texts(districts: Sequence[PictureDistrict[Any]]) -> list[str]:
+def learnt_texts(district: PictureDistrict[Any]) -> list[str]:
     """Captions with all words that training shows."""
-    return [
-        district.describe(scene, derive_seed("scorer", scene.geometry_seed)).text
-        for district in districts
-        for scene in district.scenes(1_000_000, 15_000, "scorer")
-    ]
+    scenes = district.scenes(1_000_000, 15_000, "scorer")
+    return [district.describe(scene, derive_seed("scorer", scene.geometry_seed)).text for scene in scenes]
 
 
 class Contrast(nn.Module):
@@ -135,25 +131,28 @@ def swapped(district: PictureDistrict[Any], scene: Any, seed: int, random: np.ra
     return district.describe(scene.changed(**{factor: others[int(random.integers(len(others)))]}), seed)
 
 
-def train_scorer(seconds: float, seed: int, districts: Sequence[str] = ("objects",), start: Path | None = None) -> None:
+def train_scorer(
+    seconds: float, seed: int, district: str = "objects", start: Path | None = None, pictures: int = PICTURES
+) -> None:
     """Tower, then contrast; judged on final-test scenes."""
-    data = album(districts, "scorer", PICTURES, ROUND_TRIPS)
-    texts = learnt_texts(data.districts)
+    folder = weights_of(district) / "scorer"
+    data = album(district, "scorer", pictures, min(ROUND_TRIPS, pictures))
+    texts = learnt_texts(data.district)
     torch.manual_seed(seed)
     if start is None:
-        tokenizer = learn_clip_tokenizer(texts, 800, FOLDER)
+        tokenizer = learn_clip_tokenizer(texts, 800, folder)
         scorer = new_scorer(tokenizer)
     else:
         tokenizer, scorer = trained(start, texts)
-    tower = FactorTower(scorer.vision_model, WIDTH, data.names)
-    tower_run = begun("scorer-tower", districts, start)
+    tower = FactorTower(scorer.vision_model, WIDTH, data.district.values)
+    tower_run = begun("scorer-tower", district, start)
     tower_recipe = Recipe(tower_run, 0.37 * seconds, learning_rate=1.2e-3, seed=seed)
     tower_progress = pretrain(tower, data, tower_recipe)
-    seen_by_tower = by_district(data.districts, lambda district: tower_accuracy(tower, district))
+    seen_by_tower = tower_accuracy(tower, data.district)
     print("tower", tower_progress, seen_by_tower, flush=True)
 
-    model = Contrast(scorer, data.names)
-    run = begun("scorer", districts, start)
+    model = Contrast(scorer, data.district.values)
+    run = begun("scorer", district, start)
     recipe = Recipe(run, 0.63 * seconds, batch=64, learning_rate=1e-3, seed=seed + 1)
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
@@ -162,28 +161,28 @@ def train_scorer(seconds: float, seed: int, districts: Sequence[str] = ("objects
             return model.loss(values, wanted, _ids(tokenizer, texts), stated, _ids(tokenizer, prompts))
 
     progress = train(model, loss_of, recipe)
-    parameters = save_model(scorer, FOLDER)
+    parameters = save_model(scorer, folder)
     images = CLIPImageProcessorPil(
         size={"shortest_edge": SIDE},
         crop_size={"height": SIDE, "width": SIDE},
         image_mean=[0.5] * 3,
         image_std=[0.5] * 3,
     )
-    CLIPProcessor(images, tokenizer).save_pretrained(FOLDER)
-    saved = CLIPModel.from_pretrained(FOLDER, dtype=torch.float32)
-    results = by_district(data.districts, lambda district: judge(saved, tokenizer, district)) | seen_by_tower
+    CLIPProcessor(images, tokenizer).save_pretrained(folder)
+    saved = CLIPModel.from_pretrained(folder, dtype=torch.float32)
+    results = judge(saved, tokenizer, data.district) | seen_by_tower
     write_card(
-        FOLDER,
-        title="Scorer",
+        folder,
+        title=title_of("Scorer", district),
         text="A CLIP that scores pictures against captions in the checks. It shares neither data nor tokenizer with "
         "the generator's text encoder.",
-        command=command_of("tinyworld.train_scorer", districts, start),
+        command=command_of("tinyworld.train_scorer", district, start, pictures=pictures),
         results=results,
         record={
             "split": "scorer",
-            "districts": list(districts),
-            "pictures": PICTURES,
-            "round_trips": ROUND_TRIPS,
+            "district": district,
+            "pictures": pictures,
+            "round_trips": len(data) - pictures,
             "parameters": parameters,
             "tower": recipe_record(tower_recipe, tower_progress),
             **recipe_record(recipe, progress),
@@ -276,20 +275,19 @@ def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, Tensor, list[
         one = data.seen(row, random, flip=bool(random.random() < 0.5))
         seed = derive_seed("scorer", recipe.seed, step, place)
         seen.append(one)
-        own.append(one.district.describe(one.scene, seed))
-        changed.extend(swapped(one.district, one.scene, seed, random) for _ in range(SWAPS))
-    districts = [one.district for one in seen] + [one.district for one in seen for _ in range(SWAPS)]
+        own.append(data.district.describe(one.scene, seed))
+        changed.extend(swapped(data.district, one.scene, seed, random) for _ in range(SWAPS))
     texts = own + changed
     prompt = CLASS_PROMPTS[int(random.integers(len(CLASS_PROMPTS)))]
     return (
         as_pixel_values(np.stack([one.image for one in seen])),
         torch.tensor([one.wanted for one in seen]),
         [said.text for said in texts],
-        torch.tensor([d.targets(said.stated, data.names) for d, said in zip(districts, texts, strict=True)]),
+        torch.tensor([data.district.targets(said.stated) for said in texts]),
         [prompt.format(name) for name in CLASSES],
     )
 
 
 if __name__ == "__main__":
-    arguments = training_arguments(__doc__, seconds=1_500, start=True, districts=True)
-    train_scorer(arguments.seconds, arguments.seed, arguments.districts, arguments.start)
+    arguments = training_arguments(__doc__, seconds=1_500, district=True, start=True, pictures=PICTURES)
+    train_scorer(arguments.seconds, arguments.seed, arguments.district, arguments.start, arguments.pictures)

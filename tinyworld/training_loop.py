@@ -10,7 +10,7 @@ import argparse
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,12 +49,12 @@ DISTRICTS = ("objects", "roads")
 
 
 def training_arguments(
-    description: str | None, seconds: float, *, start: bool = False, districts: bool = False
+    description: str | None, seconds: float, *, district: bool = False, start: bool = False, pictures: int | None = None
 ) -> argparse.Namespace:
     """The options that every training command has: `--seconds`, `--seed`, `--threads` (which it also applies).
 
-    With `start` there is `--start` as well: a folder of earlier weights to go on from (a Path, or None); with
-    `districts` there is `--districts`: the names of those to learn, in equal parts.
+    With `district` there is `--district` as well, the one to learn; with `start` `--start`, a folder of earlier weights
+    to go on from (a Path, or None); with `pictures` `--pictures`, which has this default.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=seconds, help="budget of the training in wall-clock seconds")
@@ -62,8 +62,10 @@ def training_arguments(
     parser.add_argument("--threads", type=int, default=1)
     if start:
         parser.add_argument("--start", type=Path, help="folder of earlier weights to go on from")
-    if districts:
-        parser.add_argument("--districts", nargs="+", choices=DISTRICTS, default=["objects"])
+    if district:
+        parser.add_argument("--district", choices=DISTRICTS, default="objects")
+    if pictures is not None:
+        parser.add_argument("--pictures", type=int, default=pictures, help="rendered scenes to train on")
     arguments = parser.parse_args()
     if start and arguments.start is not None and not _holds_weights(arguments.start):
         parser.error(f"{arguments.start} has no config.json; name a folder of weights, as in tinyworld/weights/")
@@ -77,16 +79,15 @@ def _holds_weights(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("config.json", "model_index.json"))
 
 
-def begun(run: str, districts: Sequence[str], start: Path | None) -> str:
-    """The name of a run that begins with earlier weights, or learns other districts than the objects alone."""
-    others = list(districts) if list(districts) != ["objects"] else []
-    return "-".join([run, *(["again"] if start else []), *others])
+def begun(run: str, district: str, start: Path | None) -> str:
+    """The name of a run that begins with earlier weights, or learns another district than the objects."""
+    return "-".join([run, *(["again"] if start else []), *([district] if district != "objects" else [])])
 
 
-def command_of(module: str, districts: Sequence[str], start: Path | None) -> str:
-    """The command for a card, with what differs from the defaults."""
-    others = f" --districts {' '.join(districts)}" if list(districts) != ["objects"] else ""
-    return f"python -m {module}{others}{f' --start {start}' if start else ''}"
+def command_of(module: str, district: str, start: Path | None, **options: object) -> str:
+    """The command for a card: these options, and what differs from the defaults."""
+    said = options | ({"district": district} if district != "objects" else {}) | ({"start": start} if start else {})
+    return " ".join([f"python -m {module}", *(f"--{name} {value}" for name, value in said.items())])
 
 
 def device() -> torch.device:

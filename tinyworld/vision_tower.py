@@ -69,6 +69,5 @@ def tower_accuracy(tower: FactorTower, district: PictureDistrict[Any], count: in
     for start in range(0, count, 50):
         images = np.stack([district.picture(scene) for scene in scenes[start : start + 50]])
         guesses.append(torch.stack([logit.argmax(1) for logit in tower(as_pixel_values(images))[0]], dim=1))
-    wanted = torch.tensor([district.targets(district.shown(scene), tower.names) for scene in scenes])
-    right = factor_accuracy(torch.cat(guesses), wanted, tower.names)
-    return {"tower alone, accuracy": {name.removeprefix(district.prefix): share for name, share in right.items()}}
+    wanted = torch.tensor([district.targets(district.shown(scene)) for scene in scenes])
+    return {"tower alone, accuracy": factor_accuracy(torch.cat(guesses), wanted, tower.names)}

@@ -1,9 +1,10 @@
-"""Captioner and scorer can be trained on both districts, from the shipped weights: a few steps on real pictures."""
+"""Captioner and scorer can be trained on either district, from the shipped weights: a few steps on real pictures."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,25 +15,24 @@ from tinyworld import pictures as object_pictures
 from tinyworld import round_trips, train_captioner, train_scorer
 from tinyworld.captions import Description
 from tinyworld.factors import UNKNOWN
-from tinyworld.model_card import WEIGHTS
-from tinyworld.picture_districts import OBJECTS, ROADS, Album, album, by_district
+from tinyworld.model_card import WEIGHTS, title_of, weights_of
+from tinyworld.picture_districts import DISTRICTS, OBJECTS, ROADS, Album, PictureDistrict, album
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.small_blip2 import trained as trained_captioner
 from tinyworld.training_loop import Recipe, begun, command_of, training_arguments
 from tinyworld.vision_tower import FactorTower, tower_accuracy
 
-BOTH = ("objects", "roads")
-STEP = Recipe("step", 1, batch=4, seed=1)  # two pictures of each district
+STEP = Recipe("step", 1, batch=4, seed=1)
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Album:
+@pytest.fixture(scope="module", params=DISTRICTS)
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Album:
     with pytest.MonkeyPatch.context() as patch:
         cache = tmp_path_factory.mktemp("runs")
         patch.setattr(object_pictures, "RUNS", cache)
         patch.setattr(round_trips, "RUNS", cache)
         patch.setattr(road_pictures, "CACHE", cache / "roads")
-        return album(BOTH, "scorer", 3, restored=1)
+        return album(request.param, "scorer", 3, restored=1)
 
 
 def road_captions() -> list[str]:
@@ -43,17 +43,16 @@ def object_captions() -> list[str]:
     return [OBJECTS.describe(scene, index).text for index, scene in enumerate(OBJECTS.scenes(0, 200, "generator"))]
 
 
-def test_an_album_shows_the_districts_in_turn_each_with_targets_of_its_own(seen: Album) -> None:
-    assert len(seen) == 8  # three pictures and one through the autoencoder, of each
+def test_an_album_shows_pictures_with_the_targets_of_their_scenes(seen: Album) -> None:
+    assert len(seen) == 4  # three pictures and one through the autoencoder
     random = np.random.default_rng(0)
-    names = list(seen.names)
-    for row in range(8):
+    for row in range(4):
         one = seen.seen(row, random, flip=True)
-        assert one.district is (OBJECTS, ROADS)[row % 2]
         assert one.image.shape == (128, 128, 3)
-        known = {names[place] for place, target in enumerate(one.wanted) if target != UNKNOWN}
-        assert known == {f"{one.district.prefix}{name}" for name in one.district.shown(one.scene)}
-    assert seen.seen(6, random, flip=False).scene == seen.seen(0, random, flip=False).scene
+        targets = zip(seen.district.values.items(), one.wanted, strict=True)
+        known = {name: values[target] for (name, values), target in targets if target != UNKNOWN}
+        assert known == seen.district.shown(one.scene)
+    assert seen.seen(3, random, flip=False).scene == seen.seen(0, random, flip=False).scene
 
 
 def test_road_pictures_show_nothing_of_what_is_not_there() -> None:
@@ -82,14 +81,11 @@ def test_a_captioner_grown_for_the_roads_reads_and_says_objects_as_before() -> N
     assert said[0] == said[1]
 
 
-def test_a_step_of_the_captioner_learns_from_both(seen: Album) -> None:
+def test_a_step_of_the_captioner_learns(seen: Album) -> None:
     torch.manual_seed(0)
     processor, captioner = trained_captioner(WEIGHTS / "captioner", road_captions())
-    model = train_captioner.SayFactors(captioner, FactorTower(captioner.vision_model, 128, seen.names))
+    model = train_captioner.SayFactors(captioner, FactorTower(captioner.vision_model, 128, seen.district.values))
     values, descriptions, wanted = train_captioner.batch(seen, 0, STEP)
-    known = (wanted != UNKNOWN)[:, [list(seen.names).index(name) for name in ("label", "road surface")]]
-    assert known.any(0).all()
-    assert (known.sum(1) == 1).all()
     losses = []
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(3):
@@ -101,35 +97,30 @@ def test_a_step_of_the_captioner_learns_from_both(seen: Album) -> None:
     assert losses[2] < losses[0]
 
 
-def test_the_scorer_keeps_its_words_and_learns_from_both(seen: Album) -> None:
+def test_a_step_of_the_scorer_learns(seen: Album) -> None:
     torch.manual_seed(0)
-    old, _ = train_scorer.trained(WEIGHTS / "scorer", object_captions())
     tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
-    assert old(object_captions()).input_ids == tokenizer(object_captions()).input_ids
-    assert max(map(len, tokenizer(road_captions()).input_ids)) <= 60
-    assert scorer.config.text_config.vocab_size == len(tokenizer) == len(old) + len(tokenizer.get_added_vocab()) - 2
-    model = train_scorer.Contrast(scorer, seen.names)
+    model = train_scorer.Contrast(scorer, seen.district.values)
     values, wanted, texts, stated, prompts = train_scorer.batch(seen, 0, STEP)
     assert len(texts) == len(stated) == 2 * len(values)
     loss = model.loss(values, wanted, token_ids(tokenizer, texts), stated, token_ids(tokenizer, prompts))
     torch.autograd.backward(loss)
     assert torch.isfinite(loss)
-    for name in ("label", "road surface", "road weather"):
+    for name in (seen.district.always, "weather"):
         assert model.heads.heads[name].get_parameter("weight").grad is not None
+
+
+def test_the_scorer_keeps_its_words_and_learns_the_roads() -> None:
+    old, _ = train_scorer.trained(WEIGHTS / "scorer", object_captions())
+    tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
+    assert old(object_captions()).input_ids == tokenizer(object_captions()).input_ids
+    assert max(map(len, tokenizer(road_captions()).input_ids)) <= 60
+    assert scorer.config.text_config.vocab_size == len(tokenizer) == len(old) + len(tokenizer.get_added_vocab()) - 2
 
 
 def token_ids(tokenizer: CLIPTokenizer, texts: list[str]) -> torch.Tensor:
     ids: torch.Tensor = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").input_ids
     return ids
-
-
-def test_a_scorer_of_the_roads_alone_needs_no_class(seen: Album) -> None:
-    alone = Album(seen.parts[1:], {name: values for name, values in seen.names.items() if name.startswith("road ")})
-    tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
-    values, wanted, texts, stated, prompts = train_scorer.batch(alone, 0, STEP)
-    model = train_scorer.Contrast(scorer, alone.names)
-    loss = model.loss(values, wanted, token_ids(tokenizer, texts), stated, token_ids(tokenizer, prompts))
-    assert torch.isfinite(loss)
 
 
 def test_swapped_captions_of_the_roads_say_something_else_of_the_same_scene() -> None:
@@ -148,28 +139,32 @@ def test_a_caption_that_states_nothing_has_no_swap() -> None:
     assert swap.text == "There is a road."
 
 
-def test_each_district_is_judged_with_its_own_words() -> None:
+@pytest.mark.parametrize("district", DISTRICTS.values(), ids=DISTRICTS)
+def test_each_district_is_judged_with_its_own_words(district: PictureDistrict[Any]) -> None:
     processor, captioner = trained_captioner(WEIGHTS / "captioner", road_captions())
     tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
-    said = by_district([OBJECTS, ROADS], lambda one: train_captioner.judge(captioner, processor, one, count=4))
-    near = by_district([OBJECTS, ROADS], lambda one: train_scorer.judge(scorer, tokenizer, one, count=4))
-    assert {name for name in said if name.startswith("roads: ")} == {
-        f"roads: {name}" for name in said if not name.startswith("roads: ")
-    }
-    swaps = near["roads: nearer to the true caption, clean"]
+    said = train_captioner.judge(captioner, processor, district, count=4)["right where stated"]
+    near = train_scorer.judge(scorer, tokenizer, district, count=4)
+    swaps = near["nearer to the true caption, clean"]
+    assert isinstance(said, dict)
     assert isinstance(swaps, dict)
-    assert {"surface", "season", "buildings"} <= set(swaps) <= set(ROADS.values)
-    assert "class, zero-shot, clean" in near
-    assert "roads: class, zero-shot, clean" not in near
-    tower = FactorTower(scorer.vision_model, 128, ROADS.values)
-    assert set(tower_accuracy(tower, ROADS, count=2)["tower alone, accuracy"]) <= set(ROADS.values)
+    assert set(said) <= set(district.values)
+    assert {"weather"} < set(swaps) <= set(district.values)
+    assert ("class, zero-shot, clean" in near) == (district is OBJECTS)  # nothing else has classes
+    tower = FactorTower(scorer.vision_model, 128, district.values)
+    assert set(tower_accuracy(tower, district, count=2)["tower alone, accuracy"]) <= set(district.values)
 
 
-def test_runs_and_commands_say_what_differs_from_the_defaults() -> None:
-    assert begun("captioner", ["objects"], None) == "captioner"
-    assert begun("captioner", BOTH, Path("w")) == "captioner-again-objects-roads"
-    assert command_of("tinyworld.train_scorer", ["objects"], None) == "python -m tinyworld.train_scorer"
-    assert command_of("tinyworld.train_scorer", BOTH, Path("w")).endswith("--districts objects roads --start w")
+def test_runs_commands_titles_and_folders_say_what_differs_from_the_defaults() -> None:
+    assert begun("captioner", "objects", None) == "captioner"
+    assert begun("captioner", "roads", Path("w")) == "captioner-again-roads"
+    assert command_of("tinyworld.train_scorer", "objects", None) == "python -m tinyworld.train_scorer"
+    said = command_of("tinyworld.train_scorer", "roads", Path("w"), pictures=9)
+    assert said == "python -m tinyworld.train_scorer --pictures 9 --district roads --start w"
+    assert title_of("Scorer", "objects") == "Scorer"
+    assert title_of("Scorer", "roads") == "Scorer of the roads"
+    assert weights_of("objects") == WEIGHTS
+    assert weights_of("roads") == WEIGHTS / "roads"
 
 
 def test_a_start_without_weights_is_refused(
@@ -179,3 +174,14 @@ def test_a_start_without_weights_is_refused(
     with pytest.raises(SystemExit):
         training_arguments("", 1, start=True)
     assert "name a folder of weights" in capsys.readouterr().err
+
+
+def test_the_options_are_those_that_a_command_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["train", "--district", "roads", "--pictures", "9000"])
+    chosen = training_arguments("", 1, district=True, pictures=16_000)
+    assert (chosen.district, chosen.pictures) == ("roads", 9_000)
+    monkeypatch.setattr("sys.argv", ["train"])
+    assert training_arguments("", 1, district=True).district == "objects"
+    monkeypatch.setattr("sys.argv", ["train", "--district", "objects", "roads"])
+    with pytest.raises(SystemExit):
+        training_arguments("", 1, district=True)
