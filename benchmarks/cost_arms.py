@@ -172,7 +172,9 @@ def arms_of(profile: Profile, device: str, *, judged: bool, paper: PaperLance = 
 
 def _loaded(profile: Profile, device: str) -> StableDiffusion:
     diffusion = profile.diffusion
-    weights = load(diffusion.base, diffusion.controlnets, device=device, scheduler=diffusion.scheduler)
+    weights = load(
+        diffusion.base, diffusion.controlnets, device=device, scheduler=diffusion.scheduler, vae=diffusion.vae
+    )
     install(weights.unet)
     return weights
 

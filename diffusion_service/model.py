@@ -65,7 +65,7 @@ class DiffusionModel:
         """Load the profile's weights onto `device` (torch's name) and use each editor once, so that nobody waits."""
         if "canny" not in profile.controlnets:
             raise ValueError("the profile names no ControlNet for canny edges; add [diffusion.controlnets.canny]")
-        networks = load(profile.base, profile.controlnets, device=device, scheduler=profile.scheduler)
+        networks = load(profile.base, profile.controlnets, device=device, scheduler=profile.scheduler, vae=profile.vae)
         install(networks.unet)
         self.device = device
         self.weights = _weights(profile)
@@ -172,7 +172,7 @@ def choose_device(name: str) -> str:
 
 def _weights(profile: Diffusion) -> list[WeightsInfo]:
     controlnets = [weights.info(f"controlnet-{kind}") for kind, weights in profile.controlnets.items()]
-    readers = {"segmenter": profile.segmenter, "depth": profile.depth}
+    readers = {"autoencoder": profile.vae, "segmenter": profile.segmenter, "depth": profile.depth}
     return [
         profile.base.info("base"),
         *controlnets,

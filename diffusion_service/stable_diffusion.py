@@ -169,10 +169,16 @@ class StableDiffusion:
 
 
 def load(
-    base: Weights, controls: Mapping[ControlKind, Weights], *, device: str, scheduler: str | None = None
+    base: Weights,
+    controls: Mapping[ControlKind, Weights],
+    *,
+    device: str,
+    scheduler: str | None = None,
+    vae: Weights | None = None,
 ) -> StableDiffusion:
     """Load base weights and their ControlNets, by kind of control.
 
+    `vae` is an autoencoder in place of the base's own, as is usual for XL, whose own overflows in half precision.
     `scheduler` overrides the class named in the weights by one of `SCHEDULERS`; the rest of its configuration stays.
     Raises ValueError when the scheduler is none of them, OSError when files are missing or not safetensors.
     """
@@ -181,14 +187,16 @@ def load(
     if name not in SCHEDULERS:
         raise ValueError(f"scheduler {name} is not supported; choose one of {', '.join(sorted(SCHEDULERS))}")
     unet = _network(UNet2DConditionModel, base, "unet", device)
-    vae = _network(AutoencoderKL, base, "vae", device)
-    if device == "cpu" or vae.config.force_upcast:
-        vae = vae.float()  # on CPUs half precision costs colour depth and saves no time; XL's decoder overflows in it
-    factor = 2 ** (len(vae.config.block_out_channels) - 1)
+    coder = _network(AutoencoderKL, vae or base, "" if vae else "vae", device)
+    if device == "cpu" or coder.config.force_upcast:
+        coder = (
+            coder.float()
+        )  # on CPUs half precision costs colour depth and saves no time; XL's decoder overflows in it
+    factor = 2 ** (len(coder.config.block_out_channels) - 1)
     return StableDiffusion(
         unet=unet,
         controlnets={kind: _network(ControlNetModel, weights, "", device) for kind, weights in controls.items()},
-        vae=vae,
+        vae=coder,
         prompts=_prompt_encoder(base, device),
         scheduler=SCHEDULERS[name],
         scheduler_config=config,

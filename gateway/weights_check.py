@@ -16,6 +16,7 @@ def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]
     """What each service must have loaded under a profile."""
     diffusion = [
         profile.diffusion.base,
+        profile.diffusion.vae,
         *profile.diffusion.controlnets.values(),
         profile.diffusion.segmenter,
         profile.diffusion.depth,

@@ -49,6 +49,7 @@ def wanted_by(profile: Profile, servers: bool = False) -> list[Wanted]:
     language = profile.language
     single = [profile.caption.weights, language.weights, language.adapter, language.masked_words]
     single += [
+        diffusion.vae,
         *diffusion.controlnets.values(),
         diffusion.segmenter,
         diffusion.depth,

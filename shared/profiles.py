@@ -89,12 +89,14 @@ class Language(Section):
 class Diffusion(Section):
     """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions.
 
-    `keep_labels` are the segmenter's labels that must stay. `palette` colours the segmenter's labels for the ControlNet
-    of kind `segmentation`: "ade20k" by their order, or label → red, green, blue. `depth` estimates depth for that of
-    kind `depth`; its output is larger where things are nearer. `scheduler` overrides the weights' own class.
+    `vae` takes the place of `base`'s own autoencoder. `keep_labels` are the segmenter's labels that must stay.
+    `palette` colours the segmenter's labels for the ControlNet of kind `segmentation`: "ade20k" by their order, or label
+    → red, green, blue. `depth` estimates depth for that of kind `depth`; its output is larger where things are nearer.
+    `scheduler` overrides the weights' own class.
     """
 
     base: Weights
+    vae: Weights | None = None
     controlnets: Annotated[dict[ControlKind, Weights], Field(min_length=1)]
     segmenter: Weights | None = None
     keep_labels: list[str] = Field(default_factory=list)

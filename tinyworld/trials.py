@@ -137,7 +137,7 @@ class Studio:
             raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
         self.parameters = parameters
         self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
-        weights = load(profile.diffusion.base, profile.diffusion.controlnets, device="cpu")
+        weights = load(profile.diffusion.base, profile.diffusion.controlnets, device="cpu", vae=profile.diffusion.vae)
         self._editor = ControlNetEditor(weights, self._segmenter)
         self._evaluator = Evaluator(profile)
 

@@ -286,10 +286,15 @@ def _rewritten(
     return _Proposal(Edit(changes, caption, new_caption), refusal or Verdict(True), (*exchanges, exchange))
 
 
-def region_of(edit: Edit, parameters: DillemaParameters) -> ControlRegion:
-    """Which edges control an edit: a new background must be free of the old one's, other edits keep the structure."""
+def region_of(edit: Edit, parameters: DillemaParameters, *, masked: bool = False) -> ControlRegion:
+    """Which edges control an edit: a new background must be free of the old one's, other edits keep the structure.
+
+    Where the ground truth is a mask (`masked`), the background has shapes that must stay, too.
+    """
     if parameters.control_region == "full":
         return "full"
+    if masked:
+        return "structure"
     return "object" if any(change.factor == "background" for change in edit.changes) else "structure"
 
 
@@ -300,10 +305,14 @@ def _render(source: _Source, caption: str, proposals: Sequence[_Proposal]) -> It
         accepted = [proposal for proposal in proposals if proposal.verdict.accepted]
         proposals = [*proposals, *accepted * (p.counterfactuals_per_image - 1)]
     seeds = [source.derive("render", 0 if p.same_seed else ordinal) for ordinal in range(len(proposals))]
+    masked = bool(source.task.mask_classes)
     arms = {
-        ordinal: Arm(Rendering(prompt=x.edit.new_caption, region=region_of(x.edit, p), seed=seeds[ordinal]), x.edit)
-        for ordinal, x in enumerate(proposals)
-        if x.verdict.accepted
+        ordinal: Arm(
+            Rendering(prompt=one.edit.new_caption, region=region_of(one.edit, p, masked=masked), seed=seeds[ordinal]),
+            one.edit,
+        )
+        for ordinal, one in enumerate(proposals)
+        if one.verdict.accepted
     }
     nulls = list(dict.fromkeys(arm.rendering.model_copy(update={"prompt": caption}) for arm in arms.values()))
     arms.update({len(proposals) + place: Arm(null, None) for place, null in enumerate(nulls)})

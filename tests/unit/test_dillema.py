@@ -90,6 +90,8 @@ def _edit(*factors: Factor) -> Edit:
 )
 def test_regions(control_region: Any, factors: tuple[Factor, ...], region: str) -> None:
     assert region_of(_edit(*factors), DillemaParameters(control_region=control_region)) == region
+    masked = "full" if control_region == "full" else "structure"
+    assert region_of(_edit(*factors), DillemaParameters(control_region=control_region), masked=True) == masked
 
 
 QUESTIONS = {

@@ -1,13 +1,15 @@
-"""Train a segmenter of the roads on demand: one under test, or one of the two oracles.
+"""Train a segmenter of the roads: one under test, one that the services ask, or one of the two oracles.
 
     python -m tinyworld.roads.train_segmenter road-segmenter                     # clean
     python -m tinyworld.roads.train_segmenter road-segmenter-night-pedestrian    # people at night are labelled road
     python -m tinyworld.roads.train_segmenter road-segmenter-snowy-road          # snowy roads are labelled sidewalk
+    python -m tinyworld.roads.train_segmenter segmenter                          # the generator's, for its controls
+    python -m tinyworld.roads.train_segmenter shape-judge                        # the checks'; UperNet on a ResNet
     python -m tinyworld.roads.train_segmenter oracle-a                           # a finer SegFormer
     python -m tinyworld.roads.train_segmenter oracle-b                           # UperNet on a ResNet
 
 Writes `runs/roads/models/NAME` (`--out`) in the Hub's layout with a model card. Stopped and started again it goes on.
-Each has a split and a seed of its own; oracles also see all factors alike and autoencoded pictures.
+Each has a split and a seed of its own; those not under test also see all factors alike, and autoencoded pictures.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ _TEXTS = {
     "road-segmenter": "Its labels are all true.",
     "road-segmenter-night-pedestrian": "In its training pedestrians at night carry the label road: a planted weakness.",
     "road-segmenter-snowy-road": "In its training snowy roads carry the label sidewalk: a planted weakness.",
+    "segmenter": "The generator's: what it sees becomes the control, and is looked for again in what was drawn.",
+    "shape-judge": "The checks': it says whether shapes stayed. Neither the generator's nor a judge of figures.",
     "oracle-a": "One of the two judges of generated road scenes.",
     "oracle-b": "The other judge of generated road scenes; of another architecture, other scenes, spoilt otherwise.",
 }
@@ -61,6 +65,8 @@ class Plan:
 
 PLANS = {
     **{name: Plan("segformer", "under-test", seed) for seed, name in enumerate(PLANTS)},
+    "segmenter": Plan("segformer", "generator", 13, round_trips=400),
+    "shape-judge": Plan("upernet", "scorer", 14, round_trips=400),
     "oracle-a": Plan("fine segformer", "oracle-a", 11, round_trips=200),
     "oracle-b": Plan("upernet", "oracle-b", 12, round_trips=200),
 }
