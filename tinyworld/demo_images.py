@@ -18,13 +18,14 @@ from PIL import Image
 
 from tinyworld.own_distribution import own_distribution
 from tinyworld.render import render
+from tinyworld.roads.world import RoadScene
 from tinyworld.world import CLASSES, Scene
 
 Shown = tuple[str, str]
 """A field of the scene and its value, such as ("time", "night")."""
 
 
-def shows(scene: Scene, any_of: Collection[Shown]) -> bool:
+def shows(scene: Scene | RoadScene, any_of: Collection[Shown]) -> bool:
     """Whether the scene has one of these values."""
     return any(getattr(scene, field) == value for field, value in any_of)
 

@@ -16,11 +16,7 @@ was interrupted goes on where it stopped.
 from __future__ import annotations
 
 import argparse
-import io
-import json
-import tarfile
 import tempfile
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count, islice
@@ -32,16 +28,24 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-from gateway.analysis.repair import paired, share_interval
 from gateway.client import Client
 from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
-from shared.schemas.repairs import TRAINED, Arm, Paired, RepairRequest, RepairView
-from shared.seeds import derive_seed
+from shared.schemas.repairs import Arm, RepairRequest, RepairView
 from tinyworld.demo_images import Shown, shows, write_demo_images
-from tinyworld.measured_repairs import MeasuredRepairs, RepairedModel, RepairedPlant, best_control, read, table
+from tinyworld.measured_repairs import (
+    MeasuredRepairs,
+    RepairedModel,
+    RepairedPlant,
+    command,
+    go_on,
+    repaired_model,
+    repaired_plant,
+    table,
+    write,
+)
 from tinyworld.own_distribution import own_distribution
 from tinyworld.pictures import Pixels, rendered
-from tinyworld.public_jobs import embedded_client, run_job
+from tinyworld.public_jobs import embedded_client, repaired_models, run_job, run_repair
 from tinyworld.world import CLASSES, Scene
 from tinyworld.yardstick.classifiers import model_folder
 from tinyworld.yardstick.contrafact import profile_text
@@ -50,7 +54,6 @@ from tinyworld.yardstick.plants import MODELS, TESTED_CLASSES, Planned, Plant
 TASK = "classify the vehicle in the picture"
 FIRST_SCENE = 400_000  # of the split "final-test": beyond those of the answer key
 SCENES = 400
-LOOK_SECONDS = 2.0
 AT_ONCE = 100
 Bits = NDArray[np.bool_]
 
@@ -75,7 +78,7 @@ def main() -> None:
     profile.write_text(profile_text([planned[name] for name in names]))
     path = options.out / "repair.json"
     measured = MeasuredRepairs(
-        command=_command(options),
+        command=command("tinyworld.measure_repair", options),
         per_class=options.per_class,
         lacking=[f"{field}={value}" for field, value in lacking],
         scenes_from=options.scenes_from,
@@ -84,8 +87,7 @@ def main() -> None:
         request=request,
         models=[],
     )
-    if path.exists() and (before := read(path)).command == measured.command:
-        measured = before
+    measured = go_on(path, measured)
     truth = Truth(options.scenes_from, options.scenes, lacking)
     with embedded_client(options.out / "contrafact", str(profile.resolve())) as client:
         job = run_job(client, _spec(names, options.counterfactuals), images, "counterfactuals")
@@ -93,7 +95,7 @@ def main() -> None:
         for name in names[len(measured.models) :]:
             one = _measured(client, job, request.model_copy(update={"model": name}), planned[name].plants, truth)
             measured = measured.model_copy(update={"counterfactuals": accepted, "models": [*measured.models, one]})
-            path.write_text(json.dumps(measured.model_dump(mode="json"), indent=1) + "\n")
+            write(path, measured)
     print(table(measured))
 
 
@@ -113,17 +115,6 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _command(options: argparse.Namespace) -> str:
-    said = {name.replace("_", "-"): value for name, value in vars(options).items() if name not in ("out", "lacking")}
-    return (
-        "python -m tinyworld.measure_repair"
-        + (" --lacking" if options.lacking else "")
-        + "".join(
-            f" --{name} {value:g}" if isinstance(value, float) else f" --{name} {value}" for name, value in said.items()
-        )
-    )
-
-
 def _spec(models: Sequence[str], counterfactuals: int) -> JobSpec:
     parameters: dict[str, JsonValue] = {
         "factors": ["weather"],
@@ -141,20 +132,10 @@ def planted_values(models: Sequence[Planned]) -> tuple[Shown, ...]:
 def _measured(
     client: Client, job: JobDetail, request: RepairRequest, plants: Sequence[Plant], truth: Truth
 ) -> RepairedModel:
-    view = client.begin_repair(job.id, request)
-    while view.state == "running":
-        time.sleep(LOOK_SECONDS)
-        view = client.repair(view.id)
-    if view.result is None:
-        raise RuntimeError(f"the repair of {request.model} is {view.state}: {view.failure}")
-    assert view.finished_at is not None
+    view = run_repair(client, job.id, request)
     models: dict[Arm, Judge] = {"before": Judge(model_folder(request.model))}
     with tempfile.TemporaryDirectory() as place:
-        for arm in TRAINED:
-            folder = Path(place, arm)
-            with tarfile.open(fileobj=io.BytesIO(client.repaired_model(view.id, arm))) as archive:
-                archive.extractall(folder, filter="data")
-            models[arm] = Judge(folder)
+        models |= {arm: Judge(folder) for arm, folder in repaired_models(client, view.id, Path(place)).items()}
     return judged(request.model, plants, models, truth, view)
 
 
@@ -208,18 +189,7 @@ def judged(
     own = truth.as_they_are()
     images, labels = [_picture(scene) for scene in own], [scene.label for scene in own]
     right = {arm: judge.right(images, labels) for arm, judge in models.items()}
-    seconds = 0.0 if view.finished_at is None else (view.finished_at - view.created_at).total_seconds()
-    return RepairedModel(
-        model=model,
-        plants=[_plant(plant, models, truth) for plant in plants],
-        own_scenes=len(own),
-        own_before=float(right["before"].mean()),
-        own_after={arm: float(right[arm].mean()) for arm in TRAINED},
-        lost=_paired(right["repaired"], right["before"], model),
-        sets=[] if view.result is None else view.result.sets,
-        said=[] if view.result is None else view.result.sentences,
-        seconds=round(seconds, 1),
-    )
+    return repaired_model(model, [_plant(plant, models, truth) for plant in plants], right, view)
 
 
 def _plant(plant: Plant, models: Mapping[Arm, Judge], truth: Truth) -> RepairedPlant:
@@ -229,34 +199,7 @@ def _plant(plant: Plant, models: Mapping[Arm, Judge], truth: Truth) -> RepairedP
     as_they_are = models["before"].right([_picture(scene) for scene in other], labels)
     changed = [_picture(scene.changed(**{plant.field: plant.value})) for scene in other]
     right = {arm: judge.right(changed, labels) for arm, judge in models.items()}
-    after: dict[Arm, float] = {arm: float(right[arm].mean()) for arm in TRAINED}
-    best = best_control(after)
-    loss, won = (
-        _paired(*pair, plant.value) for pair in ((as_they_are, right["before"]), (right["repaired"], right["before"]))
-    )
-    share = None
-    if loss.interval and loss.interval.low > 0:
-        was, is_now, could = (hits.astype(np.float64) for hits in (right["before"], right["repaired"], as_they_are))
-        share = share_interval(is_now - was, could - was, derive_seed("won back", plant.label, plant.value))
-    return RepairedPlant(
-        label=plant.label,
-        value=plant.value,
-        scenes=len(other),
-        before_as_it_is=float(as_they_are.mean()),
-        before=float(right["before"].mean()),
-        after=after,
-        true_loss=loss,
-        won=won,
-        won_back=None if share is None else won.difference / loss.difference,
-        won_back_low=None if share is None else share[0],
-        won_back_high=None if share is None else share[1],
-        best_control=best,
-        over_best_control=_paired(right["repaired"], right[best], plant.value),
-    )
-
-
-def _paired(mine: Bits, other: Bits, name: str) -> Paired:
-    return paired(mine, other, np.arange(len(mine)), derive_seed("measured repair", name))
+    return repaired_plant(plant.label, plant.value, as_they_are, right)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,34 @@
-"""What `measure_repair` keeps: repairs of planted models as the renderer judges them, as data and as a table."""
+"""What `measure_repair` of either district keeps: repairs as the renderer judges them, as figures, data and tables."""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
+from gateway.analysis.repair import ARMS, paired, share_interval
 from shared.schemas.base import Contract
-from shared.schemas.repairs import CONTROLS, TRAINED, Arm, Paired, RepairRequest, SetFigures, TrainedArm
+from shared.schemas.repairs import CONTROLS, TRAINED, Arm, Paired, RepairRequest, RepairView, SetFigures, TrainedArm
+from shared.schemas.results import Rate
+from shared.seeds import derive_seed
 from shared.weights import REPOSITORY
 
-COMMITTED = tuple(REPOSITORY / "benchmarks/results" / name for name in ("repair.json", "repair-lacking.json"))
+RESULTS = REPOSITORY / "benchmarks/results"
+COMMITTED = tuple(RESULTS / name for name in ("repair.json", "repair-lacking.json"))
+COMMITTED_ROADS = tuple(RESULTS / name for name in ("repair-roads.json", "repair-roads-lacking.json"))
+Scores = NDArray[np.bool_] | NDArray[np.float64]
+"""One of each scene, in 0 … 1: whether a classifier is right, or a segmenter's IoU."""
 
 
 class RepairedPlant(Contract):
     """What renderer truth says of one planted weakness; differences in −1 … 1 over scenes of the planted class.
 
+    Scores are the share of scenes that are named rightly, or of segmenters the mean IoU of the planted class.
     `won_back`: `won` as a share of `true_loss`, with the 95 % interval that resamples scenes; None where that loss does
     not stand up.
     """
@@ -35,10 +48,27 @@ class RepairedPlant(Contract):
     over_best_control: Paired
 
 
+class PixelFigures(Contract):
+    """A segmenter on all pixels of some scenes: mIoU, IoU by class (None where nobody has it), pedestrians found."""
+
+    mean_iou: float
+    iou: dict[str, float | None]
+    pedestrians: Rate
+
+
+class SceneFigures(Contract):
+    """What the arms make of some scenes; of those that only measure the loss there is the model `before` alone."""
+
+    scenes: str
+    count: int
+    arms: dict[Arm, PixelFigures]
+
+
 class RepairedModel(Contract):
     """One model: its plants, what the repair cost on scenes as they are, and what the system itself found and said.
 
-    `sets`: its figures on the job's held-out source images and their counterfactuals.
+    `sets`: its figures on the job's held-out source images and their counterfactuals. `figures` are of segmenters, of
+    which `own_before`, `own_after` and `lost` are IoU of a scene: the mean over the classes of its mask.
     """
 
     model: str
@@ -50,9 +80,10 @@ class RepairedModel(Contract):
     sets: list[SetFigures] = Field(default_factory=list)
     said: list[str]
     seconds: float
+    figures: list[SceneFigures] = Field(default_factory=list)
 
 
-class MeasuredRepairs(Contract):
+class RepairMeasurement(Contract):
     """All models of a measurement.
 
     `lacking`: what no source image of the job shows, nor a scene of those "as they are" ("time=night"). `scenes_from`:
@@ -60,7 +91,6 @@ class MeasuredRepairs(Contract):
     """
 
     command: str
-    per_class: int
     lacking: list[str] = Field(default_factory=list)
     scenes_from: int = 400_000
     factors: list[str]
@@ -69,29 +99,149 @@ class MeasuredRepairs(Contract):
     models: list[RepairedModel]
 
 
+class MeasuredRepairs(RepairMeasurement):
+    """That of classifiers of the objects; `per_class` source images."""
+
+    per_class: int
+
+
+class MeasuredRoadRepairs(RepairMeasurement):
+    """That of segmenters of the roads; `images` source images."""
+
+    images: int
+
+
+Measured = TypeVar("Measured", bound=RepairMeasurement)
+
+
 def committed() -> list[MeasuredRepairs]:
-    """The measurements that are committed, in their order."""
-    return [read(path) for path in COMMITTED if path.exists()]
+    """The measurements of classifiers that are committed, in their order."""
+    return [read(MeasuredRepairs, path) for path in COMMITTED if path.exists()]
 
 
-def read(path: Path) -> MeasuredRepairs:
-    """A measurement from its file. Raises ValueError where the file is none."""
-    return MeasuredRepairs.model_validate_json(path.read_text(encoding="utf-8"))
+def committed_roads() -> list[MeasuredRoadRepairs]:
+    """Those of segmenters."""
+    return [read(MeasuredRoadRepairs, path) for path in COMMITTED_ROADS if path.exists()]
+
+
+def read(kind: type[Measured], path: Path) -> Measured:
+    """A measurement from its file. Raises ValueError where the file is none of that kind."""
+    return kind.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+def write(path: Path, measured: RepairMeasurement) -> None:
+    """Keep a measurement in a file."""
+    path.write_text(measured.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def go_on(path: Path, new: Measured) -> Measured:
+    """What the file has of the same command; else the new measurement."""
+    if path.exists() and (before := read(type(new), path)).command == new.command:
+        return before
+    return new
+
+
+def command(module: str, options: argparse.Namespace) -> str:
+    """The command that was given, with every option but where the results go; flags first."""
+    said = {name.replace("_", "-"): value for name, value in vars(options).items() if name != "out"}
+    flags = [f" --{name}" for name, value in said.items() if value is True]
+    values = [
+        f" --{name} {value:g}" if isinstance(value, float) else f" --{name} {value}"
+        for name, value in said.items()
+        if not isinstance(value, bool)
+    ]
+    return f"python -m {module}{''.join(flags)}{''.join(values)}"
+
+
+def repaired_plant(label: str, value: str, as_it_is: Scores, with_value: Mapping[Arm, Scores]) -> RepairedPlant:
+    """The figures of a plant.
+
+    The scores are of the model before on n ≥ 1 scenes of the class without the value, and of all arms on the same n
+    with it.
+    """
+    before, repaired = with_value["before"], with_value["repaired"]
+    after: dict[Arm, float] = {arm: float(with_value[arm].mean()) for arm in TRAINED}
+    best = best_control(after)
+    loss, won = _paired(as_it_is, before, value), _paired(repaired, before, value)
+    share = None
+    if loss.interval and loss.interval.low > 0:
+        was, is_now, could = (scores.astype(np.float64) for scores in (before, repaired, as_it_is))
+        share = share_interval(is_now - was, could - was, derive_seed("won back", label, value))
+    return RepairedPlant(
+        label=label,
+        value=value,
+        scenes=len(as_it_is),
+        before_as_it_is=float(as_it_is.mean()),
+        before=float(before.mean()),
+        after=after,
+        true_loss=loss,
+        won=won,
+        won_back=None if share is None else won.difference / loss.difference,
+        won_back_low=None if share is None else share[0],
+        won_back_high=None if share is None else share[1],
+        best_control=best,
+        over_best_control=_paired(repaired, with_value[best], value),
+    )
+
+
+def repaired_model(
+    model: str,
+    plants: Sequence[RepairedPlant],
+    own: Mapping[Arm, Scores],
+    view: RepairView,
+    figures: Sequence[SceneFigures] = (),
+) -> RepairedModel:
+    """The figures of a model; `own` are the scores of all arms on n ≥ 1 scenes as they are."""
+    seconds = 0.0 if view.finished_at is None else (view.finished_at - view.created_at).total_seconds()
+    return RepairedModel(
+        model=model,
+        plants=list(plants),
+        own_scenes=len(own["before"]),
+        own_before=float(own["before"].mean()),
+        own_after={arm: float(own[arm].mean()) for arm in TRAINED},
+        lost=_paired(own["repaired"], own["before"], model),
+        sets=[] if view.result is None else view.result.sets,
+        said=[] if view.result is None else view.result.sentences,
+        seconds=round(seconds, 1),
+        figures=list(figures),
+    )
+
+
+def _paired(mine: Scores, other: Scores, name: str) -> Paired:
+    return paired(mine, other, np.arange(len(mine)), derive_seed("measured repair", name))
 
 
 def table(measured: MeasuredRepairs) -> str:
     """The measurement in Markdown: a line per plant."""
+    return _plants(measured, f"{measured.per_class} source images a class", "right")
+
+
+def road_table(measured: MeasuredRoadRepairs) -> str:
+    """The measurement in Markdown: a line per plant, in IoU of its class; then all pixels of the scenes."""
+    heads = ["| model | scenes | n | of all pixels", *ARMS]
+    lines = [" | ".join(heads) + " |", "|---" * (len(ARMS) + 4) + "|"]
+    for model in measured.models:
+        labels = list(dict.fromkeys(plant.label for plant in model.plants))
+        for found in model.figures:
+            told = {arm: _lines(figures, labels) for arm, figures in found.arms.items()}
+            for name in told["before"]:
+                arms = " | ".join(told[arm][name] if arm in told else "–" for arm in ARMS)
+                lines.append(f"| {model.model} | {found.scenes} | {found.count} | {name} | {arms} |")
+    plants = _plants(measured, f"{measured.images} source images", "IoU of the planted class")
+    return plants + "\n\n" + "\n".join(lines)
+
+
+def _plants(measured: RepairMeasurement, of: str, score: str) -> str:
     images = (
         f"no source image shows {', '.join(measured.lacking)}"
         if measured.lacking
         else "the source images hold what was planted, too"
     )
     lines = [
-        f"{images[0].upper()}{images[1:]}. {measured.counterfactuals} accepted counterfactuals of "
-        f"{measured.per_class} source images a class, {measured.request.steps} steps, seed {measured.request.seed}: "
-        f"`{measured.command}`",
+        f"{images[0].upper()}{images[1:]}. {measured.counterfactuals} accepted counterfactuals of {of}, "
+        f"{measured.request.steps} steps, seed {measured.request.seed}: `{measured.command}`",
         "",
-        f"| model | planted | right: as it is → with the value | {' | '.join(TRAINED)} | won back "
+        f"| model | planted | {score}: as it is → with the value | {' | '.join(TRAINED)} | won back "
         "| over the best control | on scenes as they are | n |",
         "|---" * (len(TRAINED) + 7) + "|",
     ]
@@ -109,6 +259,19 @@ def table(measured: MeasuredRepairs) -> str:
 def best_control(after: dict[Arm, float]) -> TrainedArm:
     """The first of the controls that are right most often."""
     return max(CONTROLS, key=lambda arm: after[arm])
+
+
+def _lines(figures: PixelFigures, labels: Sequence[str]) -> dict[str, str]:
+    found = figures.pedestrians
+    return {
+        "mIoU": f"{figures.mean_iou:.1%}",
+        **{f"IoU, {label}": _percent(figures.iou[label]) for label in labels},
+        "pedestrians found": f"{_percent(found.value)} ({found.count}/{found.n}; {found.low:.0%} to {found.high:.0%})",
+    }
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
 
 
 def _share(plant: RepairedPlant) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from gateway.client import Client
 from shared.problems import NotReady
 from shared.schemas.jobs import JobDetail, JobSpec
+from shared.schemas.repairs import TRAINED, RepairRequest, RepairView, TrainedArm
 from shared.schemas.results import JobResults
 from shared.weights import REPOSITORY
 
@@ -54,18 +56,20 @@ def _wait_until_ready(client: Client) -> None:
 
 
 def run_job(client: Client, spec: JobSpec, folder: Path, said: str) -> JobDetail:
-    """Run one job over the PNG files and `manifest.csv` of a folder, to its end; `said` names it in the progress.
+    """Run one job over the pictures of a folder, to its end; `said` names it in the progress.
 
-    Jobs that an interrupted run left are cancelled first: what they had rendered is recorded, and found again.
+    They are PNG files beside a `manifest.csv`, or in `images/`, with masks of the same names in `masks/`. Jobs that an
+    interrupted run left are cancelled first: what they had rendered is recorded, and found again.
     """
     archive = folder.with_suffix(".tar")
     with tarfile.open(archive, "w") as tar:
-        for path in sorted(folder.glob("*.png")):
-            tar.add(path, path.name)
+        for path in sorted(path for place in (".", "images", "masks") for path in (folder / place).glob("*.png")):
+            tar.add(path, path.relative_to(folder))
+    manifest = folder / "manifest.csv"
     for abandoned in client.jobs().jobs:
         if abandoned.state == "running":
             client.cancel(abandoned.id)
-    job = client.create_from_archive(spec, archive, (folder / "manifest.csv").read_bytes())
+    job = client.create_from_archive(spec, archive, manifest.read_bytes() if manifest.exists() else None)
     shown = -1
     while (job := client.job(job.id)).state == "running":
         if (per_cent := int(100 * job.progress.fraction)) >= shown + 5:
@@ -73,6 +77,25 @@ def run_job(client: Client, spec: JobSpec, folder: Path, said: str) -> JobDetail
             shown = per_cent
         time.sleep(WAIT_SECONDS)
     return job
+
+
+def run_repair(client: Client, job: str, request: RepairRequest) -> RepairView:
+    """Repair a model on a job's counterfactuals, to its end. Raises RuntimeError for one that did not end well."""
+    view = client.begin_repair(job, request)
+    while view.state == "running":
+        time.sleep(WAIT_SECONDS)
+        view = client.repair(view.id)
+    if view.result is None:
+        raise RuntimeError(f"the repair of {request.model} is {view.state}: {view.failure}")
+    return view
+
+
+def repaired_models(client: Client, repair: str, folder: Path) -> dict[TrainedArm, Path]:
+    """Download the repaired model and its controls, each to a folder of its own in `folder`."""
+    for arm in TRAINED:
+        with tarfile.open(fileobj=io.BytesIO(client.repaired_model(repair, arm))) as archive:
+            archive.extractall(folder / arm, filter="data")
+    return {arm: folder / arm for arm in TRAINED}
 
 
 def figures(client: Client, job: JobDetail) -> JobResults:

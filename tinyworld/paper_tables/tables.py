@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tinyworld.measured_repairs import committed
+from tinyworld.measured_repairs import committed, committed_roads
 from tinyworld.paper_tables.arms import ARMS
-from tinyworld.paper_tables.dillema_tables import dillema_table, faults_by_class, faults_by_value, repairs
+from tinyworld.paper_tables.dillema_tables import dillema_table, faults_by_class, faults_by_value, repairs, road_repairs
 from tinyworld.paper_tables.printing import NOTHING, at, grid, number, of_model, rate
 from tinyworld.paper_tables.rows import ArmRow, MeanDifference, ModelFigures
 
@@ -19,7 +19,8 @@ def tables(rows: Rows) -> str:
     """All tables of the rows that there are."""
     found = sorted(rows, key=lambda row: list(ARMS).index(row.arm))
     lance = [accuracies(found), quality(found), captions(found), sensitivity(found)]
-    dillema = [dillema_table(found), faults_by_class(found), faults_by_value(found), repairs(committed())]
+    dillema = [dillema_table(found), faults_by_class(found), faults_by_value(found)]
+    dillema += [repairs(committed()), road_repairs(committed_roads())]
     return (
         "\n\n".join(part for part in (side_by_side(found), *lance, *dillema, corruption_points(found)) if part) + "\n"
     )
