@@ -125,7 +125,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write fp16 weights and tokenizer in Hub layout."""
+    """Write weights and tokenizer in Hub layout."""
     folder.mkdir(parents=True, exist_ok=True)
     model.generation_config.do_sample = False
     save_model(model, folder)

@@ -100,8 +100,8 @@ def main() -> None:
     torch.manual_seed(recipe.seed)
     model = build_model(len(tokenizer))
     progress = train(model, Loss(tokenizer, texts, recipe.batch), recipe)
-    results = judge(model, tokenizer)
     parameters = save_model(model, FOLDER)
+    results = judge(BertForMaskedLM.from_pretrained(FOLDER, dtype=torch.float32), tokenizer)
     write_card(
         FOLDER,
         title="Masked words",

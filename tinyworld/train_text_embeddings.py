@@ -182,8 +182,8 @@ def main() -> None:
     torch.manual_seed(recipe.seed)
     model = build_model(len(tokenizer))
     progress = train(model, Loss(tokenizer, lesson), recipe)
-    results = judge(model, tokenizer)
     parameters = save_model(model, FOLDER)
+    results = judge(BertModel.from_pretrained(FOLDER, dtype=torch.float32), tokenizer)
     write_pooling()
     write_card(
         FOLDER,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import CLIPTokenizer
+from transformers import CLIPTextModel, CLIPTokenizer
 
 from diffusion_service.prompts import PromptEncoder
+from tinyworld import model_card, train_text_encoder, training_loop
 from tinyworld import pictures as object_pictures
 from tinyworld.factors import UNKNOWN, factor_loss
 from tinyworld.generator_material import CONTROL_KINDS, Material, material
@@ -46,10 +47,12 @@ def test_siblings_of_a_road_scene_stand_alike_and_are_never_withheld() -> None:
 
 def test_edges_of_road_scenes_follow_from_the_random_stream() -> None:
     scene = sample_scene("generator", 5, allow_withheld=False)
-    seen = render(scene)
-    first, second = (training_edges(scene, seen.image, seen.classes, np.random.default_rng(9)) for _ in range(2))
-    assert np.array_equal(first, second)
-    assert set(np.unique(first)) <= {0, 1}
+    seen, other = render(scene), render(sibling(scene, np.random.default_rng(0)))
+    for seed in range(12):
+        streams = np.random.default_rng(seed), np.random.default_rng(seed)
+        first, second = (training_edges(seen.image, other.image, seen.classes, random) for random in streams)
+        assert np.array_equal(first, second)
+        assert set(np.unique(first)) <= {0, 1}
 
 
 @pytest.mark.parametrize("district", DISTRICTS)
@@ -61,12 +64,8 @@ def test_a_step_of_the_generator_learns_from_every_control_and_from_several_at_o
         loss = examples.loss(model, step)
         torch.autograd.backward(loss)
         assert torch.isfinite(loss)
-        learning = {
-            kind
-            for kind, network in model.controlnets.items()
-            if all(parameter.grad is not None for parameter in network.controlnet_cond_embedding.parameters())
-        }
-        assert learning == asked
+        for kind, network in model.controlnets.items():
+            assert {parameter.grad is not None for parameter in network.parameters()} == {kind in asked}
 
 
 def test_segmentation_controls_are_the_classes_in_colours_or_black() -> None:
@@ -110,3 +109,19 @@ def test_a_text_encoder_learns_the_roads_words(tmp_path: Path) -> None:
     text = "An asphalt road in the countryside. It is night."
     assert len(shipped.tokenize("asphalt")) > 1
     assert len(prompts.words(text)) == len(text.replace(".", " .").split())
+
+
+def test_the_roads_text_encoder_lies_below_their_weights_where_the_generator_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_card, "WEIGHTS", tmp_path)
+    monkeypatch.setattr(training_loop, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(train_text_encoder, "CAPTIONS", 400)
+    train_text_encoder.train_text_encoder(1.0, 0, "roads", GENERATOR)
+    folder = tmp_path / "roads" / "diffusion"
+    assert "# Text encoder of the generator of the roads" in (folder / "text_encoder" / "README.md").read_text()
+    assert (tmp_path / "runs" / "text-encoder-again-roads").is_dir()
+    examples = Examples(material("roads", 1), 1, CPU, district="roads")
+    assert len(examples.tokenizer.tokenize("asphalt")) == 1
+    written = CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=torch.float32).state_dict()
+    assert all(torch.equal(written[name], tensor) for name, tensor in examples.text_encoder.state_dict().items())

@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
+from tinyworld import narrow_diffusion
 from tinyworld.dataset import edges_of, sibling, training_edges
+from tinyworld.generator_material import CONTROL_KINDS
 from tinyworld.group_norm import quicken
-from tinyworld.narrow_diffusion import kept, narrowed
+from tinyworld.model_card import WEIGHTS
+from tinyworld.narrow_diffusion import kept
 from tinyworld.pictures import rendered
 from tinyworld.publish_diffusion import save_small
-from tinyworld.train_diffusion import Generator
+from tinyworld.train_diffusion import FOLDERS, Generator
 from tinyworld.world import sample_scene, withheld
 
 
@@ -54,27 +58,44 @@ def test_training_edges_follow_from_the_random_stream() -> None:
     assert set(np.unique(first)) <= {0, 1}
 
 
-def test_a_narrowed_generator_keeps_five_channels_of_six_of_the_widest_level() -> None:
-    assert kept(12, 10).tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
-    assert kept(11, 10).tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]  # six of the widest level, then five of another
-    narrow = Generator(32).state_dict()
-    wide = {name: torch.zeros([_widened(size) for size in tensor.shape]) for name, tensor in narrow.items()}
-    shapes = {name: tensor.shape for name, tensor in narrowed(wide, narrow).items()}
-    assert shapes == {name: tensor.shape for name, tensor in narrow.items()}
+LEVELS = [(64, 64), (128, 96), (160, 128)]
 
 
-def _widened(size: int) -> int:
-    """What a size was before 192 channels became 160: joints of the widest level with itself or the next, too."""
-    if size == 288:
-        return 320
-    return size * 6 // 5 if size % 160 == 0 else size
+def test_narrowing_keeps_channels_at_equal_distances() -> None:
+    assert kept(160, 128, LEVELS).tolist() == [place for place in range(160) if place % 5 < 4]
+    assert kept(128, 96, LEVELS).tolist() == [place for place in range(128) if place % 4 < 3]
+    assert kept(64, 64, LEVELS).tolist() == list(range(64))
+    assert torch.equal(kept(1280, 1024, LEVELS)[:128], kept(160, 128, LEVELS))  # a gated feed-forward of the widest
+    joint = torch.cat([kept(160, 128, LEVELS), 160 + kept(128, 96, LEVELS)])
+    assert torch.equal(kept(288, 224, LEVELS), joint)
+    with pytest.raises(ValueError, match="no way from 100 to 90"):
+        kept(100, 90, LEVELS)
+
+
+def test_a_narrowed_generator_begins_with_the_shipped_one_s_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(narrow_diffusion, "RUNS", tmp_path)
+    asked = ["--widths", "64", "96", "128", "--controls", *CONTROL_KINDS]
+    monkeypatch.setattr("sys.argv", ["narrow", str(WEIGHTS / "diffusion"), "slim", *asked])
+    narrow_diffusion.main()
+    start = torch.load(tmp_path / "slim" / "start.pt", weights_only=True)
+    slim, shipped = Generator(128, (64, 96, 128), CONTROL_KINDS), Generator(128)
+    slim.load_state_dict(start)
+    shipped.take_published(WEIGHTS / "diffusion")
+    wide, narrow = (model.unet.mid_block.resnets[0].conv1.weight for model in (shipped, slim))
+    rows = kept(160, 128, LEVELS)
+    assert torch.equal(narrow, wide[rows][:, rows])
+    edges, classes = (slim.controlnets[kind].state_dict() for kind in CONTROL_KINDS)
+    assert all(torch.equal(edges[name], tensor) for name, tensor in classes.items())
 
 
 def test_a_published_generator_takes_half_the_bytes_and_can_be_gone_on_with(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    trained, other = Generator(32), Generator(32)
-    for name, part in trained.named_children():
-        save_small(part, tmp_path / name)
+    trained, other = (Generator(32, controls=CONTROL_KINDS) for _ in range(2))
+    save_small(trained.unet, tmp_path / "unet")
+    for kind, network in trained.controlnets.items():
+        save_small(network, tmp_path / FOLDERS[kind])
     written = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
     assert written < 1.1 * sum(parameter.numel() for parameter in trained.parameters()), "one byte a parameter, or so"
     other.take_published(tmp_path)

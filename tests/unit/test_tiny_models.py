@@ -51,11 +51,11 @@ def pictures_of(scenes: list[Scene]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
-def test_weights_are_half_precision_and_say_how_they_were_made(name: str) -> None:
+def test_weights_are_half_precision_or_less_and_say_how_they_were_made(name: str) -> None:
     folder = WEIGHTS / name
     with safe_open(folder / "model.safetensors", "pt") as tensors:
         kinds = {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118 - not a dict
-    assert kinds <= {"F16", "I64"}
+    assert kinds <= {"F8_E4M3", "F16", "I64"}
     record = json.loads((folder / "training.json").read_text())
     assert {"command", "seed", "split", "spent_steps", "spent_seconds", "results"} <= set(record)
     assert record["command"] in (folder / "README.md").read_text()
