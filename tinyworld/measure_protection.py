@@ -3,9 +3,12 @@
     python -m tinyworld.measure_protection --count 40 --out runs/protection
     python -m tinyworld.measure_protection --arms none blended:0.5 relit:0.25 relit:0.5 edges:1 --out runs/protection
 
-Every scene's edit (of weather or time, said by a faultless language model) is drawn once under each arm, a way and its
-strength, with its null arm. `kept`: the things' masks as the profile's segmenter sees them in the image have an IoU of
-0.5 or more with the renderer's. `recognised`: both oracles still see what it was. `scene`: both read the edit's value.
+    python -m tinyworld.measure_protection --district roads --profile PATH --out runs/roads/protection
+
+Every scene's edit (of weather or time; of roads also of surface or season), said by a faultless language model, is
+drawn once under each arm, a way and its strength, with its null arm. `kept`: the things' masks as the profile's
+segmenter sees them in the image have an IoU of 0.5 or more with the renderer's. `recognised`: both oracles still see
+what it was; on the roads, with such an IoU. `scene`: both (on the roads, both readers) read the edit's value.
 `inside`: the colour within the mask went half the way or more that it goes in the renderer's counterfactual, where that
 is a way at all. `ceiling` is that counterfactual through the autoencoder: no generator does better. Images, contact
 sheets, one line of JSON per thing and `report.txt` go to `--out`; started again, it goes on where it stopped.
@@ -14,36 +17,42 @@ sheets, one line of JSON per thing and `report.txt` go to `--out`; started again
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from diffusion_service.control_images import ControlImages
+from diffusion_service.depth import DepthEstimator
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
+from diffusion_service.palettes import palette
 from diffusion_service.protection import outline_contrast
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import load
 from gateway.analysis.certainty import wilson
 from gateway.catalogue import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
-from shared.profiles import Profile, load_profile
-from shared.schemas.diffusion import Protection, Rendering
+from shared.problems import validation_sentence
+from shared.profiles import Diffusion, Profile, load_profile
+from shared.schemas.diffusion import Controls, Protection, Rendering
 from shared.seeds import derive_seed
 from tinyworld.contact_sheet import contact_sheet
 from tinyworld.pictures import Pixels
-from tinyworld.protected_scenes import DISTRICTS, Asked, District, Instance, Mask
+from tinyworld.protected_scenes import HALF, OBJECTS, Asked, District, Instance, Mask, overlaps
+from tinyworld.roads.protected import ROADS
 from tinyworld.round_trips import through_autoencoder
 
 ARMS = ("none", "blended:0.25", "blended:0.5", "blended:0.75", "relit:0.25", "relit:0.5", "relit:0.75", "edges:1")
 RECORDS = "instances.jsonl"
-SIZES = {"small": 0.03, "medium": 0.1, "large": 1.0}  # greatest share of the image's area
-HALF = 0.5  # of the IoU, and of the way that the colour goes
+DISTRICTS: Mapping[str, District] = {"objects": OBJECTS, "roads": ROADS}
+HALF_WAY = 0.5  # of the way that the colour goes
 VISIBLE = 8.0  # length of the way in grey levels below which the renderer's edit does not show within a mask
 _SHEET = 8  # scenes on a contact sheet
+_NAME = 25  # letters of a line's name
 
 
 class Thing(BaseModel):
@@ -56,6 +65,7 @@ class Thing(BaseModel):
     field: str
     to_value: str
     label: str
+    size: str
     share: float
     iou: float
     recognised: bool
@@ -63,30 +73,36 @@ class Thing(BaseModel):
     inside: float | None
     seam: float | None  # contrast of the outline, over that of the null arm
 
-    @property
-    def size(self) -> str:
-        """Its size's name."""
-        return next(name for name, most in SIZES.items() if self.share <= most)
-
 
 class Gallery:
     """Draws the edits under arms, many in a batch, with the profile's weights."""
 
-    def __init__(self, profile: Profile, district: District) -> None:
+    def __init__(self, profile: Profile, district: District, controls: Sequence[str] = ()) -> None:
+        """`controls` (kind, or kind:scale) stand in place of the profile's own.
+
+        Raises SystemExit where the profile has no such control, or no segmenter that knows what is protected.
+        """
         if profile.diffusion.segmenter is None:
             raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
+        self._parameters = parameters(profile, controls)
         self.segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
-        weights = load(profile.diffusion.base, profile.diffusion.controlnets, device="cpu")
-        self._editor = ControlNetEditor(weights, ControlImages(self.segmenter))
-        self._parameters = DillemaParameters.model_validate(method_defaults("dillema", profile))
+        if unknown := [label for label in district.protected if label not in self.segmenter.labels]:
+            raise SystemExit(f"the profile's segmenter knows no {', '.join(unknown)}; it is of another district")
+        weights = load(profile.diffusion.base, profile.diffusion.controlnets, device="cpu", vae=profile.diffusion.vae)
+        self._editor = ControlNetEditor(weights, _control_images(profile.diffusion, self.segmenter))
         self._district = district
+
+    @property
+    def controls(self) -> Controls:
+        """What holds every image."""
+        return self._parameters.strengths
 
     def draw(self, asked: Asked, arms: Sequence[str]) -> Iterator[tuple[str, Pixels, Pixels]]:
         """Arm, counterfactual and null arm."""
         p = self._parameters
         source = self._editor.source(asked.source)
         key = BatchKey(*source.geometry.padded, p.steps, p.guidance, p.strengths)
-        seed, region = derive_seed("protected", asked.id), region_of(asked.edit, p)
+        seed, region = derive_seed("protected", asked.id), region_of(asked.edit, p, masked=self._district.masked)
         items = [
             RenderItem(source, Rendering(prompt=prompt, region=region, seed=seed), "", self._protection(arm))
             for arm in arms
@@ -106,12 +122,34 @@ class Gallery:
             {"classes": self._district.protected, "by": way, "strength": float(strength or 0.5)}
         )
 
-    def iou(self, image: Pixels, thing: Instance) -> float:
-        """Of the thing's mask with its label's pixels in the image, as far as these are nearer to it than elsewhere."""
-        there = self.segmenter.label_map(image) == self.segmenter.labels.index(thing.label)
-        _, pieces = cv2.connectedComponents(there.astype(np.uint8), connectivity=8)
-        now = np.isin(pieces, np.setdiff1d(pieces[thing.mask], [0]))
-        return float((now & thing.mask).sum() / (now | thing.mask).sum())
+    def ious(self, image: Pixels, things: Sequence[Instance]) -> list[float]:
+        """Of each thing with its label's pixels in the image."""
+        return overlaps(self.segmenter.label_map(image), self.segmenter.labels, things, self._district.overlap)
+
+
+def parameters(profile: Profile, controls: Sequence[str]) -> DillemaParameters:
+    """The profile's own, but for the controls where some are named, as `canny` or `canny:0.8`.
+
+    Raises SystemExit for a control that the profile lacks, that is named twice or has no weight from 0 to 2.
+    """
+    said = [one.partition(":") for one in controls]
+    own: dict[str, object] = dict(method_defaults("dillema", profile))
+    if said:
+        own["controls"] = [{"kind": kind, "scale": scale or 1.0} for kind, _, scale in said]
+    try:
+        found = DillemaParameters.model_validate(own)
+    except ValidationError as error:
+        raise SystemExit(f"--controls: {validation_sentence(error.errors())}") from error
+    there = profile.diffusion.controlnets
+    if missing := [one.kind for one in found.strengths if one.kind not in there]:
+        raise SystemExit(f"the profile has no control {', '.join(missing)}; it has {', '.join(there)}")
+    return found
+
+
+def _control_images(profile: Diffusion, segmenter: Segmenter) -> ControlImages:
+    colours = None if profile.palette is None else palette(profile.palette, segmenter.labels)
+    depth = None if profile.depth is None else DepthEstimator(profile.depth, device="cpu")
+    return ControlImages(segmenter, colours, depth)
 
 
 def progress(asked: Asked, image: Pixels, mask: Mask) -> float | None:
@@ -130,7 +168,8 @@ def judged(
     """What became of each thing in each arm's image."""
     seen = district.seen([asked] * len(drawn), [image for _, image, _ in drawn])
     for (arm, image, null), read in zip(drawn, seen, strict=True):
-        for thing, recognised in zip(asked.instances, read.recognised, strict=True):
+        ious = gallery.ious(image, asked.instances)
+        for thing, iou, recognised in zip(asked.instances, ious, read.recognised, strict=True):
             contrast = outline_contrast(image, thing.mask)
             usual = None if null is None else outline_contrast(null, thing.mask)
             inside = progress(asked, image, thing.mask)
@@ -140,8 +179,9 @@ def judged(
                 field=asked.field,
                 to_value=asked.to_value,
                 label=thing.label,
-                share=round(float(thing.mask.mean()), 5),
-                iou=round(gallery.iou(image, thing), 4),
+                size=district.size(thing),
+                share=round(thing.share, 5),
+                iou=round(iou, 4),
                 recognised=recognised,
                 shown=read.shown,
                 inside=None if inside is None else round(inside, 3),
@@ -149,16 +189,17 @@ def judged(
             )
 
 
-def report(things: Sequence[Thing]) -> str:
-    """The trade-off curve: a line per arm and size of thing."""
+def report(things: Sequence[Thing], sizes: Iterable[str]) -> str:
+    """The trade-off curve: a line per arm, class and size of thing; `sizes` in the order of their lines."""
     arms = list(dict.fromkeys(one.arm for one in things))
     scenes = len({one.scene for one in things})
-    lines = [f"{scenes} scenes, {len({(one.scene, one.label) for one in things})} things; rates with Wilson intervals"]
-    header = f"{'arm':<14} {'things':<9} {'kept':<26} {'recognised':<26} {'edit inside':<26} seam: median, 95 %"
+    count = max(Counter(one.arm for one in things).values())
+    lines = [f"{scenes} scenes, {count} things; rates with n and Wilson intervals"]
+    header = f"{'arm':<14} {'things':<{_NAME}} {'kept':<26} {'recognised':<26} {'edit inside':<26} seam: median, 95 %"
     lines += ["", header]
     for arm in arms:
         of_arm = [one for one in things if one.arm == arm]
-        groups = {"all": of_arm} | {f". {name}": [t for t in of_arm if t.size == name] for name in SIZES}
+        groups = {"all": of_arm} | {f". {name}": [t for t in of_arm if t.size == name] for name in sizes}
         groups |= {f". {name}s": [t for t in of_arm if t.label == name] for name in sorted({t.label for t in of_arm})}
         lines += [_line(arm, name, some) for name, some in groups.items() if some]
     lines += ["", f"{'arm':<14} edit shown in the scene"]
@@ -176,9 +217,10 @@ def _line(arm: str, name: str, some: Sequence[Thing]) -> str:
     told = [one for one in some if one.inside is not None]
     seams = [one.seam for one in some if one.seam is not None]
     seam = f"{np.median(seams):.2f}, {np.quantile(seams, 0.95):.2f}" if seams else ""
+    kept = _rate(some, lambda t: t.iou >= HALF)
     return (
-        f"{arm:<14} {name:<12} {_rate(some, lambda t: t.iou >= HALF):<26} {_rate(some, lambda t: t.recognised):<26} "
-        f"{_rate(told, lambda t: (t.inside or 0.0) >= HALF):<26} {seam}"
+        f"{arm:<14} {name:<{_NAME}} {kept:<26} {_rate(some, lambda t: t.recognised):<26} "
+        f"{_rate(told, lambda t: (t.inside or 0.0) >= HALF_WAY):<26} {seam}"
     )
 
 
@@ -205,7 +247,8 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     district = DISTRICTS[args.district]
-    gallery = Gallery(load_profile(args.profile), district)
+    district.load_judges()
+    gallery = Gallery(load_profile(args.profile), district, args.controls)
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / RECORDS
     things = [Thing.model_validate_json(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -227,7 +270,8 @@ def main() -> None:
             if len(rows) == _SHEET:
                 sheet(rows, images, args.arms, args.out / f"sheet-{rows[0].id}.png")
                 rows, images = [], {}
-    text = report(things)
+    controls = ", ".join(f"{one.kind} {one.scale:g}" for one in gallery.controls)
+    text = f"{args.district}, controls: {controls}\n{report(things, district.sizes)}"
     (args.out / "report.txt").write_text(text)
     print(text)
 
@@ -237,8 +281,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--district", choices=tuple(DISTRICTS), default="objects")
     parser.add_argument("--count", type=int, default=40, help="scenes; each is drawn twice under each arm")
     parser.add_argument("--arms", nargs="+", default=ARMS, help="way:strength, or none")
+    parser.add_argument(
+        "--controls", nargs="+", default=(), help="kind or kind:scale, for all arms; else the profile's"
+    )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--profile", default="tiny")
+    parser.add_argument("--profile", default="tiny", help="name of a shipped profile, or path of a TOML file")
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
 """Scenes whose things must keep their shape under an edit, by district, and how what became of them is judged.
 
-A district gives edits of weather and time with the renderer's truth, and judges images: which instances are still
-there, and whether the scene shows the edit. `DISTRICTS` names those that can be measured.
+A district gives edits of looks with the renderer's truth, and judges images: which instances are still there, and
+whether the scene shows the edit. Here is that of objects; `tinyworld/roads/protected.py` has that of driving scenes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.methods.counterfactual import Edit
+from shared.regions import overlap
 from tinyworld.factors import scene_factors
-from tinyworld.oracles import in_place, judge
+from tinyworld.oracles import in_place, judge, load_oracles
 from tinyworld.pictures import Pixels, rendered
 from tinyworld.trials import proposal
 from tinyworld.world import sample_scene
@@ -23,6 +24,7 @@ Mask = NDArray[np.bool_]
 FIRST = 80_000  # final-test scenes from here on; `measure_counterfactuals` uses those before
 FIELDS = ("time", "weather")
 SMALLEST = 0.0008  # share of the image below which an instance is a speck
+HALF = 0.5  # of the IoU from which on a thing is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,23 @@ class Instance:
 
     label: str
     mask: Mask
+
+    @property
+    def share(self) -> float:
+        """Of the image's area."""
+        return float(self.mask.mean())
+
+    @property
+    def height(self) -> int:
+        """From the topmost to the lowest pixel that shows."""
+        rows = np.flatnonzero(self.mask.any(axis=1))
+        return int(rows[-1] - rows[0]) + 1
+
+
+# Whether a thing is of a size; and the IoU of a thing with the pixels of its label in an image, of which the other
+# things of that label have theirs.
+Size = Callable[[Instance], bool]
+Overlap = Callable[[Mask, Instance, Sequence[Instance]], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +79,38 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class District:
-    """`protected` are labels of the profile's segmenter; `asked` numbers edits from 0; `seen` judges images of them."""
+    """`protected` are labels of the profile's segmenter; `asked` numbers edits from 0; `seen` judges images of them.
+
+    `sizes` are those that the report tells apart, by name: a thing has the first that holds, or none. `load_judges`
+    raises SystemExit where one that `seen` asks is missing. `masked`: the ground truth is a mask, so that edits hold
+    the background's shapes, too.
+    """
 
     protected: tuple[str, ...]
     asked: Callable[[int], Iterator[Asked]]
     seen: Callable[[Sequence[Asked], Sequence[Pixels]], list[Seen]]
+    overlap: Overlap
+    sizes: Mapping[str, Size]
+    load_judges: Callable[[], object]
+    masked: bool = False
+
+    def size(self, thing: Instance) -> str:
+        """The name of its size; empty for none."""
+        return next((name for name, holds in self.sizes.items() if holds(thing)), "")
+
+
+def overlaps(
+    label_map: NDArray[np.integer], labels: Sequence[str], things: Sequence[Instance], rule: Overlap
+) -> list[float]:
+    """Of each thing the IoU with what an image's label map (height × width, indices into `labels`) has of its label."""
+    return [
+        rule(
+            label_map == labels.index(thing.label),
+            thing,
+            [other for other in things if other is not thing and other.label == thing.label],
+        )
+        for thing in things
+    ]
 
 
 def objects_asked(count: int) -> Iterator[Asked]:
@@ -107,6 +153,20 @@ def objects_seen(asked: Sequence[Asked], images: Sequence[Pixels]) -> list[Seen]
     return found
 
 
-DISTRICTS: Mapping[str, District] = {
-    "objects": District(("object", "companion"), objects_asked, objects_seen),
-}
+def touching(there: Mask, thing: Instance, others: Sequence[Instance]) -> float:
+    """IoU of a thing with the connected pixels of its label that touch it; no two things here share a label."""
+    return overlap(thing.mask, (), there)
+
+
+OBJECTS = District(
+    protected=("object", "companion"),
+    asked=objects_asked,
+    seen=objects_seen,
+    overlap=touching,
+    sizes={
+        "small": lambda thing: thing.share <= 0.03,
+        "medium": lambda thing: thing.share <= 0.1,
+        "large": lambda thing: True,
+    },
+    load_judges=load_oracles,
+)

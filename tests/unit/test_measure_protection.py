@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shared.profiles import load_profile
-from tinyworld.measure_protection import VISIBLE, Gallery, Thing, judged, progress, report
-from tinyworld.protected_scenes import DISTRICTS, Asked, objects_asked
+from tinyworld.measure_protection import VISIBLE, Gallery, Thing, judged, parameters, progress, report
+from tinyworld.protected_scenes import OBJECTS, Asked, objects_asked, overlaps
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +42,43 @@ def test_the_colour_within_a_mask_goes_from_the_source_to_the_truth(asked: list[
     assert progress(faint, plain, mask) is None
 
 
-def thing(scene: int, arm: str, iou: float, inside: float | None, share: float = 0.02) -> Thing:
+def test_a_thing_is_found_where_it_was_and_has_a_size(asked: list[Asked]) -> None:
+    labels = ("background", "object", "companion")
+    for one in asked:
+        found = np.zeros((128, 128), np.uint8)
+        for thing in one.instances:
+            found[thing.mask] = labels.index(thing.label)
+        assert overlaps(found, labels, one.instances, OBJECTS.overlap) == [1.0, 1.0]
+        gone = np.where(found == 2, 0, found)
+        assert overlaps(gone, labels, one.instances, OBJECTS.overlap) == [1.0, 0.0]
+        shares = [thing.share for thing in one.instances]
+        expected = ["small" if share <= 0.03 else "medium" if share <= 0.1 else "large" for share in shares]
+        assert [OBJECTS.size(thing) for thing in one.instances] == expected
+
+
+def test_controls_are_chosen_by_kind_and_weight_among_the_profiles() -> None:
+    profile = load_profile("paper")
+    chosen = parameters(profile, ["canny:0.8", "segmentation"])
+    assert [(one.kind, one.scale) for one in chosen.strengths] == [("canny", 0.8), ("segmentation", 1.0)]
+    assert chosen.steps == parameters(profile, []).steps
+    assert [one.kind for one in parameters(load_profile("tiny"), []).strengths] == ["canny"]
+    with pytest.raises(SystemExit, match="has no control segmentation; it has canny"):
+        parameters(load_profile("tiny"), ["segmentation"])
+    for wrong, why in (("canny:9", "2"), ("canny:much", "number"), ("edges", "canny")):
+        with pytest.raises(SystemExit, match=f"--controls: .*{why}"):
+            parameters(profile, [wrong])
+
+
+def thing(scene: int, arm: str, iou: float, inside: float | None, size: str = "small", label: str = "object") -> Thing:
     return Thing(
-        scene=str(scene), arm=arm, field="time", to_value="night", label="object", share=share, iou=iou,
+        scene=str(scene), arm=arm, field="time", to_value="night", label=label, size=size, share=0.02, iou=iou,
         recognised=True, shown=scene > 0, inside=inside, seam=1.0 + scene,
     )  # fmt: skip
 
 
 def test_the_report_counts_by_arm_and_size() -> None:
-    things = [thing(0, "none", 0.4, 0.9), thing(1, "none", 0.5, None), thing(2, "none", 0.9, 0.2, share=0.5)]
-    text = report([*things, thing(0, "relit:1", 1.0, 1.0)])
+    things = [thing(0, "none", 0.4, 0.9), thing(1, "none", 0.5, None), thing(2, "none", 0.9, 0.2, size="large")]
+    text = report([*things, thing(0, "relit:1", 1.0, 1.0)], OBJECTS.sizes)
     curve, _, scene = text.partition("edit shown in the scene")
     rows = {tuple(line.split()[:3]): line for line in curve.splitlines()}
     assert "0.667 (3; " in rows["none", "all", "0.667"]
@@ -63,9 +90,21 @@ def test_the_report_counts_by_arm_and_size() -> None:
     assert "all 0.667 (3; " in scene
 
 
+def test_the_report_counts_every_instance_and_each_class_by_itself() -> None:
+    people = [thing(0, "none", iou, None, "pedestrians, 20-25 px", "pedestrian") for iou in (0.2, 0.7)]
+    text = report([*people, thing(0, "none", 0.9, None, "", "road")], ("pedestrians, 8-19 px", "pedestrians, 20-25 px"))
+    assert text.startswith("1 scenes, 3 things")
+    rows = {line[15:40].strip(): line[40:].split()[:3] for line in text.splitlines() if line.startswith("none")}
+    assert rows["all"][:2] == ["0.667", "(3;"]
+    assert rows[". pedestrians, 20-25 px"][:2] == ["0.500", "(2;"]
+    assert rows[". pedestrians"][:2] == ["0.500", "(2;"]
+    assert rows[". roads"][:2] == ["1.000", "(1;"]
+    assert ". pedestrians, 8-19 px" not in rows
+
+
 @pytest.mark.slow
 def test_the_shipped_generator_keeps_shapes_in_another_light() -> None:
-    district = DISTRICTS["objects"]
+    district = OBJECTS
     gallery = Gallery(load_profile("tiny"), district)
     one = next(objects_asked(1))
     drawn = list(gallery.draw(one, ["none", "relit:1"]))
