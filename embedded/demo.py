@@ -4,6 +4,7 @@ Two models under test see 60 drawn street pictures and their counterfactuals. On
 demo shows whether Contrafact finds it. The commands are the public ones; they are printed before they run.
 
     python -m embedded.demo [--directory contrafact-demo] [--per-class 20]
+    python -m embedded.demo --roads [--images 60]     # segmenters instead, on driving scenes with masks
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from gateway.cli import app
 from gateway.client import Client
 from shared.schemas.results import JobResults
 from tinyworld.demo_images import write_demo_images
+from tinyworld.roads.demo import demo_scenes, write_demo
 
 TASK = "classify the vehicle in a street photo"
 CLASSES = ("car", "bus", "truck")
+ROADS_TASK = "segment the road scene"
 
 
 def main() -> None:
@@ -32,22 +35,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("contrafact-demo"), help="where everything is written")
     parser.add_argument("--per-class", type=int, default=20, help="source images per class")
+    parser.add_argument("--roads", action="store_true", help="a segmentation job over driving scenes")
+    parser.add_argument("--images", type=int, default=60, help="of these scenes")
     options = parser.parse_args()
     started = time.monotonic()
-    run_demo(options.directory, options.per_class)
+    if options.roads:
+        run_roads_demo(options.directory, options.images)
+    else:
+        run_demo(options.directory, options.per_class)
     print(f"\n{time.monotonic() - started:.0f} seconds in all.")
 
 
 def run_demo(directory: Path, per_class: int) -> JobResults:
     """Draw the pictures, run the job, print the findings, write the report; returns what was measured."""
-    images, page = directory / "images", directory / "report.html"
+    images = directory / "images"
     write_demo_images(images, CLASSES, per_class)
     print(f"Drew {per_class * len(CLASSES)} pictures into {images}, with their labels in manifest.csv.")
+    return _run(directory, "tiny", [str(images), "--labels", str(images / "manifest.csv"), "--task", TASK])
+
+
+def run_roads_demo(directory: Path, count: int) -> JobResults:
+    """The same over driving scenes with masks."""
+    folder = write_demo(directory / "roads", demo_scenes(count))
+    print(f"Drew {count} driving scenes into {folder}, with their masks.")
+    asked = [str(folder), "--masks", str(folder / "classes.json"), "--task", ROADS_TASK]
+    return _run(directory, "tiny-roads", asked)
+
+
+def _run(directory: Path, profile: str, asked: list[str]) -> JobResults:
+    """One job over a folder, as `contrafact submit` is asked for it, on an embedded system with a shipped profile."""
+    page = directory / "report.html"
     print("Starting gateway, worker and four model services in this process ...\n")
-    with run_embedded(directory / "data") as system:
+    with run_embedded(directory / "data", profile) as system:
         os.environ["CONTRAFACT_URL"] = system.base_url
-        submit = ["submit", str(images), "--labels", str(images / "manifest.csv"), "--task", TASK]
-        job = _say_and_run([*submit, "--set", 'factors=["weather"]', "--wait"]).splitlines()[0]
+        job = _say_and_run(["submit", *asked, "--set", 'factors=["weather"]', "--wait"]).splitlines()[0]
         _say_and_run(["report", job, "--out", str(page)])
         with contextlib.closing(Client(system.base_url)) as client:
             picture = draw_finding(client, job, directory / "finding.png")

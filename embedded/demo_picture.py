@@ -1,4 +1,7 @@
-"""The first finding of a job as one picture: source, null arm and counterfactual, and what the model said of each."""
+"""The first finding of a job as one picture: source, null arm and counterfactual, and what the model said of each.
+
+What a segmenter said is painted over the images.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import io
 from pathlib import Path
 from textwrap import wrap
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from gateway.client import Client
+from gateway.report.overlays import painted_png
 from shared.schemas.jobs import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import CellEffect, ModelResults
 
 SIDE, GAP, LINE, MARGIN = 256, 16, 22, 16
+FOUND = 0.5  # IoU from which on a class is found
 LETTERS = 105  # of a line below the pictures
 INK, QUIET, RED = (28, 28, 30), (110, 110, 115), (176, 42, 32)
 
@@ -50,10 +55,10 @@ def _draw(client: Client, view: CounterfactualView, found: ModelResults, effect:
     draw = ImageDraw.Draw(canvas)
     for number, (title, digest, prediction) in enumerate(columns):
         left = MARGIN + number * (SIDE + GAP)
-        picture = Image.open(io.BytesIO(client.image(digest)), formats=("PNG",)).convert("RGB")
+        picture = Image.open(io.BytesIO(_shown(client, digest, prediction, found)), formats=("PNG",)).convert("RGB")
         canvas.paste(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS), (left, MARGIN))
         draw.text((left, MARGIN + SIDE + 6), title, fill=QUIET, font=ImageFont.load_default(13))
-        text, colour = _said(prediction, said, view.source.ground_truth)
+        text, colour = _said(prediction, said, view.source.ground_truth, effect.cell.label)
         draw.text((left, MARGIN + SIDE + 6 + LINE), text, fill=colour, font=ImageFont.load_default(17))
     top = MARGIN + SIDE + 6 + 5 * LINE // 2
     for line, text in enumerate(below):
@@ -61,9 +66,24 @@ def _draw(client: Client, view: CounterfactualView, found: ModelResults, effect:
     return canvas
 
 
-def _said(prediction: PredictionView | None, said: ModelOpinion, truth: str | None) -> tuple[str, tuple[int, int, int]]:
+def _shown(client: Client, digest: str, prediction: PredictionView | None, found: ModelResults) -> bytes:
+    image = client.image(digest)
+    if prediction is None or prediction.segmentation is None or found.segmentation is None:
+        return image
+    colours = [ImageColor.getrgb(colour)[:3] for colour in found.segmentation.colours]
+    return painted_png(image, client.image(prediction.segmentation.map), colours)
+
+
+def _said(
+    prediction: PredictionView | None, said: ModelOpinion, truth: str | None, label: str | None
+) -> tuple[str, tuple[int, int, int]]:
     if prediction is None:
         return "", INK
+    if (seen := prediction.segmentation) is not None:
+        overlap = next((one.iou for one in seen.classes if one.name == label), seen.mean_iou)
+        if overlap is None:
+            return "", INK
+        return f"{label or 'all classes'}: IoU {overlap:.0%}", INK if overlap >= FOUND else RED
     right = prediction.predicted == (truth or (said.original.predicted if said.original else None))
     return (
         f"{'right' if right else 'WRONG'}: {prediction.predicted} {prediction.probability:.0%}",

@@ -97,6 +97,12 @@ class Gallery:
         """What holds every image."""
         return self._parameters.strengths
 
+    @property
+    def own_arm(self) -> str:
+        """The arm that the profile's defaults are."""
+        p = self._parameters
+        return f"{p.protection.by}:{p.protection.strength:g}" if p.protect else "none"
+
     def draw(self, asked: Asked, arms: Sequence[str]) -> Iterator[tuple[str, Pixels, Pixels]]:
         """Arm, counterfactual and null arm."""
         p = self._parameters

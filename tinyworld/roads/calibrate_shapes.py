@@ -47,7 +47,7 @@ CHECKS = ("shapes", "things")
 DATA = "roads"
 NOTE = "# Made by `python -m tinyworld.roads.calibrate_shapes --write`; they belong to [evaluator.segmenter].\n"
 NEAREST, FARTHEST = 8, 16  # pixels of 128 by which pictures are shifted
-_TASK = TaskDescription("segment the road scene", mask_classes=CLASSES[1:], things=THINGS)
+TASK = TaskDescription("segment the road scene", mask_classes=CLASSES[1:], things=THINGS)
 
 
 class Judge:
@@ -124,7 +124,7 @@ def trials(
         mask = np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
         seen = through(np.stack([one.image for one in made]))
         source = SourceImage(str(scene.geometry_seed), _payload(drawn.image), None, _payload(mask))
-        scores = shape_scores(judge, source, _TASK, [_payload(image) for image in seen])
+        scores = shape_scores(judge, source, TASK, [_payload(image) for image in seen])
         if "shapes" not in scores[0]:
             silent += 1
             continue

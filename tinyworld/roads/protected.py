@@ -39,19 +39,23 @@ _VEHICLE_HEIGHTS = ((0, 12), (12, 24), (24, 128))  # pixels of 128: at least, be
 def roads_asked(count: int) -> Iterator[Asked]:
     """Edits of `count` scenes: time, weather, the road's surface and the vegetation's season in turn."""
     for number in range(count):
-        scene, field = sample_scene("final-test", FIRST + number), FIELDS[number % len(FIELDS)]
-        edit, wanted = edit_of(scene, field)
-        drawn = render(scene)
-        yield Asked(
-            id=f"{number:04d}",
-            field=field,
-            to_value=str(getattr(wanted, field)),
-            source=np.ascontiguousarray(drawn.image),
-            truth=np.ascontiguousarray(render(wanted).image),
-            instances=instances(drawn),
-            edit=edit,
-            facts=scene_factors(wanted),
-        )
+        yield asked_of(f"{number:04d}", sample_scene("final-test", FIRST + number), FIELDS[number % len(FIELDS)])
+
+
+def asked_of(name: str, scene: RoadScene, field: str) -> Asked:
+    """The edit of one look of a scene, with the renderer's truth."""
+    edit, wanted = edit_of(scene, field)
+    drawn = render(scene)
+    return Asked(
+        id=name,
+        field=field,
+        to_value=str(getattr(wanted, field)),
+        source=np.ascontiguousarray(drawn.image),
+        truth=np.ascontiguousarray(render(wanted).image),
+        instances=instances(drawn),
+        edit=edit,
+        facts=scene_factors(wanted),
+    )
 
 
 def edit_of(scene: RoadScene, field: str) -> tuple[Edit, RoadScene]:
