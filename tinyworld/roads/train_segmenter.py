@@ -3,8 +3,8 @@
     python -m tinyworld.roads.train_segmenter road-segmenter                     # clean
     python -m tinyworld.roads.train_segmenter road-segmenter-night-pedestrian    # people at night are labelled road
     python -m tinyworld.roads.train_segmenter road-segmenter-snowy-road          # snowy roads are labelled sidewalk
-    python -m tinyworld.roads.train_segmenter segmenter                          # the generator's, for its controls
-    python -m tinyworld.roads.train_segmenter shape-judge                        # the checks'; UperNet on a ResNet
+    python -m tinyworld.roads.train_segmenter segmenter                          # the generator's; UperNet on a ResNet
+    python -m tinyworld.roads.train_segmenter shape-judge                        # the checks'; a SegFormer
     python -m tinyworld.roads.train_segmenter oracle-a                           # a finer SegFormer
     python -m tinyworld.roads.train_segmenter oracle-b                           # UperNet on a ResNet
 
@@ -65,8 +65,8 @@ class Plan:
 
 PLANS = {
     **{name: Plan("segformer", "under-test", seed) for seed, name in enumerate(PLANTS)},
-    "segmenter": Plan("segformer", "generator", 13, round_trips=400),
-    "shape-judge": Plan("upernet", "scorer", 14, round_trips=400),
+    "segmenter": Plan("upernet", "scorer", 14, round_trips=400),
+    "shape-judge": Plan("segformer", "generator", 13, round_trips=400),
     "oracle-a": Plan("fine segformer", "oracle-a", 11, round_trips=200),
     "oracle-b": Plan("upernet", "oracle-b", 12, round_trips=200),
 }
