@@ -90,8 +90,8 @@ class Diffusion(Section):
     """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions.
 
     `vae` takes the place of `base`'s own autoencoder. `keep_labels` are the segmenter's labels that must stay.
-    `palette` colours the segmenter's labels for the ControlNet of kind `segmentation`: "ade20k" by their order, or label
-    → red, green, blue. `depth` estimates depth for that of kind `depth`; its output is larger where things are nearer.
+    `palette` colours its labels for the ControlNet of kind `segmentation`: "ade20k" by their order, or label → red,
+    green, blue. `depth` estimates depth for that of kind `depth`; its output is larger where things are nearer.
     `scheduler` overrides the weights' own class.
     """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from embedded.demo import run_demo
+from embedded.demo import run_demo, run_roads_demo
 from gateway.database import open_engine
 from gateway.tables import RecordedCall
 from shared.schemas.results import Cell
@@ -41,3 +41,21 @@ def test_the_demo_finds_what_was_planted_and_nothing_else(
     second = run_demo(tmp_path, per_class=20)
     assert second.results == first.results
     assert recorded_calls(tmp_path) == calls
+
+
+@pytest.mark.slow
+def test_the_demo_over_driving_scenes_says_what_counterfactuals_cost_each_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONTRAFACT_URL", "")
+    measured = run_roads_demo(tmp_path, 12)
+    assert {found.model for found in measured.results} == {"road-segmenter", "road-segmenter-night-pedestrian"}
+    for found in measured.results:
+        assert found.metric == "iou"
+        assert found.segmentation is not None
+        originals = dict(zip(found.segmentation.classes, found.segmentation.originals.iou, strict=True))
+        assert (originals["road"] or 0) > 0.8
+        assert found.segmentation.counterfactuals.mean_iou is not None
+    assert recorded_calls(tmp_path) > 0
+    assert "Drew 12 driving scenes" in capsys.readouterr().out
+    assert "confusion" in (tmp_path / "report.html").read_text().lower()

@@ -25,15 +25,15 @@ def sources(profile: Profile) -> Iterator[Weights | Server]:
     yield profile.diffusion.base
     yield from profile.diffusion.controlnets.values()
     yield profile.evaluator.scorer
-    readers = (profile.diffusion.segmenter, profile.diffusion.depth)
+    readers = (profile.diffusion.vae, profile.diffusion.segmenter, profile.diffusion.depth)
     for optional in (*readers, profile.evaluator.text_embedder, profile.language.masked_words):
         if optional is not None:
             yield optional
     yield from profile.evaluator.models_under_test.values()
 
 
-def test_three_profiles_are_shipped_under_their_own_names() -> None:
-    assert set(shipped_profiles()) == {"tiny", "paper", "modern"}
+def test_profiles_are_shipped_under_their_own_names() -> None:
+    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "paper", "modern"}
     for name in shipped_profiles():
         assert load_profile(name).profile.name == name
 
@@ -63,8 +63,9 @@ def test_every_weight_is_documented(name: str) -> None:
         assert (source.model if isinstance(source, Server) else source.id) in text
 
 
-def test_tiny_needs_no_network() -> None:
-    assert all(isinstance(source, Weights) and source.path for source in sources(load_profile("tiny")))
+@pytest.mark.parametrize("name", ["tiny", "tiny-roads"])
+def test_tiny_needs_no_network(name: str) -> None:
+    assert all(isinstance(source, Weights) and source.path for source in sources(load_profile(name)))
 
 
 TINY = shipped_profiles()["tiny"].read_text()
@@ -95,7 +96,8 @@ def test_broken_profiles_are_refused_in_a_sentence(tmp_path: Path, old: str, new
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
-    with pytest.raises(ProfileError, match="no profile 'huge': use one of modern, paper, tiny, or the path"):
+    names = "modern, paper, tiny-roads, tiny"
+    with pytest.raises(ProfileError, match=f"no profile 'huge': use one of {names}, or the path"):
         load_profile("huge")
 
 
