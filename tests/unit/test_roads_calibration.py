@@ -1,0 +1,76 @@
+"""Calibration of segmentation jobs' checks: pictures of known fault by the shipped generator, and their scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.profiles import Profile, load_profile
+from tinyworld.measure_protection import Gallery
+from tinyworld.protected_scenes import Asked, Seen
+from tinyworld.roads import calibrate_checks
+from tinyworld.roads.calibrate_checks import CHECKS, Checks, as_asked, pictures
+from tinyworld.roads.protected import ROADS, asked_of
+from tinyworld.roads.render import render
+from tinyworld.roads.world import RoadScene, sample_scene
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    """The shipped one, in few steps."""
+    shipped = load_profile("tiny-roads")
+    return shipped.model_copy(update={"methods": {"dillema": shipped.methods["dillema"] | {"steps": 3}}})
+
+
+@pytest.fixture(scope="module")
+def scene() -> RoadScene:
+    return sample_scene("calibration", 3).changed(vehicle="bus", weather="clear", time="day", style="photo")
+
+
+@pytest.fixture(scope="module")
+def asked(scene: RoadScene) -> Asked:
+    return asked_of("c0003", scene, "time")
+
+
+def test_pictures_of_every_kind_get_the_scores_that_jobs_get(profile: Profile, scene: RoadScene, asked: Asked) -> None:
+    gallery, checks = Gallery(profile, ROADS), Checks(profile)
+    assert gallery.own_arm == "relit:1"
+    made = dict(pictures(gallery, asked, scene))
+    assert list(made) == ["good", "unedited", "shifted", "moved", "gone"]
+    drawn = render(scene)
+    scores = {kind: checks.scores(gallery, asked, drawn, image) for kind, image in made.items()}
+    for kind, found in scores.items():
+        assert made[kind].shape == asked.source.shape
+        assert set(CHECKS) <= set(found), kind
+    assert not np.array_equal(made["good"], made["unedited"])
+    itself = checks.scores(gallery, asked, drawn, asked.source)
+    assert itself["shapes"] == pytest.approx(1.0)
+    assert itself["things"] == 1.0
+    assert scores["moved"]["shapes"] < itself["shapes"]
+    truth = checks.scores(gallery, asked, drawn, asked.truth)
+    assert truth["caption"] > itself["caption"], "the renderer's counterfactual is nearer to the new caption"
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown", "there", "counts"),
+    [
+        ("good", True, (True, False), True),  # the second was not to be seen in the source either
+        ("good", False, (True, False), False),
+        ("good", True, (False, False), False),
+        ("unedited", False, (True, False), True),
+        ("unedited", True, (True, False), False),
+        ("moved", False, (False, False), True),
+        ("gone", True, (False, False), True),
+    ],
+)
+def test_what_the_judges_do_not_see_does_not_count(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch, kind: str, shown: bool, there: tuple[bool, ...], counts: bool
+) -> None:
+    def seen(of: Any, images: Any) -> list[Seen]:
+        return [Seen(False, (True, False)), Seen(shown, there)]
+
+    monkeypatch.setattr(calibrate_checks, "ROADS", replace(ROADS, seen=seen))
+    assert as_asked(kind, asked, asked.truth) is counts
