@@ -1,6 +1,6 @@
 """Fix the thresholds of the checks `shapes` and `things`: `python -m tinyworld.roads.calibrate_shapes PROFILE --write`.
 
-PROFILE is a file whose `[evaluator.segmenter]` knows the roads, for example an oracle of `train_segmenter`. The truth
+PROFILE is a shipped one's name, or a file, whose `[evaluator.segmenter]` knows the roads. The truth
 is the renderer's. Of each scene of the split "calibration" the segmenter sees the picture, and through the shipped
 autoencoder, which stands for what generators do to detail:
 
@@ -32,7 +32,7 @@ from gateway.methods.checks import shape_scores
 from gateway.methods.counterfactual import FACTORS, Change, Edit, SourceImage, TaskDescription
 from shared.images import decode, encode
 from shared.label_maps import VOID
-from shared.profiles import ShapeJudge, load_profile
+from shared.profiles import ShapeJudge, load_profile, shipped_profiles
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from tinyworld.broken import Trial
@@ -158,13 +158,14 @@ def _payload(image: Image) -> ImagePayload:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("profile", type=Path, help="a profile's file, with [evaluator.segmenter]")
+    parser.add_argument("profile", help="a shipped profile's name, or a profile's file, with [evaluator.segmenter]")
     parser.add_argument("--scenes", type=int, default=120)
     parser.add_argument("--write", action="store_true", help="put thresholds and errors into the profile")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    profile = load_profile(str(arguments.profile))
+    profile = load_profile(arguments.profile)
+    path = shipped_profiles().get(arguments.profile, Path(arguments.profile))
     if profile.evaluator.segmenter is None:
         raise SystemExit("the profile names no segmenter; add [evaluator.segmenter]")
     scenes = [sample_scene("calibration", index) for index in range(arguments.scenes)]
@@ -177,7 +178,7 @@ def main() -> None:
     if not alone:
         print("the profile has thresholds of other checks, so the errors of these two alone are not for it")
     if arguments.write:
-        arguments.profile.write_text(written(arguments.profile.read_text(), found, judged, alone))
+        path.write_text(written(path.read_text(), found, judged, alone))
 
 
 if __name__ == "__main__":
