@@ -48,6 +48,7 @@ from tinyworld.round_trips import through_autoencoder
 
 ARMS = ("none", "blended:0.25", "blended:0.5", "blended:0.75", "relit:0.25", "relit:0.5", "relit:0.75", "edges:1")
 RECORDS = "instances.jsonl"
+SETTING = "setting.txt"
 DISTRICTS: Mapping[str, District] = {"objects": OBJECTS, "roads": ROADS}
 HALF_WAY = 0.5  # of the way that the colour goes
 VISIBLE = 8.0  # length of the way in grey levels below which the renderer's edit does not show within a mask
@@ -255,7 +256,9 @@ def main() -> None:
     district = DISTRICTS[args.district]
     district.load_judges()
     gallery = Gallery(load_profile(args.profile), district, args.controls)
-    args.out.mkdir(parents=True, exist_ok=True)
+    controls = ", ".join(f"{one.kind} {one.scale:g}" for one in gallery.controls)
+    setting = f"{args.district}, profile {args.profile}, controls: {controls}"
+    keep_setting(args.out, setting)
     path = args.out / RECORDS
     things = [Thing.model_validate_json(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = {(one.scene, one.arm) for one in things}
@@ -276,10 +279,18 @@ def main() -> None:
             if len(rows) == _SHEET:
                 sheet(rows, images, args.arms, args.out / f"sheet-{rows[0].id}.png")
                 rows, images = [], {}
-    controls = ", ".join(f"{one.kind} {one.scale:g}" for one in gallery.controls)
-    text = f"{args.district}, controls: {controls}\n{report(things, district.sizes)}"
+    text = f"{setting}\n{report(things, district.sizes)}"
     (args.out / "report.txt").write_text(text)
     print(text)
+
+
+def keep_setting(folder: Path, setting: str) -> None:
+    """Write down what a folder's records are of. Raises SystemExit where they are of something else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / SETTING
+    if path.exists() and path.read_text() != setting:
+        raise SystemExit(f"{folder} holds records of {path.read_text()}; name another --out for {setting}")
+    path.write_text(setting)
 
 
 def _arguments() -> argparse.Namespace:

@@ -36,10 +36,12 @@ from tinyworld.measured_repairs import (
     MeasuredRepairs,
     RepairedModel,
     RepairedPlant,
+    add_options,
     command,
     go_on,
     repaired_model,
     repaired_plant,
+    request_of,
     table,
     write,
 )
@@ -64,13 +66,7 @@ def main() -> None:
     names = options.models.split(",")
     planned = {one.name: one for one in MODELS}
     lacking = planted_values([planned[name] for name in names]) if options.lacking else ()
-    request = RepairRequest(
-        model=names[0],
-        steps=options.steps,
-        learning_rate=options.learning_rate,
-        held_out=options.held_out,
-        hold_out_values=[],
-    )
+    request = request_of(options, names[0])
     options.out.mkdir(parents=True, exist_ok=True)
     images = options.out / f"images-{options.per_class}{'-lacking' if lacking else ''}"
     write_demo_images(images, options.classes.split(","), options.per_class, lacking)
@@ -101,17 +97,12 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", default="night-bus-60,snow-car-60")
     parser.add_argument("--lacking", action="store_true", help="no source image shows a value that is planted")
     parser.add_argument("--per-class", type=int, default=60)
     parser.add_argument("--classes", default=",".join(TESTED_CLASSES))
-    parser.add_argument("--counterfactuals", type=int, default=5, help="of each source image")
     parser.add_argument("--scenes", type=int, default=SCENES, help="of each planted class, and as many of all classes")
-    parser.add_argument("--scenes-from", type=int, default=FIRST_SCENE, help="the first of them")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--held-out", type=float, default=0.5, help="share of the source images that is not trained on")
+    add_options(parser, FIRST_SCENE)
     return parser.parse_args()
 
 

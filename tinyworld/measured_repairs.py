@@ -141,6 +141,27 @@ def go_on(path: Path, new: Measured) -> Measured:
     return new
 
 
+def add_options(parser: argparse.ArgumentParser, first_scene: int) -> None:
+    """What the measuring commands of both districts are told."""
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--counterfactuals", type=int, default=5, help="of each source image")
+    parser.add_argument("--scenes-from", type=int, default=first_scene, help="the first of the scenes that judge")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--held-out", type=float, default=0.5, help="share of the source images that is not trained on")
+
+
+def request_of(options: argparse.Namespace, model: str) -> RepairRequest:
+    """The repair of a model that these options ask for; every value is trained on."""
+    return RepairRequest(
+        model=model,
+        steps=options.steps,
+        learning_rate=options.learning_rate,
+        held_out=options.held_out,
+        hold_out_values=[],
+    )
+
+
 def command(module: str, options: argparse.Namespace) -> str:
     """The command that was given, with every option but where the results go; flags first."""
     said = {name.replace("_", "-"): value for name, value in vars(options).items() if name != "out"}

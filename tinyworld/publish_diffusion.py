@@ -44,7 +44,8 @@ _COMMANDS = {
     "roads": (
         "train_text_encoder --district roads --start tinyworld/weights/diffusion",
         "narrow_diffusion tinyworld/weights/diffusion diffusion-roads --widths 64 96 128 --controls canny segmentation",
-        "train_diffusion --district roads --controls canny segmentation --widths 64 96 128 --run diffusion-roads",
+        "train_diffusion --district roads --controls canny segmentation --widths 64 96 128 --pictures 9000 "
+        "--minutes 92",
         "publish_diffusion --district roads",
     ),
 }

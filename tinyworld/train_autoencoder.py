@@ -27,7 +27,7 @@ from tinyworld.group_norm import quicken
 from tinyworld.model_card import weights_of
 from tinyworld.picture_districts import DISTRICTS
 from tinyworld.pictures import SIDE
-from tinyworld.training_loop import RUNS, Recipe, device, recipe_record, train
+from tinyworld.training_loop import RUNS, Recipe, begun, device, recipe_record, train
 
 WEIGHTS = Path("tinyworld/weights/diffusion")
 CROP = 64
@@ -140,16 +140,17 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rate", type=float, default=2e-3)
-    parser.add_argument("--run", default="autoencoder", help="folder under runs/ of checkpoint and result")
+    parser.add_argument("--run", help="folder under runs/ of checkpoint and result, else the district's")
     parser.add_argument("--district", choices=DISTRICTS, default="objects")
     args = parser.parse_args()
+    run = args.run or begun("autoencoder", args.district, None)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     on = device()
     model = build().to(on, memory_format=torch.channels_last)
     quicken(model)
     data = material(args.district, args.pictures)
-    recipe = Recipe(args.run, args.minutes * 60, args.batch, args.rate, weight_decay=0.01, checkpoint_every=120)
+    recipe = Recipe(run, args.minutes * 60, args.batch, args.rate, weight_decay=0.01, checkpoint_every=120)
     progress = train(model, _Crops(data, args.batch, on).loss, recipe)
     standardise(model, np.stack([data.image(row) for row in range(min(256, data.count))]), on)
     shown = DISTRICTS[args.district]
@@ -157,10 +158,10 @@ def main() -> None:
     back = round_trip(model, held_out, on)
     quality = round(psnr(held_out, back), 2)
     pairs = [(p, "") for both in zip(held_out[:16], back[:16], strict=True) for p in both]
-    contact_sheet(pairs, 8, RUNS / args.run / "sheet.png", scale=2)
+    contact_sheet(pairs, 8, RUNS / run / "sheet.png", scale=2)
     model.half().save_pretrained(weights_of(args.district) / "diffusion" / "vae")
     record = recipe_record(recipe, progress) | {"pictures": args.pictures, "held_out_psnr_db": quality}
-    (RUNS / args.run / "result.json").write_text(json.dumps(record, indent=2) + "\n")
+    (RUNS / run / "result.json").write_text(json.dumps(record, indent=2) + "\n")
     print(record)
 
 

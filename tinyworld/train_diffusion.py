@@ -31,7 +31,7 @@ from tinyworld.generator_material import CONTROL_KINDS, ControlKind, Material, m
 from tinyworld.group_norm import quicken
 from tinyworld.model_card import weights_of
 from tinyworld.train_autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
-from tinyworld.training_loop import DISTRICTS, RUNS, Recipe, device, recipe_record, train
+from tinyworld.training_loop import DISTRICTS, RUNS, Recipe, begun, device, recipe_record, train
 
 SCHEDULE = {
     "num_train_timesteps": 1000,
@@ -215,12 +215,13 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=16000)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--run", default="diffusion", help="folder under runs/; `start.pt` in it is where to start")
+    parser.add_argument("--run", help="folder under runs/, else the district's; `start.pt` in it is where to start")
     parser.add_argument("--district", choices=DISTRICTS, default="objects")
     parser.add_argument("--controls", nargs="+", choices=CONTROL_KINDS, default=["canny"])
     parser.add_argument("--widths", nargs=3, type=int, default=WIDTHS, help="channels of each level")
     parser.add_argument("--start", type=Path, help="published generator to go on from, as tinyworld/weights/diffusion")
     args = parser.parse_args()
+    run = args.run or begun("diffusion", args.district, None)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     on = device()
@@ -228,11 +229,11 @@ def main() -> None:
     model = Generator(examples.text_encoder.config.hidden_size, tuple(args.widths), args.controls)
     if args.start is not None:
         model.take_published(args.start)
-    if (start := RUNS / args.run / "start.pt").exists():
+    if (start := RUNS / run / "start.pt").exists():
         model.load_state_dict(torch.load(start, weights_only=True))
     model.to(device=on, memory_format=torch.channels_last)  # type: ignore[call-overload]
     quicken(model)
-    recipe = Recipe(args.run, args.minutes * 60, args.batch, 5e-4, weight_decay=0.01, checkpoint_every=150)
+    recipe = Recipe(run, args.minutes * 60, args.batch, 5e-4, weight_decay=0.01, checkpoint_every=150)
     progress = train(model, examples.loss, recipe)
     print(recipe_record(recipe, progress))
 

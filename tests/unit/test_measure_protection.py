@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from shared.profiles import load_profile
-from tinyworld.measure_protection import VISIBLE, Gallery, Thing, judged, parameters, progress, report
+from tinyworld.measure_protection import VISIBLE, Gallery, Thing, judged, keep_setting, parameters, progress, report
 from tinyworld.protected_scenes import OBJECTS, Asked, objects_asked, overlaps
 
 
@@ -116,3 +117,10 @@ def test_the_shipped_generator_keeps_shapes_in_another_light() -> None:
     assert all(t.iou >= 0.5 for t in held)
     assert all(t.inside is None or t.inside >= 0.5 for t in held)
     assert all(t.shown for t in held)
+
+
+def test_records_of_one_setting_are_not_gone_on_with_under_another(tmp_path: Path) -> None:
+    for _ in range(2):
+        keep_setting(tmp_path / "out", "roads, profile tiny-roads, controls: canny 1")
+    with pytest.raises(SystemExit, match="holds records of roads, profile tiny-roads, controls: canny 1"):
+        keep_setting(tmp_path / "out", "roads, profile tiny-roads, controls: segmentation 1")

@@ -48,10 +48,12 @@ from tinyworld.measured_repairs import (
     PixelFigures,
     RepairedModel,
     SceneFigures,
+    add_options,
     command,
     go_on,
     repaired_model,
     repaired_plant,
+    request_of,
     road_table,
     write,
 )
@@ -96,13 +98,7 @@ def main() -> None:
     before = models_under_test(options.profile, names)
     lacking = VALUES if options.lacking else ()
     factors = list(dict.fromkeys(EDIT_FACTOR[PLANTED[name].field] for name in names))
-    request = RepairRequest(
-        model=names[0],
-        steps=options.steps,
-        learning_rate=options.learning_rate,
-        held_out=options.held_out,
-        hold_out_values=[],
-    )
+    request = request_of(options, names[0])
     pictures = options.out / f"sources-{options.images}{'-lacking' if lacking else ''}"
     write_demo(pictures, list(islice(drawn(FIRST_SOURCE, lacking), options.images)))
     path = options.out / "repair.json"
@@ -131,17 +127,12 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--profile", required=True, help="a shipped profile's name, or a profile's file")
     parser.add_argument("--models", default="road-segmenter-night-pedestrian")
     parser.add_argument("--lacking", action="store_true", help="no source image is at night or has a snowy road")
     parser.add_argument("--images", type=int, default=120, help="source images")
-    parser.add_argument("--counterfactuals", type=int, default=5, help="of each source image")
     parser.add_argument("--scenes", type=int, default=SCENES, help="that hold the planted class, and as many others")
-    parser.add_argument("--scenes-from", type=int, default=FIRST_SCENE, help="the first of them")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--held-out", type=float, default=0.5, help="share of the source images that is not trained on")
+    add_options(parser, FIRST_SCENE)
     return parser.parse_args()
 
 

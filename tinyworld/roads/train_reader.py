@@ -10,11 +10,9 @@ again it goes on.
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -29,7 +27,7 @@ from tinyworld.roads.pictures import SIDE, pictures
 from tinyworld.roads.readers import READ, READERS, by_factor, new_reader, readings
 from tinyworld.roads.render import render
 from tinyworld.roads.segmenters import SUFFERED
-from tinyworld.roads.train_segmenter import MODELS, PLANS
+from tinyworld.roads.train_segmenter import PLANS, command
 from tinyworld.roads.world import RoadScene, sample_scene, scene_factors
 from tinyworld.round_trips import through_autoencoder
 from tinyworld.training_loop import Recipe, recipe_record, train
@@ -102,19 +100,5 @@ def _moved(image: Image, random: np.random.Generator) -> Image:
     return shifted(np.ascontiguousarray(image[:, ::step]), (down, right))
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=READERS)
-    parser.add_argument("--seconds", type=float, default=240, help="budget of the training in wall-clock seconds")
-    parser.add_argument("--pictures", type=int, default=1500)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, help=f"default: {MODELS}/NAME")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    cv2.setNumThreads(1)
-    print(train_reader(args.name, args.out or MODELS / args.name, seconds=args.seconds, count=args.pictures))
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, READERS, train_reader)

@@ -15,10 +15,11 @@ Each has a split and a seed of its own; those not under test also see all factor
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import cv2
 import numpy as np
@@ -150,10 +151,16 @@ def _moved(image: Image, label: Image, random: np.random.Generator) -> tuple[Ima
     )
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=PLANS)
+class Trainer(Protocol):
+    """Trains the model of a name on `count` pictures and returns its folder."""
+
+    def __call__(self, name: str, out: Path, *, seconds: float, count: int) -> Path: ...
+
+
+def command(description: str | None, names: Iterable[str], trained: Trainer) -> None:
+    """The command line of whatever trains one of some models of this district."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=tuple(names))
     parser.add_argument("--seconds", type=float, default=240, help="budget of the training in wall-clock seconds")
     parser.add_argument("--pictures", type=int, default=1500)
     parser.add_argument("--threads", type=int, default=1)
@@ -161,8 +168,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     cv2.setNumThreads(1)
-    print(train_segmenter(args.name, args.out or MODELS / args.name, seconds=args.seconds, count=args.pictures))
+    print(trained(args.name, args.out or MODELS / args.name, seconds=args.seconds, count=args.pictures))
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, PLANS, train_segmenter)
