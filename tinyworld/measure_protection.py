@@ -8,7 +8,8 @@
 Every scene's edit (of weather or time; of roads also of surface or season), said by a faultless language model, is
 drawn once under each arm, a way and its strength, with its null arm. `kept`: the things' masks as the profile's
 segmenter sees them in the image have an IoU of 0.5 or more with the renderer's. `recognised`: both oracles still see
-what it was; on the roads, with such an IoU. `scene`: both (on the roads, both readers) read the edit's value.
+what it was; on the roads, with such an IoU; `of those there`: the same of the things that they see in the source image.
+`scene`: both (on the roads, both readers) read the edit's value.
 `inside`: the colour within the mask went half the way or more that it goes in the renderer's counterfactual, where that
 is a way at all. `ceiling` is that counterfactual through the autoencoder: no generator does better. Images, contact
 sheets, one line of JSON per thing and `report.txt` go to `--out`; started again, it goes on where it stopped.
@@ -57,7 +58,10 @@ _NAME = 25  # letters of a line's name
 
 
 class Thing(BaseModel):
-    """One thing of one image: a line of `instances.jsonl`. `inside` is the share of the way that its colour went."""
+    """One thing of one image: a line of `instances.jsonl`. `inside` is the share of the way that its colour went.
+
+    `there`: the oracles recognise it in the source image.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -69,6 +73,7 @@ class Thing(BaseModel):
     size: str
     share: float
     iou: float
+    there: bool
     recognised: bool
     shown: bool
     inside: float | None
@@ -173,10 +178,12 @@ def judged(
     gallery: Gallery, district: District, asked: Asked, drawn: Sequence[tuple[str, Pixels, Pixels | None]]
 ) -> Iterator[Thing]:
     """What became of each thing in each arm's image."""
-    seen = district.seen([asked] * len(drawn), [image for _, image, _ in drawn])
+    before, *seen = district.seen([asked] * (1 + len(drawn)), [asked.source, *(image for _, image, _ in drawn)])
     for (arm, image, null), read in zip(drawn, seen, strict=True):
         ious = gallery.ious(image, asked.instances)
-        for thing, iou, recognised in zip(asked.instances, ious, read.recognised, strict=True):
+        for thing, iou, there, recognised in zip(
+            asked.instances, ious, before.recognised, read.recognised, strict=True
+        ):
             contrast = outline_contrast(image, thing.mask)
             usual = None if null is None else outline_contrast(null, thing.mask)
             inside = progress(asked, image, thing.mask)
@@ -189,6 +196,7 @@ def judged(
                 size=district.size(thing),
                 share=round(thing.share, 5),
                 iou=round(iou, 4),
+                there=there,
                 recognised=recognised,
                 shown=read.shown,
                 inside=None if inside is None else round(inside, 3),
@@ -202,7 +210,8 @@ def report(things: Sequence[Thing], sizes: Iterable[str]) -> str:
     scenes = len({one.scene for one in things})
     count = max(Counter(one.arm for one in things).values())
     lines = [f"{scenes} scenes, {count} things; rates with n and Wilson intervals"]
-    header = f"{'arm':<14} {'things':<{_NAME}} {'kept':<26} {'recognised':<26} {'edit inside':<26} seam: median, 95 %"
+    rates = "".join(f"{name:<27}" for name in ("kept", "recognised", "of those there", "edit inside"))
+    header = f"{'arm':<14} {'things':<{_NAME}} {rates}seam: median, 95 %"
     lines += ["", header]
     for arm in arms:
         of_arm = [one for one in things if one.arm == arm]
@@ -222,11 +231,13 @@ def report(things: Sequence[Thing], sizes: Iterable[str]) -> str:
 
 def _line(arm: str, name: str, some: Sequence[Thing]) -> str:
     told = [one for one in some if one.inside is not None]
+    there = [one for one in some if one.there]
     seams = [one.seam for one in some if one.seam is not None]
     seam = f"{np.median(seams):.2f}, {np.quantile(seams, 0.95):.2f}" if seams else ""
     kept = _rate(some, lambda t: t.iou >= HALF)
     return (
         f"{arm:<14} {name:<{_NAME}} {kept:<26} {_rate(some, lambda t: t.recognised):<26} "
+        f"{_rate(there, lambda t: t.recognised):<26} "
         f"{_rate(told, lambda t: (t.inside or 0.0) >= HALF_WAY):<26} {seam}"
     )
 

@@ -73,7 +73,7 @@ def test_controls_are_chosen_by_kind_and_weight_among_the_profiles() -> None:
 def thing(scene: int, arm: str, iou: float, inside: float | None, size: str = "small", label: str = "object") -> Thing:
     return Thing(
         scene=str(scene), arm=arm, field="time", to_value="night", label=label, size=size, share=0.02, iou=iou,
-        recognised=True, shown=scene > 0, inside=inside, seam=1.0 + scene,
+        there=True, recognised=True, shown=scene > 0, inside=inside, seam=1.0 + scene,
     )  # fmt: skip
 
 
@@ -89,6 +89,14 @@ def test_the_report_counts_by_arm_and_size() -> None:
     assert "2.00" in rows["none", "all", "0.667"], "the median seam"
     assert "1.000 (1; " in rows["relit:1", "all", "1.000"]
     assert "all 0.667 (3; " in scene
+
+
+def test_what_the_oracles_do_not_see_in_the_source_is_not_counted_as_lost() -> None:
+    unseen = thing(0, "none", 1.0, None).model_copy(update={"there": False, "recognised": False})
+    lost = thing(1, "none", 1.0, None).model_copy(update={"recognised": False})
+    text = report([unseen, lost, thing(2, "none", 1.0, None)], OBJECTS.sizes)
+    (line,) = [line for line in text.splitlines() if line.startswith("none           all   ")]
+    assert [cell.split()[0] for cell in line[40:].split(")")[:3]] == ["1.000", "0.333", "0.500"]
 
 
 def test_the_report_counts_every_instance_and_each_class_by_itself() -> None:
