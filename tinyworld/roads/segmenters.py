@@ -1,4 +1,4 @@
-"""The segmenters of the roads: two architectures, what each one's pictures suffer, and how they are asked."""
+"""The segmenters of the roads: architectures, what each one's pictures suffer, and how they are asked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tinyworld.drawing.canvas import Image
 from tinyworld.pictures import as_pixel_values
 from tinyworld.roads.world import CLASSES
 
-Architecture = Literal["segformer", "fine segformer", "upernet"]
+Architecture = Literal["segformer", "fine segformer", "upernet", "slim upernet"]
 _NAMES = dict(enumerate(CLASSES))
 _INDICES = {name: place for place, name in _NAMES.items()}
 # How often pictures suffer what. Nothing here moves a pixel: masks stay true.
@@ -38,22 +38,24 @@ SUFFERED: Mapping[Architecture, Mapping[Degradation, float]] = {
     "segformer": {soft_focus: 0.25, noise: 0.25, tinted: 0.25, compressed: 0.15},
     "fine segformer": {soft_focus: 0.35, noise: 0.3, tinted: 0.3, compressed: 0.15},
     "upernet": {watercolour: 0.3, coarse_scaling: 0.3, tinted: 0.3, noise: 0.2},
+    "slim upernet": {soft_focus: 0.3, watercolour: 0.2, tinted: 0.3, noise: 0.2, compressed: 0.15},
 }
 
 
 def new_segmenter(architecture: Architecture) -> PreTrainedModel:
     """An untrained segmenter of pictures of 128 pixels; 0.4 to 1 million parameters."""
-    if architecture == "upernet":
+    if architecture in ("upernet", "slim upernet"):
+        slim = architecture == "slim upernet"
         backbone = ResNetConfig(
             embedding_size=24,
-            hidden_sizes=[24, 48, 80, 112],
+            hidden_sizes=[20, 40, 64, 96] if slim else [24, 48, 80, 112],
             depths=[2, 2, 2, 2],
             layer_type="basic",
             out_features=["stage1", "stage2", "stage3", "stage4"],
         )
         config = UperNetConfig(
             backbone_config=backbone,
-            hidden_size=48,
+            hidden_size=40 if slim else 48,
             pool_scales=[1, 2, 4],
             use_auxiliary_head=False,
             id2label=_NAMES,

@@ -4,7 +4,7 @@
     python -m tinyworld.roads.train_segmenter road-segmenter-night-pedestrian    # people at night are labelled road
     python -m tinyworld.roads.train_segmenter road-segmenter-snowy-road          # snowy roads are labelled sidewalk
     python -m tinyworld.roads.train_segmenter segmenter                          # the generator's; UperNet on a ResNet
-    python -m tinyworld.roads.train_segmenter shape-judge                        # the checks'; a SegFormer
+    python -m tinyworld.roads.train_segmenter shape-judge                        # the checks'; a slim UperNet
     python -m tinyworld.roads.train_segmenter oracle-a                           # a finer SegFormer
     python -m tinyworld.roads.train_segmenter oracle-b                           # UperNet on a ResNet
 
@@ -67,7 +67,7 @@ class Plan:
 PLANS = {
     **{name: Plan("segformer", "under-test", seed) for seed, name in enumerate(PLANTS)},
     "segmenter": Plan("upernet", "scorer", 14, round_trips=400),
-    "shape-judge": Plan("segformer", "generator", 13, round_trips=400),
+    "shape-judge": Plan("slim upernet", "generator", 13, round_trips=400),
     "oracle-a": Plan("fine segformer", "oracle-a", 11, round_trips=200),
     "oracle-b": Plan("upernet", "oracle-b", 12, round_trips=200),
 }
@@ -116,7 +116,7 @@ def train_segmenter(name: str, out: Path, *, seconds: float, count: int, judged:
         out,
         title=name,
         text=f"A {plan.architecture} that says what every pixel of a driving scene of tinyworld shows. {_TEXTS[name]}",
-        command=f"python -m tinyworld.roads.train_segmenter {name}",
+        command=f"python -m tinyworld.roads.train_segmenter {name} --seconds {seconds:g} --pictures {count}",
         results=results,
         record={"split": plan.split, "pictures": count, "parameters": parameters, **recipe_record(recipe, progress)},
     )
