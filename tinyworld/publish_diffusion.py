@@ -45,7 +45,7 @@ _COMMANDS = {
         "train_text_encoder --district roads --start tinyworld/weights/diffusion",
         "narrow_diffusion tinyworld/weights/diffusion diffusion-roads --widths 64 96 128 --controls canny segmentation",
         "train_diffusion --district roads --controls canny segmentation --widths 64 96 128 --pictures 9000 "
-        "--minutes 92",
+        "--minutes 92  # and on from there with 213, some 35 of them pauses",
         "publish_diffusion --district roads",
     ),
 }
