@@ -50,6 +50,7 @@ from tinyworld.roads.calibrate_shapes import (
     shifted,
     without_largest,
 )
+from tinyworld.roads.calibrate_shapes import NOTE as SHAPES_NOTE
 from tinyworld.roads.protected import ROADS, asked_of
 from tinyworld.roads.readers import READ
 from tinyworld.roads.render import RoadRendering, render
@@ -150,7 +151,7 @@ def main() -> None:
     print("\n" + tables)
     if arguments.write:
         path = SHIPPED / f"{PROFILE}.toml"
-        text = with_thresholds(path.read_text().replace(NOTE, ""), tables)
+        text = with_thresholds(path.read_text().replace(NOTE, "").replace(SHAPES_NOTE, ""), tables)
         errors = check_errors((trial.factor, trial.kind, accepted) for trial, accepted, _ in judged)
         path.write_text(with_errors(text, errors, DATA, "segmentation"))
 
