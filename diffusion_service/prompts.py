@@ -74,7 +74,7 @@ class PromptEncoder:
 
     def _fits(self, prompt: str) -> bool:
         return all(
-            len(tokenizer(prompt).input_ids) <= limit
+            len(tokenizer(prompt, verbose=False).input_ids) <= limit  # no warning: what does not fit is cut
             for (tokenizer, _), limit in zip(self._pairs, self._limits, strict=True)
         )
 
