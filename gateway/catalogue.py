@@ -75,7 +75,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         )
     return Plan(
         methods=[
-            {"name": name, "parameters": _parameters(name, {**method_defaults(name, profile), **given}, profile)}
+            {"name": name, "parameters": _parameters(name, {**_defaults(name, profile, kind), **given}, profile)}
             for name, given in methods.items()
         ],
         models=models,
@@ -111,6 +111,14 @@ def method_defaults(name: str, profile: Profile) -> dict[str, JsonValue]:
     if name in METHODS and "text_thresholds" in METHODS[name].parameters.model_fields:
         defaults["text_thresholds"] = {check: dict(limits) for check, limits in profile.text_thresholds.items()}
     return defaults | profile.methods.get(name, {})
+
+
+def _defaults(name: str, profile: Profile, kind: JobKind) -> dict[str, JsonValue]:
+    """Those of a job of a kind: where the ground truth are masks, the profile's things keep their shapes."""
+    holds = name in METHODS and "protection" in METHODS[name].parameters.model_fields
+    things = profile.diffusion.keep_labels if profile.diffusion.segmenter and kind == "segmentation" else []
+    protected: dict[str, JsonValue] = {"protect": [*things]} if holds and things else {}
+    return protected | method_defaults(name, profile)
 
 
 def profiles_listing(active: str) -> ProfilesReply:

@@ -138,6 +138,21 @@ def test_a_job_learns_at_once_what_its_profile_lacks(profile: str, parameters: d
         assert ([one.kind for one in again.strengths], again.protect) == (["depth", "segmentation"], ("person",))
 
 
+def test_segmentation_jobs_protect_the_profiles_things_unless_they_say_otherwise() -> None:
+    def protected(profile: str, **said: Any) -> tuple[str, ...]:
+        spec = JobSpec.model_validate({"task": "segment the street", "models": [], **said})
+        (method,) = plan(spec, load_profile(profile), []).methods
+        return DillemaParameters.model_validate(method["parameters"]).protect
+
+    masks = {"masks": {"classes": [{"name": "road", "index": 0}, {"name": "person", "index": 1, "thing": True}]}}
+    things = tuple(load_profile("paper").diffusion.keep_labels)
+    assert "person" in things
+    assert protected("paper", methods=[{"name": "dillema"}], **masks) == things
+    assert protected("paper", methods=[{"name": "dillema", "parameters": {"protect": ["car"]}}], **masks) == ("car",)
+    assert protected("paper", methods=[{"name": "dillema", "parameters": {"protect": []}}], **masks) == ()
+    assert protected("paper", methods=[{"name": "dillema"}]) == (), "the paper's jobs over classifiers hold edges alone"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "label", "refused"),
     [
