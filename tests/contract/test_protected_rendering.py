@@ -73,7 +73,7 @@ def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEdi
         float(np.abs(image(editor, item("blended", strength))[0][:, :24] - target[:, :24]).mean())
         for strength in (0.0, 0.75, 1.0)
     ]
-    # A half is no test: the small tokenizer, and with it every prompt, differs from run to run, and so do the free steps.
+    # Half the steps say nothing: the small tokenizer differs from run to run, and with it what the free steps draw.
     assert max(far[1:]) < far[0] / 1.5, far
 
 
