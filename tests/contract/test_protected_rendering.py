@@ -69,12 +69,14 @@ def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEdi
     target = editor._weights.pictures(editor._weights.encode(source().image))[0].astype(float)
     for by in ("blended", "relit", "edges"):
         assert not np.array_equal(image(editor, item(by))[0], plain), by
+    # Of eight seeds: a single one nearly ties at a half, since the small tokenizer differs from run to run.
     far = [
-        float(np.abs(image(editor, item("blended", strength))[0][:, :24] - target[:, :24]).mean())
-        for strength in (0.0, 0.75, 1.0)
+        float(
+            np.mean([np.abs(image(editor, item("blended", by, seed))[0][:, :24] - target[:, :24]) for seed in range(8)])
+        )
+        for by in (0.0, 0.5, 1.0)
     ]
-    # Half the steps say nothing: the small tokenizer differs from run to run, and with it what the free steps draw.
-    assert max(far[1:]) < far[0] / 1.5, far
+    assert far[0] > far[1] > far[2], far
 
 
 def test_held_to_the_end_the_latents_inside_are_the_sources(
