@@ -72,9 +72,11 @@ def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEdi
     # Of eight seeds: a single one nearly ties at a half, since the small tokenizer differs from run to run.
     far = [
         float(
-            np.mean([np.abs(image(editor, item("blended", by, seed))[0][:, :24] - target[:, :24]) for seed in range(8)])
+            np.mean(
+                [np.abs(image(editor, item("blended", held, seed))[0][:, :24] - target[:, :24]) for seed in range(8)]
+            )
         )
-        for by in (0.0, 0.5, 1.0)
+        for held in (0.0, 0.5, 1.0)
     ]
     assert far[0] > far[1] > far[2], far
 

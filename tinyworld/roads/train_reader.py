@@ -75,7 +75,7 @@ def train_reader(name: str, out: Path, *, seconds: float, count: int, judged: in
         title=name,
         text=f"Reads {', '.join(READ)} of a driving scene of tinyworld, to judge what a generator drew, with one "
         "logit per value. Used in benchmarks only, never by the methods.",
-        command=f"python -m tinyworld.roads.train_reader {name}",
+        command=f"python -m tinyworld.roads.train_reader {name} --seconds {seconds:g} --pictures {count}",
         results=results,
         record={"split": plan.split, "pictures": count, "parameters": parameters, **recipe_record(recipe, progress)},
     )
