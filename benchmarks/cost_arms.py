@@ -24,6 +24,7 @@ from gateway.methods.dillema import DillemaParameters, region_of
 from gateway.methods.inverted import Pictures
 from gateway.methods.lance import LanceParameters
 from gateway.methods.sweep import Attempt, best
+from shared.arithmetic import native_weights
 from shared.images import Pixels
 from shared.profiles import Profile
 from shared.schemas.diffusion import PromptEdit, Rendering
@@ -143,6 +144,7 @@ def arms_of(profile: Profile, device: str, *, judged: bool, paper: PaperLance = 
 
     Guidance and null-text's learning rate belong to the weights, so the papers' way takes the profile's, too.
     """
+    profile = native_weights(profile, device)
     ours = _loaded(profile, device)
     single = profile.diffusion.model_copy(
         update={

@@ -12,6 +12,8 @@ from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
 
 from caption_service.engines import ENGINES, Captioner
+from caption_service.in_process import choose_device
+from shared.arithmetic import native_weights
 from shared.profiles import load_profile
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.service import MakeBatcher, ModelService, ServiceSettings
@@ -29,7 +31,8 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
         if settings.threads:
             torch.set_num_threads(settings.threads)
         torch.backends.cudnn.deterministic = settings.deterministic
-        return ENGINES[profile.engine](profile, settings, make_batcher)
+        weights = native_weights(profile, choose_device(settings.device), settings.dtype)
+        return ENGINES[profile.engine](weights, settings, make_batcher)
 
     service = ModelService("caption_service", CODE_REVISION, settings, load, compute_lock)
 

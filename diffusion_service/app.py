@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
 
 from diffusion_service.model import DiffusionModel, choose_device
+from shared.arithmetic import native_weights
 from shared.profiles import load_profile
 from shared.schemas.diffusion import CorruptReply, CorruptRequest, EditReply, EditRequest, RenderReply, RenderRequest
 from shared.service import MakeBatcher, ModelService, ServiceSettings
@@ -29,9 +30,9 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
         if settings.threads:
             torch.set_num_threads(settings.threads)
         torch.backends.cudnn.deterministic = settings.deterministic
-        return DiffusionModel(
-            profile, choose_device(settings.device), make_batcher, deterministic=settings.deterministic
-        )
+        device = choose_device(settings.device)
+        weights = native_weights(profile, device, settings.dtype)
+        return DiffusionModel(weights, device, make_batcher, deterministic=settings.deterministic)
 
     service = ModelService("diffusion_service", CODE_REVISION, settings, load, compute_lock)
 

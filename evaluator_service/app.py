@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
 
 from evaluator_service.model import EvaluatorModel, choose_device
+from shared.arithmetic import native_weights
 from shared.profiles import load_profile
 from shared.schemas.evaluation import (
     EmbedReply,
@@ -46,7 +47,9 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
         if settings.threads:
             torch.set_num_threads(settings.threads)
         torch.backends.cudnn.deterministic = settings.deterministic
-        return EvaluatorModel(profile, choose_device(settings.device), make_batcher, settings.model_origin)
+        device = choose_device(settings.device)
+        weights = native_weights(profile, device, settings.dtype)
+        return EvaluatorModel(weights, device, make_batcher, settings.model_origin)
 
     revision = f"{CODE_REVISION}, onnxruntime {version('onnxruntime')}"
     service = ModelService("evaluator_service", revision, settings, load, compute_lock)

@@ -16,6 +16,7 @@ from llm_service.engines import ENGINES, LanguageModel
 from llm_service.engines.transformers import choose_device
 from llm_service.generation import generate
 from llm_service.masked_words import MaskedWords
+from shared.arithmetic import native_weights
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
 from shared.schemas.language import (
@@ -57,10 +58,12 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
         disable_progress_bar()
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        writer, masked = ENGINES[profile.engine](profile, settings, make_batcher), profile.masked_words
+        device = choose_device(settings.device)
+        weights = native_weights(profile, device, settings.dtype)
+        writer, masked = ENGINES[profile.engine](weights, settings, make_batcher), weights.masked_words
         if masked is None:
             return _Models(writer, None)
-        return _Models(writer, MaskedWords(masked, choose_device(settings.device), make_batcher, profile.max_batch))
+        return _Models(writer, MaskedWords(masked, device, make_batcher, profile.max_batch))
 
     service = ModelService("llm_service", CODE_REVISION, settings, load, compute_lock)
 

@@ -34,6 +34,7 @@ from starlette.responses import Response
 
 from shared import __version__, problems
 from shared import logging as json_logging
+from shared.arithmetic import DtypeChoice
 from shared.asgi import AccessLog, BoundedRequests
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.gpu import gpu_of
@@ -63,7 +64,8 @@ class ServiceSettings(BaseSettings):
     """Environment of every model service (`CONTRAFACT_PROFILE`, `CONTRAFACT_DEVICE`, ...).
 
     `profile` is a shipped profile's name or the path of a TOML file. `max_batch` 0 means the profile's. `threads` 0
-    leaves the number of CPU threads to torch.
+    leaves the number of CPU threads to torch. `dtype` is for weights that the profile prefers in half precision: `auto`
+    takes what the device computes natively (`shared.arithmetic`).
     """
 
     model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore")
@@ -75,6 +77,7 @@ class ServiceSettings(BaseSettings):
     max_wait_seconds: float = 0.005
     capacity: int = 256
     threads: int = 0
+    dtype: DtypeChoice = "auto"
     drain_seconds: float = 30.0
     model_origin: str = ""
     """Of evaluator_service: `http://host:port` of the object store, the only place it fetches uploaded models from."""

@@ -28,7 +28,8 @@ class Weights(Section):
     """One set of weights in Hub layout (safetensors): a `path`, or a `hub` id with its `revision`.
 
     A relative `path` counts from the folder of the profile that names it (for shipped profiles: from the repository).
-    `gigabytes` is the device memory that the weights take when loaded in `dtype`.
+    `dtype` is the type they prefer; a service loads them in what its device computes natively (`shared.arithmetic`).
+    `gigabytes` is the device memory that they take in `dtype`.
     """
 
     path: Path | None = None

@@ -37,6 +37,7 @@ from diffusion_service.stable_diffusion import load
 from gateway.analysis.certainty import wilson
 from gateway.catalogue import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
+from shared.arithmetic import native_weights
 from shared.problems import validation_sentence
 from shared.profiles import Diffusion, Profile, load_profile
 from shared.schemas.diffusion import Controls, Protection, Rendering
@@ -94,7 +95,8 @@ class Gallery:
         self.segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
         if unknown := [label for label in district.protected if label not in self.segmenter.labels]:
             raise SystemExit(f"the profile's segmenter knows no {', '.join(unknown)}; it is of another district")
-        weights = load(profile.diffusion.base, profile.diffusion.controlnets, device="cpu", vae=profile.diffusion.vae)
+        diffusion = native_weights(profile.diffusion, "cpu")
+        weights = load(diffusion.base, diffusion.controlnets, device="cpu", vae=diffusion.vae)
         self._editor = ControlNetEditor(weights, _control_images(profile.diffusion, self.segmenter))
         self._district = district
 

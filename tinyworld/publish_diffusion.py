@@ -23,6 +23,7 @@ from transformers import CLIPTextModel, CLIPTokenizer
 from tinyworld.contact_sheet import contact_sheet
 from tinyworld.generator_edits import edit
 from tinyworld.generator_material import CONTROL_KINDS
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import halve, weights_of, write_card
 from tinyworld.pictures import Pixels
 from tinyworld.train_autoencoder import LATENT_CHANNELS, WEIGHTS, to_pictures
@@ -115,7 +116,7 @@ def draw(parts: Networks, captions: Sequence[str], controls: Mapping[str, Pixels
     text = text_states(parts.tokenizer, parts.text_encoder, [""] * len(captions) + list(captions))
     twice = {kind: control_tensor(np.concatenate([images, images]), on) for kind, images in controls.items()}
     noise = torch.randn(len(captions), LATENT_CHANNELS, 32, 32, generator=torch.Generator().manual_seed(seed)).to(on)
-    with torch.autocast(on.type, torch.bfloat16):
+    with autocast(on):
         for time in scheduler.timesteps:
             both = torch.cat([noise, noise]).contiguous(memory_format=torch.channels_last)
             without, wanted = parts.generator(both, time.to(on), text, twice).float().chunk(2)

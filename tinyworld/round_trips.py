@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from diffusers import AutoencoderKL
 
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import WEIGHTS
 from tinyworld.pictures import Pictures, Pixels, as_pixel_values
 from tinyworld.training_loop import RUNS
@@ -44,7 +45,7 @@ def through_autoencoder(images: Pixels) -> Pixels:
     batches = []
     for start in range(0, len(images), 20):
         values = as_pixel_values(images[start : start + 20])
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast("cpu"):
             restored = vae.decode(vae.encode(values).latent_dist.mode()).sample.float()
         pixels = restored.permute(0, 2, 3, 1).add(1).mul(127.5).round().clamp(0, 255)
         batches.append(pixels.numpy().astype(np.uint8))

@@ -24,6 +24,7 @@ from torch.nn import functional
 from tinyworld.contact_sheet import contact_sheet
 from tinyworld.generator_material import Material, material
 from tinyworld.group_norm import quicken
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import weights_of
 from tinyworld.picture_districts import DISTRICTS
 from tinyworld.pictures import SIDE
@@ -87,7 +88,7 @@ class _Crops:
         corners = random.integers(SIDE - CROP + 1, size=(self.batch, 2))
         crops = [self.data.image(i)[y : y + CROP, x : x + CROP] for i, (y, x) in zip(chosen, corners, strict=True)]
         target = to_model(np.stack(crops), self.on)
-        with torch.autocast(self.on.type, torch.bfloat16):
+        with autocast(self.on):
             posterior = model.encode(target).latent_dist  # type: ignore[operator]
             output = model.decode(posterior.sample()).sample  # type: ignore[operator]
         mean, log_variance = posterior.mean.float(), posterior.logvar.float()
@@ -102,7 +103,7 @@ def round_trip(model: AutoencoderKL, images: NDArray[np.uint8], on: torch.device
     """Pictures encoded (posterior mean) and decoded, a few at a time."""
     done = []
     for start in range(0, len(images), 16):
-        with torch.autocast(on.type, torch.bfloat16):
+        with autocast(on):
             latents = model.encode(to_model(images[start : start + 16], on)).latent_dist.mean
             done.append(to_pictures(model.decode(latents).sample))
     return np.concatenate(done)
@@ -120,7 +121,7 @@ def standardise(model: AutoencoderKL, images: NDArray[np.uint8], on: torch.devic
 
     Pictures come back as before; but noise of one size now means the same to every channel.
     """
-    with torch.autocast(on.type, torch.bfloat16):
+    with autocast(on):
         latents = model.encode(to_model(images, on)).latent_dist.mean.float()
     mean, deviation = latents.mean((0, 2, 3)), latents.std((0, 2, 3))
     count = len(mean)

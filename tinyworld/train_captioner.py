@@ -24,6 +24,7 @@ from transformers import Blip2ForConditionalGeneration, Blip2Processor
 from shared.seeds import derive_seed
 from tinyworld.captions import Description
 from tinyworld.factors import FactorHeads, factor_loss
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import save_model, title_of, weights_of, write_card
 from tinyworld.picture_districts import OBJECTS, Album, PictureDistrict, album
 from tinyworld.pictures import as_pixel_values, spoil
@@ -118,7 +119,7 @@ def train_captioner(
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
         values, descriptions, wanted = batch(data, step, recipe)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast("cpu"):
             return model.loss(values, *tokens_and_weights(processor, descriptions), wanted)
 
     progress = train(model, loss_of, recipe)

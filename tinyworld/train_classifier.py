@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessorPil
 
 from tinyworld.factors import FACTORS
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import WEIGHTS, save_model, write_card
 from tinyworld.own_distribution import own_distribution, planted
 from tinyworld.pictures import SIDE, Pixels, as_pixel_values, pictures, rendered, spoil, varied_batch
@@ -63,7 +64,7 @@ def train_classifier(name: str, seconds: float, seed: int) -> None:
         random = np.random.default_rng((recipe.seed, step))
         rows = random.integers(len(labels), size=recipe.batch)
         values, _ = varied_batch(data, rows, random, strength=1.3)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast("cpu"):
             logits = model(pixel_values=values.to(memory_format=torch.channels_last)).logits
         return nn.functional.cross_entropy(logits.float(), labels[rows], label_smoothing=0.02)
 

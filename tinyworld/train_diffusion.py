@@ -29,6 +29,7 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from tinyworld.generator_material import CONTROL_KINDS, ControlKind, Material, material
 from tinyworld.group_norm import quicken
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import weights_of
 from tinyworld.train_autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
 from tinyworld.training_loop import DISTRICTS, RUNS, Recipe, begun, device, recipe_record, train
@@ -139,7 +140,7 @@ class Examples:
         noisy, target = self.noise.add_noise(clean, noise, time), self.noise.get_velocity(clean, noise, time)
         text = self.text(rows, random)
         controls = {kind: self.control(kind, rows, random) for kind in self.shown[step % len(self.shown)]}
-        with torch.autocast(self.on.type, torch.bfloat16):
+        with autocast(self.on):
             output = model(noisy.contiguous(memory_format=torch.channels_last), time, text, controls)
         weight = self.weight(rows)
         loss: Tensor = (weight * (output.float() - target).square()).sum() / (LATENT_CHANNELS * weight.sum())
@@ -201,7 +202,7 @@ class Latents:
     def __getitem__(self, rows: NDArray[np.int64]) -> Tensor:
         new = np.unique(rows[~self.known[rows]])
         if len(new):
-            with torch.autocast(self.on.type, torch.bfloat16):
+            with autocast(self.on):
                 images = np.stack([self.data.image(row) for row in new.tolist()])
                 found = self.model.encode(to_model(images, self.on)).latent_dist.mean
             self.stored[new] = (found.float() * self.model.config.scaling_factor).cpu().numpy()

@@ -22,6 +22,7 @@ from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausa
 
 from gateway.methods import dillema_prompts, lance
 from tinyworld.evaluate_language import ABOUT, TITLE, evaluate
+from tinyworld.half_precision import autocast
 from tinyworld.induction import ROPE_THETA, slow_down, write_induction
 from tinyworld.language_examples import (
     KINDS,
@@ -152,7 +153,7 @@ class Loss:
     def __call__(self, model: LlamaForCausalLM, step: int) -> Tensor:
         where = next(model.parameters()).device
         random = Random(f"language/{step}")
-        with torch.autocast(where.type, dtype=torch.bfloat16):
+        with autocast(where):
             losses = [
                 self._loss(model, self.prefix(kind), self._questions(kind, random, max(1, round(self.batch * share))))
                 * share

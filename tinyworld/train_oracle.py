@@ -30,6 +30,7 @@ from transformers import (
 
 from tinyworld.degradations import Fields, degraded, random_fields
 from tinyworld.factors import FACTORS, UNKNOWN, factor_loss
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import WEIGHTS, save_model, write_card
 from tinyworld.oracle_pictures import FAILED, REDRAWN, RENDERED, ROUND_TRIPS, OraclePictures, failures, oracle_pictures
 from tinyworld.oracles import (
@@ -92,7 +93,7 @@ def train_oracle(name: str, seconds: float, seed: int) -> None:
 
     def loss_of(model: nn.Module, step: int) -> Tensor:
         values, parts, wanted = batch(own, name, fields, np.random.default_rng((recipe.seed, step)), recipe.batch)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast("cpu"):
             located = logits_at_places(model, values.to(memory_format=torch.channels_last))
         return loss(located.float(), parts, wanted)
 

@@ -34,6 +34,7 @@ from shared.seeds import derive_seed
 from tinyworld.captions import Description
 from tinyworld.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
 from tinyworld.factors import UNKNOWN, FactorHeads, factor_loss
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import save_model, title_of, weights_of, write_card
 from tinyworld.new_words import add_embeddings, add_words
 from tinyworld.picture_districts import OBJECTS, Album, PictureDistrict, Seen, album
@@ -157,7 +158,7 @@ def train_scorer(
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
         values, wanted, texts, stated, prompts = batch(data, step, recipe)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast("cpu"):
             return model.loss(values, wanted, _ids(tokenizer, texts), stated, _ids(tokenizer, prompts))
 
     progress = train(model, loss_of, recipe)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import SegformerConfig, SegformerForSemanticSegmentation, SegformerImageProcessorPil
 
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import WEIGHTS, save_model, write_card
 from tinyworld.pictures import (
     LARGEST_SHIFT,
@@ -63,7 +64,7 @@ def train_segmenter(seconds: float, seed: int) -> None:
 
     def loss_of(model: nn.Module, step: int) -> Tensor:
         values, masks = _batch(data, np.random.default_rng((seed, step)), recipe.batch)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast("cpu"):
             logits = segmented(model, values)
         return nn.functional.cross_entropy(logits, masks, weights)
 

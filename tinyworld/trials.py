@@ -28,6 +28,7 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.dillema import DillemaParameters, region_of
+from shared.arithmetic import native_weights
 from shared.images import decode, encode
 from shared.profiles import Profile
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
@@ -137,7 +138,8 @@ class Studio:
             raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
         self.parameters = parameters
         self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
-        weights = load(profile.diffusion.base, profile.diffusion.controlnets, device="cpu", vae=profile.diffusion.vae)
+        diffusion = native_weights(profile.diffusion, "cpu")
+        weights = load(diffusion.base, diffusion.controlnets, device="cpu", vae=diffusion.vae)
         self._editor = ControlNetEditor(weights, self._segmenter)
         self._evaluator = Evaluator(profile)
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tinyworld.factors import FactorHeads, factor_accuracy, factor_loss
+from tinyworld.half_precision import autocast
 from tinyworld.picture_districts import Album, PictureDistrict
 from tinyworld.pictures import as_pixel_values
 from tinyworld.training_loop import Progress, Recipe, train
@@ -54,7 +55,7 @@ def pretrain(tower: FactorTower, data: Album, recipe: Recipe) -> Progress:
         flips = random.random(recipe.batch) < 0.5
         seen = [data.seen(row, random, flip=bool(flip)) for row, flip in zip(rows, flips, strict=True)]
         values = as_pixel_values(np.stack([one.image for one in seen]))
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast("cpu"):
             return tower.loss(values, torch.tensor([one.wanted for one in seen]))
 
     return train(tower, loss_of, recipe)

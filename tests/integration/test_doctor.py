@@ -18,7 +18,7 @@ from gateway.settings import Settings
 from gateway.tables import SourceImage
 from gateway.weights_check import memory, needed_weights, service_faults
 from shared import __version__
-from shared.gpu import gpu_of
+from shared.gpu import compute_capability, gpu_of
 from shared.profiles import load_profile
 from shared.schemas.service import GpuInfo, ServiceInfo, WeightsInfo
 from shared.weights import Weights
@@ -184,8 +184,8 @@ def test_clocks_that_differ_are_named() -> None:
     ]
 
 
-SMI = """0, GPU-aa11, NVIDIA A10G, 23028
-1, GPU-bb22, NVIDIA H200, 143771
+SMI = """0, GPU-aa11, NVIDIA A10G, 23028, 8.6
+1, GPU-bb22, NVIDIA H200, 143771, 9.0
 """
 
 
@@ -197,6 +197,7 @@ def test_a_gpu_is_found_as_torch_numbers_it(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert gpu_of("cpu") is None
     assert gpu_of("cuda:2") is None
+    assert (compute_capability("cuda:0"), compute_capability("cuda:1"), compute_capability("cpu")) == (8.6, 9.0, None)
     assert gpu_of("cuda") == GpuInfo(uuid="GPU-aa11", name="NVIDIA A10G", gigabytes=24.15)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert (gpu_of("cuda:0") or gpu_of("cpu")) == GpuInfo(uuid="GPU-bb22", name="NVIDIA H200", gigabytes=150.75)

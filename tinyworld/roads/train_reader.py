@@ -21,6 +21,7 @@ from transformers import AutoModelForImageClassification, PreTrainedModel, ViTIm
 from tinyworld.degradations import random_fields
 from tinyworld.drawing.canvas import Image
 from tinyworld.factors import factor_accuracy, factor_loss, targets
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import save_model, write_card
 from tinyworld.pictures import LARGEST_SHIFT, as_pixel_values, shifted, spoil
 from tinyworld.roads.pictures import SIDE, pictures
@@ -58,7 +59,7 @@ def train_reader(name: str, out: Path, *, seconds: float, count: int, judged: in
                     image = degradation(image, fields, random)
             batch.append(image)
         values = as_pixel_values(np.stack(batch)).to(memory_format=torch.channels_last)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast("cpu"):
             logits = model(pixel_values=values).logits
         return factor_loss(by_factor(logits), wanted[torch.from_numpy(rows)], names=READ)
 

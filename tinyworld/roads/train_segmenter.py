@@ -29,6 +29,7 @@ from transformers import AutoModelForSemanticSegmentation, SegformerImageProcess
 
 from tinyworld.degradations import random_fields
 from tinyworld.drawing.canvas import Image
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import save_model, write_card
 from tinyworld.pictures import LARGEST_SHIFT, as_pixel_values, shifted
 from tinyworld.roads.judge import judge
@@ -99,7 +100,7 @@ def train_segmenter(name: str, out: Path, *, seconds: float, count: int, judged:
                     image = degradation(image, fields, random)
             images.append(image)
             labels.append(label)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast("cpu"):
             logits = segmented(model, as_pixel_values(np.stack(images)))
         wanted = torch.from_numpy(np.stack(labels)).long()
         return nn.functional.cross_entropy(logits, wanted, weights, ignore_index=CLASSES.index("void"))

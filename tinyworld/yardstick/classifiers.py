@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import ResNetForImageClassification, ViTImageProcessorPil
 
 from tinyworld.factors import FACTORS
+from tinyworld.half_precision import autocast
 from tinyworld.model_card import save_model
 from tinyworld.pictures import Pictures, Pixels, as_pixel_values, pictures, varied
 from tinyworld.train_classifier import PICTURES, new_classifier, training_scene
@@ -225,7 +226,7 @@ def _train(
         for group in optimiser.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / 40) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps)))
         values, labels = batch(step)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast("cpu"):
             logits = model(values.to(memory_format=torch.channels_last))
         loss = nn.functional.cross_entropy(logits.float(), labels, label_smoothing=0.02)
         optimiser.zero_grad(set_to_none=True)

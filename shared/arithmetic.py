@@ -1,0 +1,90 @@
+"""Which floating-point type a device computes natively. Chosen when weights are loaded. No torch.
+
+Half precision saves time only where the hardware computes it. The tiny UNet is five times *slower* in bfloat16 than in
+float32 on an x86 processor that has AVX2 alone, because every operation converts there and back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from shared.gpu import compute_capability
+from shared.weights import Dtype, Section, Weights
+
+DtypeChoice = Literal["auto", "float32", "float16", "bfloat16"]
+CPU_INFO = Path("/proc/cpuinfo")
+# Features by which Linux names native bfloat16: Intel's AMX, AVX512-BF16 (Intel and AMD), Arm's BF16 extension.
+NATIVE_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
+# oneDNN and ATen can be told to use less than the processor has; bfloat16 is emulated then.
+_WITHOUT_BFLOAT16: Mapping[str, frozenset[str]] = {
+    "ONEDNN_MAX_CPU_ISA": frozenset(
+        {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+    ),
+    "ATEN_CPU_CAPABILITY": frozenset({"DEFAULT", "AVX2"}),
+}
+AMPERE = 8.0  # the first compute capability of NVIDIA's with native bfloat16
+_Section = TypeVar("_Section", bound=Section)
+
+
+def native_weights(section: _Section, device: str, wanted: DtypeChoice = "auto") -> _Section:
+    """A part of a profile with each set of weights in the type that `device` (torch's name) computes natively.
+
+    `wanted` other than `auto` is taken instead. Weights that the profile holds at float32 stay there either way:
+    thresholds and models under test belong to that precision.
+    """
+    choose = partial(native_dtype, device=device) if wanted == "auto" else lambda _: wanted
+    return _with_dtypes(section, choose)
+
+
+def native_dtype(preferred: Dtype, device: str) -> Dtype:
+    """The type to compute in on `device`, given the type that a profile prefers.
+
+    float32 stays. A CPU gets bfloat16 where it is native, else float32; a GPU without bfloat16 gets float16.
+    """
+    kind = device.partition(":")[0]
+    if preferred == "float32":
+        return "float32"
+    if kind == "cpu":
+        return "bfloat16" if cpu_has_bfloat16() else "float32"
+    if kind == "cuda" and preferred == "bfloat16":
+        capability = compute_capability(device)
+        return "float16" if capability is not None and capability < AMPERE else "bfloat16"
+    return preferred
+
+
+def cpu_has_bfloat16(environment: Mapping[str, str] = os.environ, cpu_info: Path = CPU_INFO) -> bool:
+    """Whether this processor, as far as oneDNN and ATen may use it, computes bfloat16 natively.
+
+    Only Linux says so; elsewhere the answer is no.
+    """
+    limited = any(environment.get(name, "").upper() in values for name, values in _WITHOUT_BFLOAT16.items())
+    return not limited and bool(_cpu_features(cpu_info) & NATIVE_FEATURES)
+
+
+@lru_cache(maxsize=4)
+def _cpu_features(cpu_info: Path) -> frozenset[str]:
+    try:
+        lines = cpu_info.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    listed = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(listed, "").split())
+
+
+def _with_dtypes(section: _Section, choose: Callable[[Dtype], Dtype]) -> _Section:
+    changed: dict[str, Any] = {}
+    if isinstance(section, Weights) and section.dtype != "float32":
+        changed["dtype"] = choose(section.dtype)
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            changed[name] = _with_dtypes(value, choose)
+        elif isinstance(value, dict):
+            changed[name] = {
+                key: _with_dtypes(item, choose) if isinstance(item, Section) else item for key, item in value.items()
+            }
+    return section.model_copy(update=changed)

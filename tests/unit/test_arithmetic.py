@@ -1,0 +1,100 @@
+"""The floating-point type follows the device: half precision only where it is native."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared import arithmetic
+from shared.arithmetic import cpu_has_bfloat16, native_dtype, native_weights
+from shared.profiles import load_profile
+from shared.service import ServiceSettings
+from tinyworld.half_precision import autocast
+
+AMX = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile\n"
+ZEN_4 = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n"
+AVX2 = "processor\t: 0\nflags\t\t: fpu avx2 fma\n"
+GRAVITON_3 = "processor\t: 0\nFeatures\t: fp asimd sve bf16 i8mm\n"
+GRAVITON_2 = "processor\t: 0\nFeatures\t: fp asimd asimddp\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "native"),
+    [(AMX, True), (ZEN_4, True), (AVX2, False), (GRAVITON_3, True), (GRAVITON_2, False), ("", False)],
+)
+def test_bfloat16_is_native_where_the_processor_says_so(tmp_path: Path, text: str, native: bool) -> None:
+    cpu_info = tmp_path / "cpuinfo"
+    cpu_info.write_text(text)
+    assert cpu_has_bfloat16({}, cpu_info) is native
+    assert not cpu_has_bfloat16({}, tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("limit", "native"),
+    [
+        ({"ONEDNN_MAX_CPU_ISA": "AVX2"}, False),
+        ({"ONEDNN_MAX_CPU_ISA": "avx512_core_vnni"}, False),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, True),
+        ({"ATEN_CPU_CAPABILITY": "avx2"}, False),
+        ({"ATEN_CPU_CAPABILITY": "avx512"}, True),
+    ],
+)
+def test_a_processor_that_imitates_a_smaller_one_is_taken_for_it(
+    tmp_path: Path, limit: dict[str, str], native: bool
+) -> None:
+    cpu_info = tmp_path / "cpuinfo"
+    cpu_info.write_text(AMX)
+    assert cpu_has_bfloat16(limit, cpu_info) is native
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_cpu_gets_bfloat16_where_native_and_float32_elsewhere(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
+    monkeypatch.setattr(arithmetic, "cpu_has_bfloat16", lambda: native)
+    half = "bfloat16" if native else "float32"
+    assert [native_dtype(kind, "cpu") for kind in ("float32", "float16", "bfloat16")] == ["float32", half, half]
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [(9.0, "bfloat16"), (8.0, "bfloat16"), (7.5, "float16"), (None, "bfloat16")],
+)
+def test_a_gpu_without_bfloat16_gets_float16(
+    monkeypatch: pytest.MonkeyPatch, capability: float | None, expected: str
+) -> None:
+    monkeypatch.setattr(arithmetic, "compute_capability", lambda _: capability)
+    assert native_dtype("bfloat16", "cuda:0") == expected
+    assert native_dtype("float16", "cuda:0") == "float16"
+    assert native_dtype("float32", "cuda:0") == "float32"
+
+
+def test_every_set_of_weights_of_a_profile_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "cpu_has_bfloat16", lambda: False)
+    profile = load_profile("modern")
+    resolved = native_weights(profile, "cpu")
+    assert '"bfloat16"' in profile.model_dump_json()
+    assert '"bfloat16"' not in resolved.model_dump_json()
+    assert resolved.model_copy(update={"caption": profile.caption}).profile == profile.profile
+
+
+def test_the_setting_overrides_but_leaves_float32_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTRAFACT_DTYPE", "bfloat16")
+    wanted = ServiceSettings().dtype
+    diffusion = native_weights(load_profile("tiny").diffusion, "cpu", wanted)
+    assert diffusion.base.dtype == diffusion.controlnets["canny"].dtype == "bfloat16"
+    assert diffusion.segmenter is not None
+    assert diffusion.segmenter.dtype == "float32", "the profile holds it there"
+
+
+@pytest.mark.parametrize(("wanted", "dtype"), [("bfloat16", torch.bfloat16), ("float32", torch.float32)])
+def test_autocast_of_trainings_obeys_the_setting(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, dtype: torch.dtype
+) -> None:
+    monkeypatch.setenv("CONTRAFACT_DTYPE", wanted)
+    with autocast("cpu"):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+
+
+def test_this_machine_is_described_by_torch_and_by_us_alike() -> None:
+    if torch.backends.cpu.get_cpu_capability() == "AVX2":
+        assert not cpu_has_bfloat16(os.environ)

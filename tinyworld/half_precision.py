@@ -1,0 +1,24 @@
+"""Mixed precision for training and measuring: autocast to what the device computes natively, else none."""
+
+from __future__ import annotations
+
+import os
+from typing import cast
+
+import torch
+
+from shared.arithmetic import native_dtype
+from shared.weights import Dtype
+
+
+def autocast(device: torch.device | str) -> torch.autocast:
+    """A context in which matrices and convolutions run in native half precision; in float32 where there is none.
+
+    `CONTRAFACT_DTYPE` overrides, as it does for the services.
+    """
+    kind = torch.device(device).type
+    wanted = os.environ.get("CONTRAFACT_DTYPE", "auto")
+    name = native_dtype("bfloat16", str(device)) if wanted == "auto" else cast(Dtype, wanted)
+    if name == "float32":
+        return torch.autocast(kind, enabled=False)
+    return torch.autocast(kind, getattr(torch, name))
