@@ -78,7 +78,8 @@ yardstick: install ## the known-answer benchmark, small size: 24 models whose we
 
 env: ## write .env for `docker compose`: .env.example with a secret of its own wherever one is missing
 	@test ! -e .env || (echo ".env is there already; remove it first" && false)
-	@umask 077; while IFS= read -r line; do case "$$line" in "#"*) ;; *=|*=cf_) line="$$line$$(openssl rand -hex 32)";; esac; \
+	@umask 077; while IFS= read -r line; do case "$$line" in "#"*) ;; *=|*=cf_) line="$$line$$(openssl rand -hex 32)";; \
+		CONTRAFACT_THREADS=*) line="CONTRAFACT_THREADS=$$((($$(nproc) + 1) / 2))";; esac; \
 		printf '%s\n' "$$line"; done < .env.example > .env
 
 migrate: install ## bring the database of CONTRAFACT_DATABASE_URL up to date

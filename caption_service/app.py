@@ -17,6 +17,7 @@ from shared.arithmetic import native_weights
 from shared.profiles import load_profile
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.service import MakeBatcher, ModelService, ServiceSettings
+from shared.threads import compute_threads
 
 CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
 
@@ -28,8 +29,7 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
 
     def load(make_batcher: MakeBatcher) -> Captioner:
         disable_progress_bar()
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
+        torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
         torch.backends.cudnn.deterministic = settings.deterministic
         weights = native_weights(profile, choose_device(settings.device), settings.dtype)
         return ENGINES[profile.engine](weights, settings, make_batcher)

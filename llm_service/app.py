@@ -29,6 +29,7 @@ from shared.schemas.language import (
 )
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
+from shared.threads import compute_threads
 
 CODE_REVISION = "2"  # raise it whenever the same request would give another reply under the same weights
 
@@ -56,8 +57,7 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
 
     def load(make_batcher: MakeBatcher) -> _Models:
         disable_progress_bar()
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
+        torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
         device = choose_device(settings.device)
         weights = native_weights(profile, device, settings.dtype)
         writer, masked = ENGINES[profile.engine](weights, settings, make_batcher), weights.masked_words

@@ -64,7 +64,7 @@ class ServiceSettings(BaseSettings):
     """Environment of every model service (`CONTRAFACT_PROFILE`, `CONTRAFACT_DEVICE`, ...).
 
     `profile` is a shipped profile's name or the path of a TOML file. `max_batch` 0 means the profile's. `threads` 0
-    leaves the number of CPU threads to torch. `dtype` is for weights that the profile prefers in half precision: `auto`
+    takes every core that the process may use. `dtype` is for weights that the profile prefers in half precision: `auto`
     takes what the device computes natively (`shared.arithmetic`).
     """
 

@@ -123,7 +123,7 @@ class Examples:
         controls: Sequence[ControlKind] = ("canny",),
         district: str = "objects",
     ) -> None:
-        self.data, self.batch, self.on = data, batch, on
+        self.data, self.batch, self.on, self.district = data, batch, on, district
         self.shown = [(kind,) for kind in controls] + ([tuple(controls)] if len(controls) > 1 else [])
         self.latents = Latents(data, on)
         texts = weights_of(district) / "diffusion"

@@ -139,7 +139,9 @@ class Studio:
         self.parameters = parameters
         self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
         diffusion = native_weights(profile.diffusion, "cpu")
-        weights = load(diffusion.base, diffusion.controlnets, device="cpu", vae=diffusion.vae)
+        weights = load(
+            diffusion.base, diffusion.controlnets, device="cpu", scheduler=diffusion.scheduler, vae=diffusion.vae
+        )
         self._editor = ControlNetEditor(weights, self._segmenter)
         self._evaluator = Evaluator(profile)
 

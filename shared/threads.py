@@ -1,0 +1,39 @@
+"""How many threads a model may compute with: the cores that this process is allowed to use. No torch."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores(cgroup: Path = CGROUP) -> int:
+    """Cores that this process may use, at least 1: its affinity, and the CPU limit of its container, rounded up.
+
+    torch takes every core of the host, whatever a container may use: its threads then wait for each other.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = _cpu_limit(cgroup)
+    return max(1, allowed if limit is None else min(allowed, math.ceil(limit)))
+
+
+def _cpu_limit(cgroup: Path) -> float | None:
+    """The CPU limit of a container in cores, by cgroup version 2 or 1; None for no limit."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if not (quota.isdigit() and period.isdigit() and int(period)):  # "max" and -1 are no limit
+        return None
+    return int(quota) / int(period)
+
+
+def compute_threads(wanted: int, default: int) -> int:
+    """Threads of a model service: `wanted`, or with 0 the library's `default` bounded by `usable_cores`."""
+    return wanted or min(default, usable_cores())
