@@ -24,7 +24,7 @@ from diffusers.models.attention_processor import AttnProcessor
 from torch import Tensor, nn
 
 from diffusion_service.steps import Steps
-from tinyworld.generator_material import CONTROL_KINDS, material
+from tinyworld.generator_material import CONTROL_KINDS, ControlKind, material
 from tinyworld.group_norm import quicken
 from tinyworld.half_precision import autocast
 from tinyworld.model_card import weights_of, write_card
@@ -41,11 +41,15 @@ Residuals = tuple[list[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a batch of student steps learns; latents are n x 5 x 32 x 32, `times` n, `text` n x tokens x width."""
+    """What a batch of student steps learns; latents are n x 5 x 32 x 32, `times` n, `text` n x tokens x width.
+
+    `controls` are the control images by kind, `residuals` what the ControlNets make of them at the start.
+    """
 
     noisy: Tensor
     times: Tensor
     text: Tensor
+    controls: dict[ControlKind, Tensor]
     residuals: Residuals
     velocity: Tensor
 
@@ -64,7 +68,7 @@ class Teacher:
         self.generator.eval().requires_grad_(False)
         self._examples, self._guidance, self._substeps = examples, guidance, substeps
         self._coarse, self._fine = Steps.of(SAMPLER, steps), Steps.of(SAMPLER, steps * substeps)
-        self._no_text = text_states(examples.tokenizer, examples.text_encoder, [""])
+        self.no_text = text_states(examples.tokenizer, examples.text_encoder, [""])
 
     @torch.no_grad()
     def target(self, step: int) -> Target:
@@ -90,18 +94,20 @@ class Teacher:
             velocity = self._guided(latents, now, text, controls, residuals)
             latents = self._wide(fine.keep, at) * latents + self._wide(fine.gain, at) * velocity
         velocity = (latents - self._wide(coarse.keep, places) * noisy) / self._wide(coarse.gain, places)
-        return Target(noisy, times, text, first, velocity)
+        return Target(noisy, times, text, controls, first, velocity)
 
     def _guided(
-        self, latents: Tensor, times: Tensor, text: Tensor, controls: dict[str, Tensor], residuals: Residuals
+        self, latents: Tensor, times: Tensor, text: Tensor, controls: dict[ControlKind, Tensor], residuals: Residuals
     ) -> Tensor:
-        nothing = self._no_text.expand(len(text), -1, -1)
+        nothing = self.no_text.expand(len(text), -1, -1)
         without = self._residuals(latents, times, nothing, controls)
         wanted = predicted(self.generator.unet, latents, times, text, residuals)
         unwanted = predicted(self.generator.unet, latents, times, nothing, without)
         return unwanted + self._guidance * (wanted - unwanted)
 
-    def _residuals(self, latents: Tensor, times: Tensor, text: Tensor, controls: dict[str, Tensor]) -> Residuals:
+    def _residuals(
+        self, latents: Tensor, times: Tensor, text: Tensor, controls: dict[ControlKind, Tensor]
+    ) -> Residuals:
         inputs = latents.contiguous(memory_format=torch.channels_last)
         with autocast(self._examples.on):
             by_kind = [
