@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,20 @@ import torch
 from diffusers import UNet2DConditionModel
 from safetensors.torch import save_file
 
+from diffusion_service.app import create_app
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor
 from diffusion_service.few_steps import load_few_step
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from shared.problems import InvalidInput
 from shared.profiles import FewStep
-from shared.schemas.diffusion import ControlStrength
+from shared.schemas.diffusion import ControlStrength, Rendering, RenderReply
+from shared.schemas.service import ServiceInfo
+from tests.contract.serving import serving
 from tests.contract.small_diffusion import write_diffusion
 from tests.contract.small_few_step import matrices, merged, write_lora, write_unet
+from tests.contract.small_profile import write_profile
 from tests.contract.test_controlnet_editor import images, item, weights
+from tests.contract.test_diffusion_service import photo, render, request, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of the schedulers
 STEPS = 3
@@ -191,3 +197,37 @@ def test_what_does_not_fit_is_refused_on_loading(folder: Path, networks: StableD
     (folder / "pickled.bin").write_bytes(b"no pickles")
     with pytest.raises(OSError, match=r"absent\.safetensors"):
         load_few_step(few_step(folder, "absent.safetensors"), base, networks)
+
+
+PROFILE = """[diffusion]
+few_step.steps = 2
+few_step.scheduler = "LCMScheduler"
+"""
+
+
+def test_the_service_renders_with_few_steps_and_says_so(folder: Path) -> None:
+    plain = write_profile(folder).read_text()
+    file = write_lora(folder / "lora", matrices(folder / "base"), "kohya")
+    lora = f'few_step.lora = {{ path = "lora", file = "{file}", licence = "none", gigabytes = 0.01 }}\n'
+    (folder / "blind.toml").write_text(plain)
+    (folder / "few.toml").write_text(plain.replace("[diffusion]\n", PROFILE + lora))
+    (folder / "tcd.toml").write_text((folder / "few.toml").read_text().replace("LCM", "TCD"))
+    source = photo()
+    rendering = Rendering(prompt="A red car.", seed=1)
+    few = request(source, rendering, rendering, guidance=1.0)
+    many = request(source, rendering, steps=4, guidance=3.0)
+
+    async def ask(profile: str) -> tuple[ServiceInfo, RenderReply, RenderReply]:
+        async with serving(create_app(settings(folder, profile))) as client:
+            info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
+            return info, await render(client, few), await render(client, many)
+
+    without, base, expected = asyncio.run(ask("blind"))
+    info, image, same = asyncio.run(ask("few"))
+    other, third, _ = asyncio.run(ask("tcd"))
+    assert same == expected
+    assert image.evaluations == base.evaluations == 2
+    assert image.images[0] == image.images[1]
+    assert len({image.images[0].png, base.images[0].png, third.images[0].png}) == 3
+    assert [one.role for one in info.weights] == ["base", "controlnet-canny", "few-step lora", "few-step settings"]
+    assert len({without.revision, info.revision, other.revision}) == 3

@@ -126,6 +126,11 @@ def test_the_tiny_profile_wants_nothing() -> None:
     assert wanted_by(load_profile("tiny"), servers=True) == []
 
 
+def test_of_a_lora_one_file_is_fetched() -> None:
+    wanted = [item for item in wanted_by(load_profile("modern")) if item.repository == "ByteDance/SDXL-Lightning"]
+    assert [item.patterns for item in wanted] == [("sdxl_lightning_4step_lora.safetensors",)]
+
+
 def test_a_subfolder_of_weights_is_all_that_is_fetched(tmp_path: Path, profile: Path) -> None:
     wanted = [item for item in wanted_by(load_profile(str(profile))) if item.repository == "us/diffusion"]
     controlnet = [item for item in wanted if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
