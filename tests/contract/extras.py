@@ -64,9 +64,12 @@ def _requirements(name: str, option: str) -> list[str]:
         return []
 
 
-def environment(extra: str, folder: Path) -> dict[str, str]:
-    """Environment variables under which Python sees our code, its own, and the extra's packages. Writes to `folder`."""
-    allowed = packages(extra) | {"contrafact"}
+def environment(extra: str, folder: Path, without: str = "") -> dict[str, str]:
+    """Environment variables under which Python sees our code, its own, and the extra's packages but for one.
+
+    Writes to `folder`.
+    """
+    allowed = (packages(extra) | {"contrafact"}) - {without}
     owners = packages_distributions().items()
     hidden = sorted(top for top, names in owners if not {canonicalize_name(name) for name in names} & allowed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,11 +77,11 @@ def environment(extra: str, folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
 
 
-def run(extra: str, code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python code that sees the extra's packages only."""
+def run(extra: str, code: str, folder: Path, without: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code that sees the extra's packages only, and these environment variables."""
     return subprocess.run(
         [sys.executable, "-c", code],
-        env=environment(extra, folder),
+        env={**environment(extra, folder, without), **variables},
         cwd=folder,
         text=True,
         capture_output=True,

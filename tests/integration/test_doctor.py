@@ -84,6 +84,8 @@ def test_wrong_services_and_absent_ones(settings: Settings) -> None:
     assert "set CONTRAFACT_AUTHENTICATION=true" in answers["access"].sentence
     assert "does not answer" in answers["broker"].sentence
     assert "no profile 'none'" in answers["profile"].sentence
+    unknown = settings.model_copy(update={"broker_url": "reddis://cache:6379/0"})
+    assert "No such transport: reddis" in told(unknown)["broker"].sentence
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
