@@ -54,7 +54,8 @@ from shared.schemas.repairs import (
     TrainedArm,
 )
 from shared.service import LOADING
-from shared.storage import ObjectMissing, ObjectStore, image_key, repair_key, store_at
+from shared.storage import ObjectMissing, ObjectStore, image_key, repair_key
+from shared.stores import store_at
 from shared.weights import Weights, write_tar
 
 BEAT_SECONDS = 5.0

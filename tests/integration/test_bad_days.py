@@ -30,8 +30,9 @@ from gateway.settings import Settings
 from gateway.tables import SourceImage
 from gateway.worker import Worker
 from shared.problems import DependencyFailed, OutOfMemory, Problem
+from shared.s3_store import S3Store
 from shared.schemas.repairs import Grant
-from shared.storage import DirectoryStore, S3Store
+from shared.storage import DirectoryStore
 from tests.deployment import (
     ACCESS_KEY,
     BUCKET,

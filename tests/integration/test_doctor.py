@@ -101,7 +101,7 @@ def test_an_s3_server_is_tried(settings: Settings, s3_server: S3Server) -> None:
     absent = told(right)["object store"]
     assert "`python -m gateway.object_store` makes the bucket" in absent.sentence
     from gateway.object_store import open_store
-    from shared.storage import S3Store
+    from shared.s3_store import S3Store
 
     store = open_store(right)
     assert isinstance(store, S3Store)
