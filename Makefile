@@ -22,7 +22,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q $(PIP_ARGS) -c constraints.txt -e ".[dev]"
-	@touch $(VENV)/.installed $@
+	@touch $(VENV)/.installed $(VENV)/.installed-gateway $@
+
+# What `install` leaves out: the clients of Postgres, Redis and S3 servers.
+$(VENV)/.installed-gateway: $(VENV)/.installed
+	$(BIN)/pip install -q $(PIP_ARGS) -c constraints.txt -e ".[gateway]"
+	@touch $@
 
 demo: install ## one whole job on this machine: tiny models, two models under test, a report
 	$(BIN)/python -m embedded.demo
@@ -82,7 +87,7 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 		CONTRAFACT_THREADS=*) line="CONTRAFACT_THREADS=$$((($$(nproc) + 1) / 2))";; esac; \
 		printf '%s\n' "$$line"; done < .env.example > .env
 
-migrate: install ## bring the database of CONTRAFACT_DATABASE_URL up to date
+migrate: $(VENV)/.installed-gateway ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.migrations
 
 .PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate scale paper-tables cost yardstick env migrate

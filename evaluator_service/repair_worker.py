@@ -36,7 +36,7 @@ from evaluator_service.retraining import Lessons, learnt, pack, train, unpack_ch
 from evaluator_service.trainable import TASKS, Lesson, Trainable
 from evaluator_service.trainer_settings import TrainerSettings
 from shared import logging as json_logging
-from shared.celery_app import open_celery
+from shared.celery_app import broker_fault, open_celery
 from shared.images import Mode, Pixels, decode
 from shared.problems import DependencyFailed, InvalidInput, Problem
 from shared.profiles import load_profile
@@ -54,7 +54,8 @@ from shared.schemas.repairs import (
     TrainedArm,
 )
 from shared.service import LOADING
-from shared.storage import ObjectMissing, ObjectStore, image_key, repair_key, store_at
+from shared.storage import ObjectMissing, ObjectStore, image_key, repair_key
+from shared.stores import store_at
 from shared.weights import Weights, write_tar
 
 BEAT_SECONDS = 5.0
@@ -283,6 +284,8 @@ def main() -> None:
     settings = TrainerSettings()
     torch.backends.cudnn.deterministic = True
     celery = open_celery(settings.broker_url)
+    if fault := broker_fault(celery):
+        raise SystemExit(fault)
     # A message is done with once it is read: whether the work is done, the gateway sees by its signs of life.
     celery.conf.task_acks_late = False
     secret = settings.s3_secret_key.get_secret_value()

@@ -42,6 +42,8 @@ def create_app(parts: Parts | None = None) -> FastAPI:
     if parts is None:
         parts = open_parts(read_settings())
         refuse_unsafe_start(parts.settings, parts.sessions)
+    if parts.broker_fault:
+        logger.error("not ready: %s", parts.broker_fault)
     registry = CollectorRegistry()
     registry.register(Work(parts.sessions))
 

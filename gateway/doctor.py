@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError
 
 from gateway.database import database_now, open_engine, open_sessions, reading
 from gateway.keys import any_key, epoch_now
-from gateway.messages import open_celery
+from gateway.messages import broker_fault, open_celery
 from gateway.model_services import ServiceName
 from gateway.object_store import open_store
 from gateway.settings import Settings
@@ -133,9 +133,12 @@ def _broker(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
     if not settings.deployed:
         yield Answer("broker", True, "in memory, which is right where gateway and worker are one process")
         return
-    name = masked(settings.broker_url)
+    name, celery = masked(settings.broker_url), open_celery(settings.broker_url)
+    if fault := broker_fault(celery):
+        yield Answer("broker", False, fault)
+        return
     try:
-        with open_celery(settings.broker_url).connection_for_write() as connection:
+        with celery.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=PROBE_SECONDS)
             if settings.broker_url.startswith("redis"):
                 before = time.time()

@@ -7,10 +7,12 @@ now and then without being woken; a repair of which nothing is heard is given ou
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from celery import Celery
-from kombu.exceptions import OperationalError
 
+from gateway.metrics import MESSAGES
+from shared.celery_app import broker_fault as broker_fault
 from shared.celery_app import open_celery as open_celery
 from shared.logging import request_id
 from shared.schemas.repairs import QUEUE, REPAIR, Grant
@@ -21,16 +23,23 @@ logger = logging.getLogger("contrafact.messages")
 
 
 def wake_worker(celery: Celery) -> None:
-    """Say that there is work; call it after the commit. A dead broker only means that the work starts later."""
-    try:
-        celery.send_task(WORK, retry=False, ignore_result=True, headers={"request_id": request_id()})
-    except OperationalError as error:
-        logger.warning("no wake-up could be sent; workers look for themselves soon: %s", error)
+    """Say that there is work; call it after the commit. Raises nothing: without a message the work starts later."""
+    lost = "no wake-up could be sent; workers look for themselves soon"
+    _send(celery, WORK, lost, headers={"request_id": request_id()})
 
 
 def send_repair(celery: Celery, grant: Grant) -> None:
-    """Tell a trainer of a repair. A dead broker only means that it is told later."""
+    """Tell a trainer of a repair. Raises nothing: without a message it is told later."""
+    lost = f"no trainer could be told of repair {grant.repair}; it will be given out again"
+    _send(celery, REPAIR, lost, args=[grant.model_dump(mode="json")], queue=QUEUE)
+
+
+def _send(celery: Celery, task: str, lost: str, **options: Any) -> None:
+    """Send a message, and count it. What it is about is committed, so no fault of broker or client is the caller's."""
     try:
-        celery.send_task(REPAIR, args=[grant.model_dump(mode="json")], queue=QUEUE, retry=False, ignore_result=True)
-    except OperationalError as error:
-        logger.warning("no trainer could be told of repair %s; it will be given out again: %s", grant.repair, error)
+        celery.send_task(task, retry=False, ignore_result=True, **options)
+    except Exception as error:  # kombu's and redis' own errors, and whatever a wrong address makes them raise
+        MESSAGES.labels(task, "lost").inc()
+        logger.warning("%s: %s", lost, error)
+    else:
+        MESSAGES.labels(task, "sent").inc()

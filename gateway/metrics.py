@@ -44,6 +44,11 @@ STEPS = Histogram(
     ["stage", "outcome"],
     buckets=SECONDS,
 )
+MESSAGES = Counter(
+    "contrafact_messages",
+    "Celery messages: `sent`, or `lost` because of the broker; what a lost one was about is found later.",
+    ["task", "outcome"],
+)
 
 
 class Work(Collector):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gateway.settings import Settings
-from shared.storage import ObjectStore, S3Store, store_at
+from shared.storage import DirectoryStore
+from shared.stores import store_at
+
+if TYPE_CHECKING:
+    from shared.s3_store import S3Store
 
 
-def open_store(settings: Settings) -> ObjectStore:
+def open_store(settings: Settings) -> DirectoryStore | S3Store:
     """The store of `settings.object_store`. Raises ValueError for a form that it does not know."""
     return store_at(
         settings.object_store,
@@ -22,7 +28,7 @@ def main() -> None:
     """Make the bucket of the environment's store; a directory needs none."""
     settings = Settings()
     store = open_store(settings)
-    if isinstance(store, S3Store):
+    if not isinstance(store, DirectoryStore):
         store.create_bucket()
     print(f"{settings.object_store} is there")
 

@@ -37,6 +37,8 @@ def refuse_unready(parts: Parts) -> None:
     """Raises NotReady while a gateway should get no requests."""
     if parts.stopping.is_set():
         raise NotReady("this gateway is stopping; ask another one")
+    if parts.broker_fault:
+        raise NotReady(parts.broker_fault)
     database_answers(parts.sessions)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.database import Sessions, open_engine, open_sessions
-from gateway.messages import open_celery, wake_worker
+from gateway.messages import broker_fault, open_celery, wake_worker
 from gateway.model_services import ModelServices
 from gateway.object_store import open_store
 from gateway.settings import Settings
@@ -22,7 +22,10 @@ SERVICE_DEADLINE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The gateway's parts; `wake` says that there is work, after a commit; `stopping` is set when the end has begun."""
+    """The gateway's parts; `wake` says that there is work, after a commit; `stopping` is set when the end has begun.
+
+    `broker_fault` says why `wake` can reach nobody, as long as this process runs.
+    """
 
     settings: Settings
     profile: Profile
@@ -31,6 +34,7 @@ class Parts:
     services: ModelServices
     wake: Callable[[], None]
     stopping: threading.Event = field(default_factory=threading.Event)
+    broker_fault: str = ""
 
     @property
     def limits(self) -> IntakeLimits:
@@ -56,6 +60,7 @@ def open_parts(settings: Settings) -> Parts:
         services=ModelServices(settings.service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, stopping),
         wake=lambda: wake_worker(celery),
         stopping=stopping,
+        broker_fault=broker_fault(celery),
     )
 
 

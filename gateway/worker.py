@@ -30,7 +30,7 @@ from gateway.claims import Lease
 from gateway.database import Sessions, open_engine, open_sessions
 from gateway.events import add_event
 from gateway.housekeeping import keep_house_now_and_then
-from gateway.messages import WORK, open_celery, send_repair, wake_worker
+from gateway.messages import WORK, broker_fault, open_celery, send_repair, wake_worker
 from gateway.metrics import STEPS
 from gateway.model_services import SERVICES, BrokenOff, ModelServices, is_passing
 from gateway.object_store import open_store
@@ -281,6 +281,8 @@ def main() -> None:
     logging.captureWarnings(True)  # Celery's about running as root among them
     settings = read_settings()
     celery = open_celery(settings.broker_url)
+    if fault := broker_fault(celery):
+        raise SystemExit(fault)
     services = ModelServices(
         settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds, threading.Event()
     )

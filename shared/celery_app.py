@@ -6,8 +6,10 @@ from typing import Any
 
 from celery import Celery
 
-# A Redis that says nothing must not hold up requests and steps for long: losing a message changes nothing.
-REDIS_OPTIONS = {"socket_connect_timeout": 2, "socket_timeout": 5}
+from shared.logging import masked
+
+# A Redis that says nothing, or is away, must not hold up requests and steps for long: losing a message changes nothing.
+REDIS_OPTIONS = {"socket_connect_timeout": 2, "socket_timeout": 5, "max_retries": 1, "interval_start": 0}
 
 
 def open_celery(broker_url: str) -> Celery:
@@ -29,3 +31,23 @@ def open_celery(broker_url: str) -> Celery:
         broker_transport_options=options,
     )
     return celery
+
+
+def broker_fault(celery: Celery) -> str:
+    """Why no message can ever be sent or heard, in a sentence; empty where that is not so. Connects to nothing.
+
+    Celery imports the client of a broker with the first message, which is too late to say so.
+    """
+    name = masked(str(celery.conf.broker_url))
+    try:
+        celery.connection_for_write().create_transport()
+    except (ImportError, AttributeError) as error:  # the latter is what kombu raises where there is no redis at all
+        return (
+            f"the client of the broker {name} cannot be imported ({error}): install the packages of the extra "
+            "`gateway`, or of `evaluator` for a trainer, as the images do"
+        )
+    except (LookupError, ValueError) as error:
+        return (
+            f"CONTRAFACT_BROKER_URL={name} names no broker that can be used ({error.args[0]}): give redis://HOST:6379/0"
+        )
+    return ""

@@ -1,4 +1,4 @@
-"""The object store: bytes by key, in a directory or on an S3 server. Keys of images are digests, so puts may repeat."""
+"""The object store: bytes by key, here in a directory. Keys of images are digests, so puts may repeat."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Protocol
-
-import urllib3
-from minio import Minio
-from minio.error import MinioException, S3Error
 
 from shared.problems import DependencyFailed
 
@@ -28,7 +24,6 @@ _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*
 _INCOMING = ".incoming"  # no key starts with a dot
 _SECRET = ".link-secret"
 _PIECE_BYTES = 1024**2
-_PART_BYTES = 16 * 1024**2
 _ABANDONED_SECONDS = 24 * 3600.0
 LINK_PATH = "/stored/"
 
@@ -91,19 +86,6 @@ def model_key(digest: str, model_id: str) -> str:
 def repair_key(repair: str, *names: str) -> str:
     """The key of something that belongs to a repair: order, grant, signs of life, checkpoints, models."""
     return "/".join(("repairs", repair, *names))
-
-
-def store_at(place: str, url: str, endpoint: str, access_key: str, secret_key: str, secure: bool) -> ObjectStore:
-    """The store that a setting names: `directory:PATH`, whose links lead to `url`, or `s3:BUCKET` at `endpoint`.
-
-    Raises ValueError for another form.
-    """
-    kind, _, name = place.partition(":")
-    if kind == "directory" and name:
-        return DirectoryStore(Path(name), url)
-    if kind == "s3" and name:
-        return S3Store(endpoint, name, access_key, secret_key, secure)
-    raise ValueError(f"CONTRAFACT_OBJECT_STORE must be directory:PATH or s3:BUCKET: {place!r}")
 
 
 def check_key(key: str) -> str:
@@ -220,82 +202,6 @@ class DirectoryStore:
                 os.link(made, path)
             made.unlink()
         return path.read_bytes()
-
-
-class S3Store:
-    """Objects in one bucket of an S3 server. `endpoint` is host:port without a scheme; `secure` means https."""
-
-    def __init__(self, endpoint: str, bucket: str, access_key: str, secret_key: str, secure: bool = True) -> None:
-        timeout = urllib3.Timeout(connect=5, read=60)
-        pool = urllib3.PoolManager(timeout=timeout, maxsize=32, retries=urllib3.Retry(3, backoff_factor=0.2))
-        self._client = Minio(endpoint, access_key, secret_key, secure=secure, http_client=pool)
-        self._bucket = bucket
-
-    def create_bucket(self) -> None:
-        """Make the bucket unless it is there."""
-        with _translated():
-            if not self._client.bucket_exists(self._bucket):
-                self._client.make_bucket(self._bucket)
-
-    def put(self, key: str, data: bytes) -> None:
-        """One PUT; S3 makes it all or nothing."""
-        with _translated():
-            self._client.put_object(self._bucket, check_key(key), io.BytesIO(data), len(data))
-
-    def put_file(self, key: str, file: IO[bytes]) -> None:
-        """One PUT, or several parts of one."""
-        size = file.seek(0, io.SEEK_END)
-        file.seek(0)
-        with _translated():
-            self._client.put_object(self._bucket, check_key(key), file, size, part_size=_PART_BYTES)
-
-    def link(self, key: str, seconds: int) -> str:
-        """A presigned GET."""
-        with _translated():
-            return str(self._client.presigned_get_object(self._bucket, check_key(key), timedelta(seconds=seconds)))
-
-    def get(self, key: str) -> bytes:
-        """One GET, read to the end."""
-        with _translated():
-            response = self._client.get_object(self._bucket, check_key(key))
-            try:
-                return bytes(response.read())
-            finally:
-                response.close()
-                response.release_conn()
-
-    def exists(self, key: str) -> bool:
-        """One HEAD."""
-        try:
-            with _translated():
-                self._client.stat_object(self._bucket, check_key(key))
-        except ObjectMissing:
-            return False
-        return True
-
-    def delete(self, key: str) -> None:
-        """One DELETE, which S3 answers alike for a missing object."""
-        with _translated():
-            self._client.remove_object(self._bucket, check_key(key))
-
-    def iterate(self, prefix: str = "") -> Iterator[StoredObject]:
-        """List objects, page by page."""
-        with _translated():
-            for item in self._client.list_objects(self._bucket, prefix, recursive=True):
-                yield StoredObject(str(item.object_name), int(item.size or 0), item.last_modified or datetime.now(UTC))
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """The client library's errors as ours."""
-    try:
-        yield
-    except S3Error as error:
-        if error.code == "NoSuchKey":
-            raise ObjectMissing(error.object_name) from None
-        raise DependencyFailed(f"the object store failed: {error}") from error
-    except (MinioException, urllib3.exceptions.HTTPError) as error:
-        raise DependencyFailed(f"the object store failed: {error}") from error
 
 
 def _sync_directory(directory: Path) -> None:

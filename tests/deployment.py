@@ -34,7 +34,7 @@ from gateway.client import Client
 from gateway.database import Sessions, migrate, open_engine, open_sessions
 from gateway.keys import create_key
 from gateway.model_services import SERVICES
-from shared.storage import S3Store
+from shared.s3_store import S3Store
 from tests.s3_server import TESTS, python_with_swift
 
 START_SECONDS = 300.0  # seconds where there is nothing else to do; the model services load weights

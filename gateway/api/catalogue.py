@@ -31,8 +31,11 @@ def healthz() -> dict[str, str]:
     return {"status": "alive"}
 
 
-@health.get("/readyz", responses=problems(s503="the database does not answer, or the gateway is stopping"))
+@health.get(
+    "/readyz",
+    responses=problems(s503="the database does not answer, no broker can be used, or the gateway is stopping"),
+)
 def readyz(gateway: Gateway) -> dict[str, str]:
-    """The database answers, and the gateway is not stopping."""
+    """The database answers, the broker's client is there, and the gateway is not stopping."""
     refuse_unready(gateway)
     return {"status": "ready"}

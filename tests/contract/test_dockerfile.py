@@ -97,7 +97,9 @@ def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path)
     listed = image.run("/venv/bin/pip list --format=json").stdout
     names = {item["name"].lower() for item in json.loads(listed)}
     assert not names & {"torch", "transformers", "diffusers", "triton"}
-    loaded = image.run("python -c 'import gateway.app, gateway.worker, sys; print(*sys.modules)'")
+    # Celery imports a broker's transport, and SQLAlchemy a database's driver, when they are first used.
+    programs = "gateway.app, gateway.worker, kombu.transport.redis, minio, psycopg"
+    loaded = image.run(f"python -c 'import sys, {programs}; print(*sys.modules)'")
     assert loaded.returncode == 0, loaded.stderr
     assert "torch" not in loaded.stdout.split()
     url = {"CONTRAFACT_DATABASE_URL": f"sqlite:///{tmp_path}/contrafact.db"}
@@ -110,6 +112,7 @@ def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path)
     for _ in range(2):
         done = image.run(script.replace("$$", "$"), CONTRAFACT_API_KEY=key, **url)
         assert done.returncode == 0, done.stderr
+    url["CONTRAFACT_BROKER_URL"] = "redis://127.0.0.1:1/0"  # nobody is there, but the transport is loaded
     with answering(image, "/readyz", CONTRAFACT_AUTHENTICATION="true", **url) as client:
         assert client.get("/jobs").status_code == 401
         assert client.get("/jobs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
@@ -131,6 +134,9 @@ def test_model_service_steps_make_a_service_that_becomes_ready(name: str, tmp_pa
     arguments["PIP_EXTRA_INDEX_URL"] = ""  # here the CPU build of torch is at hand, by PIP_FIND_LINKS or otherwise
     image = build(DOCKERFILE, "model-service", arguments, tmp_path / "image")
     assert image.environment["UVICORN_PORT"] == arguments["PORT"]
+    if name == "evaluator-service":  # its image is also the trainer's
+        loaded = image.run("python -c 'import evaluator_service.repair_worker, kombu.transport.redis, minio'")
+        assert loaded.returncode == 0, loaded.stderr
     with answering(image, "/readyz", CONTRAFACT_DEVICE="cpu", CONTRAFACT_THREADS="1") as client:
         assert client.get("/v1/info").json()["profile"] == "tiny"
         assert client.get("/metrics").status_code == 200

@@ -29,7 +29,8 @@ from gateway.export.selection import Selection, exported_images
 from gateway.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
 from shared.images import decode, digest
 from shared.problems import NotFound
-from shared.storage import ObjectStore, S3Store, image_key
+from shared.s3_store import S3Store
+from shared.storage import ObjectStore, image_key
 from tests.contract.drawn_job import MODELS, add_drawn_job
 from tests.contract.gateway_under_test import Gateway, serve_gateway
 from tests.s3_server import S3Server

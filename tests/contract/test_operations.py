@@ -14,17 +14,20 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from sqlalchemy import delete, text
 from typer.testing import CliRunner
 
+from embedded.serving import ListeningPort
 from gateway.app import create_app
 from gateway.cli import app as command_line
 from gateway.database import Sessions, migrate, open_engine, open_sessions
 from gateway.keys import create_key
 from gateway.operations import operations_port
+from gateway.parts import open_parts
 from gateway.settings import Settings
 from gateway.startup import refuse_unsafe_start
 from gateway.tables import ApiKey
 from shared.asgi import AccessLog
 from shared.batching import BatchMetrics
 from shared.problems import NotReady
+from tests.contract.extras import run
 from tests.contract.gateway_under_test import serve_gateway
 from tests.integration.rows import add_job
 
@@ -106,6 +109,49 @@ def test_a_deployment_does_not_start_without_keys(sessions: Sessions) -> None:
         session.execute(delete(ApiKey))
         session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     assert "revision 0001" in refusal(sessions)
+
+
+def test_a_gateway_whose_broker_cannot_be_used_is_not_ready_and_says_why(sessions: Sessions, tmp_path: Path) -> None:
+    with sessions.begin() as session:
+        key = create_key(session, "ann")
+    places = {"database_url": f"sqlite:///{tmp_path / 'contrafact.db'}", "object_store": f"directory:{tmp_path}/o"}
+
+    def readiness(broker: str) -> tuple[int, str]:
+        settings = Settings.model_validate({**places, "broker_url": broker, "authentication": True})
+        port = ListeningPort()
+        try:
+            port.serve(create_app(open_parts(settings)))
+            with httpx.Client(base_url=port.base_url, headers={"Authorization": f"Bearer {key}"}) as client:
+                assert client.get("/healthz").status_code == 200
+                assert client.get("/jobs").status_code == 200
+                reply = client.get("/readyz")
+                return reply.status_code, reply.json().get("detail", "")
+        finally:
+            port.close()
+
+    assert readiness("redis://:secret@127.0.0.1:1/0") == (200, "")  # who is away for a while comes back
+    status, reason = readiness("reddis://:secret@127.0.0.1:1/0")
+    assert (status, "No such transport: reddis" in reason, "secret" in reason) == (503, True, False)
+
+
+@pytest.mark.parametrize(
+    ("url", "without", "reason"),
+    [
+        ("redis://:secret@127.0.0.1:none/0", "", "names no broker that can be used"),
+        ("redis://:secret@127.0.0.1:1/0", "packaging", "install the packages of the extra `gateway`"),
+        ("redis://:secret@127.0.0.1:1/0", "redis", "install the packages of the extra `gateway`"),
+    ],
+)
+def test_a_gateway_is_not_ready_and_a_worker_ends_where_the_broker_cannot_be_used(
+    tmp_path: Path, url: str, without: str, reason: str
+) -> None:
+    ask = "from gateway import operations, parts, settings\n"
+    ask += "operations.refuse_unready(parts.open_parts(settings.read_settings()))"
+    for code in (ask, "from gateway import worker\nworker.main()"):
+        ended = run("gateway", code, tmp_path, without, CONTRAFACT_BROKER_URL=url)
+        assert ended.returncode == 1
+        assert reason in ended.stderr
+        assert "secret" not in ended.stderr
 
 
 def test_keys_are_made_listed_and_revoked_from_the_command_line(

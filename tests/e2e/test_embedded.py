@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
+import sys
+import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,17 +16,19 @@ import pytest
 
 from embedded.directory import DirectoryInUse
 from embedded.run import Embedded, run_embedded
+from gateway.export.job import FORMATS
 from gateway.model_services import SERVICES
 from shared.images import encode
+from tests.contract.extras import environment
 from tests.integration.small_services import SmallServices, serve
 
 PICTURES = np.random.default_rng(3).integers(0, 255, (12, 12, 12, 3)).astype(np.uint8)
 
 
-def post_job(system: Embedded) -> str:
+def post_job(url: str) -> str:
     files = [("images", (f"{n}.png", encode(picture), "image/png")) for n, picture in enumerate(PICTURES)]
     spec = b'{"task": "name the vehicle", "models": ["m1"]}'
-    reply = httpx.post(f"{system.base_url}/jobs", files=[*files, ("spec", ("", spec, "application/json"))], timeout=30)
+    reply = httpx.post(f"{url}/jobs", files=[*files, ("spec", ("", spec, "application/json"))], timeout=30)
     assert reply.status_code == 202, reply.text
     return str(reply.json()["id"])
 
@@ -36,13 +43,13 @@ def test_a_stopped_system_ends_soon_and_goes_on_when_started_again(tmp_path: Pat
     with serve(small) as url:
         urls = dict.fromkeys(SERVICES, url)
         with run_embedded(tmp_path, service_urls=urls, images_in_flight=4) as system:
-            job = post_job(system)
+            job = post_job(system.base_url)
             time.sleep(1)
             assert show(system, job)["state"] == "running"
             stopped = time.monotonic()
         assert time.monotonic() - stopped < 15
         with run_embedded(tmp_path, service_urls=urls) as system:
-            give_up = time.monotonic() + 60
+            give_up = time.monotonic() + 300
             while show(system, job)["state"] == "running":
                 assert time.monotonic() < give_up
                 time.sleep(0.1)
@@ -51,6 +58,40 @@ def test_a_stopped_system_ends_soon_and_goes_on_when_started_again(tmp_path: Pat
     assert shown["state"] == "done"
     assert shown["failures"] == []
     assert report.status_code == 200
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[str]:
+    """The URL of a system that sees what `make install` installs, over small services."""
+    with serve(SmallServices()) as url:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.embedded_process", str(tmp_path / "data"), url],
+            env=environment("embedded", tmp_path / "visible"),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_what_is_installed_by_default_makes_a_job_its_report_and_every_export(installed: str, tmp_path: Path) -> None:
+    with httpx.Client(base_url=installed, timeout=120, trust_env=False) as client:
+        job = post_job(installed)
+        give_up = time.monotonic() + 300
+        while (state := client.get(f"/jobs/{job}").json()["state"]) == "running":
+            assert time.monotonic() < give_up
+            time.sleep(0.1)
+        assert state == "done"
+        assert client.get(f"/jobs/{job}/report").status_code == 200
+        for name in FORMATS:
+            reply = client.get(f"/jobs/{job}/export", params={"format": name, "verdict": "any"})
+            assert reply.status_code == 200
+            with tarfile.open(fileobj=io.BytesIO(reply.content)) as archive:
+                assert any(member.size for member in archive.getmembers()), name
 
 
 def test_a_directory_serves_one_process_at_a_time(tmp_path: Path) -> None:

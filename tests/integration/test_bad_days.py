@@ -24,13 +24,15 @@ import gateway.model_services
 import gateway.table_base
 from gateway import claims
 from gateway.database import Sessions, database_now, migrate, open_engine, open_sessions
-from gateway.messages import open_celery, wake_worker
+from gateway.messages import broker_fault, open_celery, send_repair, wake_worker
 from gateway.model_services import SERVICES, ModelServices
 from gateway.settings import Settings
 from gateway.tables import SourceImage
 from gateway.worker import Worker
 from shared.problems import DependencyFailed, OutOfMemory, Problem
-from shared.storage import DirectoryStore, S3Store
+from shared.s3_store import S3Store
+from shared.schemas.repairs import Grant
+from shared.storage import DirectoryStore
 from tests.deployment import (
     ACCESS_KEY,
     BUCKET,
@@ -315,8 +317,21 @@ def test_a_worker_whose_clock_is_wrong_neither_loses_nor_steals_a_lease(
     assert expires - now < timedelta(seconds=61)
 
 
-def test_nobody_at_the_broker_costs_some_seconds_and_no_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_at_the_broker_costs_no_request_and_little_time(caplog: pytest.LogCaptureFixture) -> None:
+    celery = open_celery("redis://127.0.0.1:1/0")
+    assert broker_fault(celery) == ""  # and its client is imported
     began = time.monotonic()
-    wake_worker(open_celery("redis://127.0.0.1:1/0"))
-    assert time.monotonic() - began < 60
+    wake_worker(celery)
+    assert time.monotonic() - began < 5
     assert "workers look for themselves" in caplog.text
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/no-number", "redis://127.0.0.1:none/0", "nonsense://127.0.0.1"])
+def test_whatever_is_wrong_with_the_broker_no_message_fails_a_request(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    celery = open_celery(url)
+    wake_worker(celery)
+    send_repair(celery, Grant(repair="a1", token="b2"))
+    assert "workers look for themselves" in caplog.text
+    assert "repair a1; it will be given out again" in caplog.text

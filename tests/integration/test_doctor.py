@@ -84,6 +84,8 @@ def test_wrong_services_and_absent_ones(settings: Settings) -> None:
     assert "set CONTRAFACT_AUTHENTICATION=true" in answers["access"].sentence
     assert "does not answer" in answers["broker"].sentence
     assert "no profile 'none'" in answers["profile"].sentence
+    unknown = settings.model_copy(update={"broker_url": "reddis://cache:6379/0"})
+    assert "No such transport: reddis" in told(unknown)["broker"].sentence
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -99,7 +101,7 @@ def test_an_s3_server_is_tried(settings: Settings, s3_server: S3Server) -> None:
     absent = told(right)["object store"]
     assert "`python -m gateway.object_store` makes the bucket" in absent.sentence
     from gateway.object_store import open_store
-    from shared.storage import S3Store
+    from shared.s3_store import S3Store
 
     store = open_store(right)
     assert isinstance(store, S3Store)

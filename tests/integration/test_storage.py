@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 from shared.problems import DependencyFailed
-from shared.storage import DirectoryStore, ObjectMissing, ObjectStore, S3Store, image_key, model_key
+from shared.s3_store import S3Store
+from shared.storage import DirectoryStore, ObjectMissing, ObjectStore, image_key, model_key
 from tests.s3_server import S3Server
 
 

@@ -1,0 +1,94 @@
+"""The object store on an S3 server, for deployments: an embedded system is installed without the client of it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import IO
+
+import urllib3
+from minio import Minio
+from minio.error import MinioException, S3Error
+
+from shared.problems import DependencyFailed
+from shared.storage import ObjectMissing, StoredObject, check_key
+
+_PART_BYTES = 16 * 1024**2
+
+
+class S3Store:
+    """Objects in one bucket of an S3 server. `endpoint` is host:port without a scheme; `secure` means https."""
+
+    def __init__(self, endpoint: str, bucket: str, access_key: str, secret_key: str, secure: bool = True) -> None:
+        timeout = urllib3.Timeout(connect=5, read=60)
+        pool = urllib3.PoolManager(timeout=timeout, maxsize=32, retries=urllib3.Retry(3, backoff_factor=0.2))
+        self._client = Minio(endpoint, access_key, secret_key, secure=secure, http_client=pool)
+        self._bucket = bucket
+
+    def create_bucket(self) -> None:
+        """Make the bucket unless it is there."""
+        with _translated():
+            if not self._client.bucket_exists(self._bucket):
+                self._client.make_bucket(self._bucket)
+
+    def put(self, key: str, data: bytes) -> None:
+        """One PUT; S3 makes it all or nothing."""
+        with _translated():
+            self._client.put_object(self._bucket, check_key(key), io.BytesIO(data), len(data))
+
+    def put_file(self, key: str, file: IO[bytes]) -> None:
+        """One PUT, or several parts of one."""
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        with _translated():
+            self._client.put_object(self._bucket, check_key(key), file, size, part_size=_PART_BYTES)
+
+    def link(self, key: str, seconds: int) -> str:
+        """A presigned GET."""
+        with _translated():
+            return str(self._client.presigned_get_object(self._bucket, check_key(key), timedelta(seconds=seconds)))
+
+    def get(self, key: str) -> bytes:
+        """One GET, read to the end."""
+        with _translated():
+            response = self._client.get_object(self._bucket, check_key(key))
+            try:
+                return bytes(response.read())
+            finally:
+                response.close()
+                response.release_conn()
+
+    def exists(self, key: str) -> bool:
+        """One HEAD."""
+        try:
+            with _translated():
+                self._client.stat_object(self._bucket, check_key(key))
+        except ObjectMissing:
+            return False
+        return True
+
+    def delete(self, key: str) -> None:
+        """One DELETE, which S3 answers alike for a missing object."""
+        with _translated():
+            self._client.remove_object(self._bucket, check_key(key))
+
+    def iterate(self, prefix: str = "") -> Iterator[StoredObject]:
+        """List objects, page by page."""
+        with _translated():
+            for item in self._client.list_objects(self._bucket, prefix, recursive=True):
+                yield StoredObject(str(item.object_name), int(item.size or 0), item.last_modified or datetime.now(UTC))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The client library's errors as ours."""
+    try:
+        yield
+    except S3Error as error:
+        if error.code == "NoSuchKey":
+            raise ObjectMissing(error.object_name) from None
+        raise DependencyFailed(f"the object store failed: {error}") from error
+    except (MinioException, urllib3.exceptions.HTTPError) as error:
+        raise DependencyFailed(f"the object store failed: {error}") from error

@@ -1,0 +1,32 @@
+"""The object store that a setting names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.storage import DirectoryStore
+
+if TYPE_CHECKING:
+    from shared.s3_store import S3Store
+
+
+def store_at(
+    place: str, url: str, endpoint: str, access_key: str, secret_key: str, secure: bool
+) -> DirectoryStore | S3Store:
+    """The store that a setting names: `directory:PATH`, whose links lead to `url`, or `s3:BUCKET` at `endpoint`.
+
+    Raises ValueError for another form, and where the client of S3 servers is not installed.
+    """
+    kind, _, name = place.partition(":")
+    if kind == "directory" and name:
+        return DirectoryStore(Path(name), url)
+    if kind != "s3" or not name:
+        raise ValueError(f"CONTRAFACT_OBJECT_STORE must be directory:PATH or s3:BUCKET: {place!r}")
+    try:
+        from shared.s3_store import S3Store
+    except ImportError as error:
+        raise ValueError(
+            f"the client of S3 servers cannot be imported ({error}): install the packages of the extra `gateway`"
+        ) from error
+    return S3Store(endpoint, name, access_key, secret_key, secure)
