@@ -59,6 +59,7 @@ from shared.schemas.evaluation import (
 from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
 from shared.schemas.service import ServiceInfo
 from shared.service import DEADLINE_HEADER
+from shared.turns import BEGUN_HEADER, begun_at
 
 ServiceName = Literal["caption_service", "llm_service", "diffusion_service", "evaluator_service"]
 SERVICES: tuple[ServiceName, ...] = ("caption_service", "llm_service", "diffusion_service", "evaluator_service")
@@ -242,6 +243,8 @@ class ModelServices(TypedServices):
         patience = httpx.Timeout(deadline + GRACE_SECONDS, connect=5.0)
         if name := request_id():
             headers[REQUEST_ID_HEADER] = name
+        if (began := begun_at()) is not None:
+            headers[BEGUN_HEADER] = f"{began:.6f}"
         started, outcome = time.monotonic(), "unreachable"
         try:
             reply = self._client.request(

@@ -45,6 +45,7 @@ from shared import logging as json_logging
 from shared.problems import NotReady, Problem
 from shared.profiles import load_profile
 from shared.storage import ObjectStore
+from shared.turns import begun
 
 MAX_PAUSE_SECONDS = 300.0
 LINK_GRACE_SECONDS = 60.0
@@ -112,7 +113,8 @@ class Worker:
         if claimed is None:
             return False
         lease, request_id = claimed
-        with self._held(lease), json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id):
+        bound = json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id)
+        with self._held(lease), bound, begun(time.time()):
             started, outcome = time.monotonic(), "done"
             if first:
                 wake_worker(self._celery)
