@@ -1,7 +1,8 @@
 """The whole system in one process: the same apps, worker and methods as deployed, over SQLite and a directory.
 
 Gateway and model services are served by threads on loopback ports, Celery's worker is a thread on an in-memory broker,
-and one model computes at a time, for the source image that was begun first (`shared.turns`). The gateway answers at once; services load meanwhile, and steps wait for them.
+and one model computes at a time, for the source image that was begun first (`shared.turns`). The gateway answers at
+once; services load meanwhile, and steps wait for them.
 Started again on the same directory, after whatever end, it goes on with the jobs that are not finished.
 """
 

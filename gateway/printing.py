@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -18,9 +17,12 @@ from shared.schemas.jobs import (
     JobDetail,
     JobPlan,
     JobsPage,
+    JobStage,
     MethodsReply,
     ModelsListing,
     PredictionView,
+    Progress,
+    Stage,
 )
 from shared.schemas.results import (
     CellEffect,
@@ -33,6 +35,16 @@ from shared.schemas.results import (
 from shared.schemas.reviews import ReviewView
 
 CLASSES_SHOWN = 20
+STAGES: Mapping[JobStage, str] = {
+    "waiting": "waiting for a worker",
+    "starting": "waiting for the services",
+    "captioning": "captioning",
+    "proposing": "proposing edits",
+    "rendering": "rendering",
+    "checking": "checking",
+    "predicting": "predicting",
+    "analysing": "analysing",
+}
 PROVISIONAL = "Provisional: the errors of the automatic checks on such images are not known, so look at the pictures."
 
 
@@ -126,6 +138,8 @@ def job(detail: JobDetail) -> RenderableType:
         f"{counts.in_progress} in progress, {counts.waiting} waiting, {counts.failed} failed, "
         f"{counts.cancelled} cancelled",
     ]
+    if detail.progress.stage:
+        lines.append(f"stage     {stage(detail.progress)}")
     if detail.progress.held_up:
         lines.append(f"held up   {detail.progress.held_up}")
     for funnel in detail.progress.funnel:
@@ -134,6 +148,27 @@ def job(detail: JobDetail) -> RenderableType:
         lines.append(f"{funnel.method:<9} {stages}{rejected}")
     lines += [f"failed    {failure.name or failure.position}: {failure.reason}" for failure in detail.failures]
     return Text("\n".join(lines))
+
+
+def stage(progress: Progress) -> str:
+    """What goes on in a job."""
+    return STAGES[progress.stage] if progress.stage else "finished"
+
+
+def finished(progress: Progress) -> int:
+    """How many source images need no more work."""
+    return progress.images.done + progress.images.failed + progress.images.cancelled
+
+
+def details(progress: Progress) -> str:
+    """Source images in progress by stage, the counterfactuals so far, and what holds the work up."""
+    stages = {name: getattr(progress.stages, name) for name in reversed(get_args(Stage))}
+    current = ", ".join(f"{count} {STAGES[name]}" for name, count in stages.items() if count)
+    rendered, accepted = (sum(getattr(funnel, n) for funnel in progress.funnel) for n in ("rendered", "accepted"))
+    made = f"{rendered:,} counterfactuals, {accepted:,} accepted" if rendered else ""
+    failed = f"{progress.images.failed:,} failed" if progress.images.failed else ""
+    held_up = f"held up: {progress.held_up}" if progress.held_up else ""
+    return " · ".join(filter(None, [current, failed, made, held_up]))
 
 
 def jobs(page: JobsPage) -> RenderableType:
@@ -200,20 +235,6 @@ def models(listing: ModelsListing) -> RenderableType:
             model.name, "yes" if model.default else "", "yes" if model.uploaded else "", shown, model.description
         )
     return table
-
-
-@contextmanager
-def progress_bar(console: Console, what: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
-    """A bar on the console, counting to `total`; without a terminal it leaves nothing behind but its last line."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        yield progress, progress.add_task(what, total=total)
 
 
 def _basis(found: ModelResults) -> str:

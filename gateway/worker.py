@@ -44,6 +44,7 @@ from gateway.tables import Job
 from shared import logging as json_logging
 from shared.problems import NotReady, Problem
 from shared.profiles import load_profile
+from shared.schemas.jobs import Stage
 from shared.storage import ObjectStore
 from shared.turns import begun
 
@@ -149,7 +150,11 @@ class Worker:
         def check() -> None:
             self._check(lease)
 
-        services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check, work.digest)
+        def note(stage: Stage) -> None:
+            with self._sessions.begin() as session:
+                claims.note_stage(session, lease, stage)
+
+        services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check, work.digest, note)
         result = image_step.call(work, services, shelf, self._link)
         with self._sessions.begin() as session:
             if not image_step.apply(session, lease, work, result):
