@@ -243,10 +243,8 @@ def _follow(client: Client, detail: JobDetail) -> JobDetail:
     started, now = time.monotonic(), detail
     with shown_on(messages, printing.stage(detail.progress), detail.images) as display:
         for now in client.follow(detail.id):
-            progress = now.progress
-            display.update(
-                printing.finished(progress), now.images, printing.stage(progress), printing.details(progress)
-            )
+            at = now.progress
+            display.update(printing.finished(at), now.images, printing.stage(at), printing.details(at))
             if not _accepted(detail) and _accepted(now):
                 detail = now
                 words = f"first counterfactual after {time.monotonic() - started:.0f} s: {client.gallery_of(now.id)}"
