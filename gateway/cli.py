@@ -28,6 +28,7 @@ from gateway.client import Client
 from gateway.command_line import URL, JobId, Json, Key, Url, connected, messages
 from gateway.job_files import gather, look_ahead, pair, parameters, spec_of
 from gateway.progress_display import shown_on
+from gateway.stages import stage_words
 from shared.problems import NotReady
 from shared.schemas.jobs import JobDetail, ModelView
 
@@ -234,17 +235,23 @@ def _listed(client: Client) -> list[ModelView]:
         return client.models().models
     except NotReady as problem:
         with shown_on(messages, "starting the services") as display:
-            display.update(0, 0, detail=problem.detail)
-            return client.models_when_ready(lambda now: display.update(0, 0, detail=now.detail)).models
+            display.update(0, 0, detail=_awaited(problem))
+            return client.models_when_ready(lambda now: display.update(0, 0, detail=_awaited(now))).models
+
+
+def _awaited(problem: NotReady) -> str:
+    """What a start waits for; a service that does not listen yet is no error then."""
+    service = problem.members.get("unreachable")
+    return f"{service} does not answer yet" if service else problem.detail
 
 
 def _follow(client: Client, detail: JobDetail) -> JobDetail:
     """Show progress until the job is over."""
     started, now = time.monotonic(), detail
-    with shown_on(messages, printing.stage(detail.progress), detail.images) as display:
+    with shown_on(messages, stage_words(detail.progress), detail.images) as display:
         for now in client.follow(detail.id):
             at = now.progress
-            display.update(printing.finished(at), now.images, printing.stage(at), printing.details(at))
+            display.update(printing.finished(at), now.images, stage_words(at), printing.details(at))
             if not _accepted(detail) and _accepted(now):
                 detail = now
                 words = f"first counterfactual after {time.monotonic() - started:.0f} s: {client.gallery_of(now.id)}"

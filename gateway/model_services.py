@@ -254,7 +254,8 @@ class ModelServices(TypedServices):
             )
             outcome = str(reply.status_code)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise NotReady(f"{service} at {masked(self._urls[service])} cannot be reached: {error}") from error
+            reason = f"{service} at {masked(self._urls[service])} cannot be reached: {error}"
+            raise NotReady(reason, members={"unreachable": service}) from error
         except httpx.TimeoutException as error:
             raise BrokenOff(f"{service} gave no answer to {path} in {deadline:g} s") from error
         except httpx.TransportError as error:

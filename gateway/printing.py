@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import get_args
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -12,17 +11,16 @@ from rich.text import Text
 
 from gateway.analysis.wording import points, review_sentence
 from gateway.report.words import interval, p_value, percent
+from gateway.stages import in_flight, stage_words
 from shared.schemas.jobs import (
     CounterfactualView,
     JobDetail,
     JobPlan,
     JobsPage,
-    JobStage,
     MethodsReply,
     ModelsListing,
     PredictionView,
     Progress,
-    Stage,
 )
 from shared.schemas.results import (
     CellEffect,
@@ -35,16 +33,6 @@ from shared.schemas.results import (
 from shared.schemas.reviews import ReviewView
 
 CLASSES_SHOWN = 20
-STAGES: Mapping[JobStage, str] = {
-    "waiting": "waiting for a worker",
-    "starting": "waiting for the services",
-    "captioning": "captioning",
-    "proposing": "proposing edits",
-    "rendering": "rendering",
-    "checking": "checking",
-    "predicting": "predicting",
-    "analysing": "analysing",
-}
 PROVISIONAL = "Provisional: the errors of the automatic checks on such images are not known, so look at the pictures."
 
 
@@ -106,15 +94,15 @@ def sensitivity(found: Sensitivity) -> RenderableType:
         alike.setdefault((shown.sources, shown.drop), []).append(shown)
     said = [first.sentence + _the_same(others) for first, *others in list(alike.values())[:CLASSES_SHOWN]]
     if len(alike) > CLASSES_SHOWN:
-        said.append("and other classes, which the report names")
+        said.append("The report lists the other classes.")
     if not found.classes:
-        said.append("without ground truth, classes are those predicted; drops that a class can show:")
+        said.append("Without ground truth, classes are the predicted ones. Detectable drops of a class:")
         said += [
             f"{round(100 * n.drop)} points with {n.sources:,} images" for n in found.needed if n.sources is not None
         ]
     lines = Table.grid(padding=(0, 2))
     for number, text in enumerate([*said, found.assumption]):
-        lines.add_row("" if number else "shows   ", text)
+        lines.add_row("" if number else "power   ", text)
     return lines
 
 
@@ -122,7 +110,7 @@ def _the_same(others: Sequence[DetectableDrop]) -> str:
     names = [f"`{shown.label}`" for shown in others]
     if not names:
         return ""
-    return f" (the same for {', '.join(names[:-1])}{' and ' if len(names) > 1 else ''}{names[-1]})"
+    return f" The same holds for {', '.join(names[:-1])}{' and ' if len(names) > 1 else ''}{names[-1]}."
 
 
 def job(detail: JobDetail) -> RenderableType:
@@ -139,7 +127,7 @@ def job(detail: JobDetail) -> RenderableType:
         f"{counts.cancelled} cancelled",
     ]
     if detail.progress.stage:
-        lines.append(f"stage     {stage(detail.progress)}")
+        lines.append(f"stage     {stage_words(detail.progress)}")
     if detail.progress.held_up:
         lines.append(f"held up   {detail.progress.held_up}")
     for funnel in detail.progress.funnel:
@@ -150,11 +138,6 @@ def job(detail: JobDetail) -> RenderableType:
     return Text("\n".join(lines))
 
 
-def stage(progress: Progress) -> str:
-    """What goes on in a job."""
-    return STAGES[progress.stage] if progress.stage else "finished"
-
-
 def finished(progress: Progress) -> int:
     """How many source images need no more work."""
     return progress.images.done + progress.images.failed + progress.images.cancelled
@@ -162,13 +145,11 @@ def finished(progress: Progress) -> int:
 
 def details(progress: Progress) -> str:
     """Source images in progress by stage, the counterfactuals so far, and what holds the work up."""
-    stages = {name: getattr(progress.stages, name) for name in reversed(get_args(Stage))}
-    current = ", ".join(f"{count} {STAGES[name]}" for name, count in stages.items() if count)
     rendered, accepted = (sum(getattr(funnel, n) for funnel in progress.funnel) for n in ("rendered", "accepted"))
     made = f"{rendered:,} counterfactuals, {accepted:,} accepted" if rendered else ""
     failed = f"{progress.images.failed:,} failed" if progress.images.failed else ""
     held_up = f"held up: {progress.held_up}" if progress.held_up else ""
-    return " · ".join(filter(None, [current, failed, made, held_up]))
+    return " · ".join(filter(None, [in_flight(progress), failed, made, held_up]))
 
 
 def jobs(page: JobsPage) -> RenderableType:

@@ -135,7 +135,8 @@ def shown_on(console: Console, stage: str, total: int = 0, unit: str = "images")
     display = ProgressDisplay(console, stage, unit)
     display.start()
     try:
-        display.update(0, total)
+        if total:
+            display.update(0, total)
         yield display
     finally:
         display.stop()

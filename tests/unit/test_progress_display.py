@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -51,7 +52,7 @@ def follow(clock: Clock, seconds: int, per_image: float, total: int) -> list[tup
 def test_lines_come_at_least_every_half_minute_and_at_most_every_few_seconds(clock: Clock, per_image: float) -> None:
     seen = follow(clock, seconds=600, per_image=per_image, total=60)
     times = [at for at, _ in seen]
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
     assert times[0] == 0
     assert max(gaps) <= LONGEST_SILENCE_SECONDS
     assert min(gaps) >= SHORTEST_GAP_SECONDS
