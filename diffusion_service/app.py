@@ -5,8 +5,6 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory diffusion_service.app:create_a
 
 from __future__ import annotations
 
-import threading
-
 import torch
 from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
@@ -17,11 +15,12 @@ from shared.profiles import load_profile
 from shared.schemas.diffusion import CorruptReply, CorruptRequest, EditReply, EditRequest, RenderReply, RenderRequest
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 from shared.threads import compute_threads
+from shared.turns import ComputeTurns
 
 CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
 
 
-def create_app(settings: ServiceSettings | None = None, compute_lock: threading.Lock | None = None) -> FastAPI:
+def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
     """The service under `settings` (by default: the environment's); see `shared.service`."""
     settings = settings or ServiceSettings()
     profile = load_profile(settings.profile).diffusion
@@ -34,7 +33,7 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
         weights = native_weights(profile, device, settings.dtype)
         return DiffusionModel(weights, device, make_batcher, deterministic=settings.deterministic)
 
-    service = ModelService("diffusion_service", CODE_REVISION, settings, load, compute_lock)
+    service = ModelService("diffusion_service", CODE_REVISION, settings, load, turns)
 
     @service.post("/v1/renderings", RenderRequest, RenderReply)
     async def renderings(request: RenderRequest, deadline: float) -> RenderReply:

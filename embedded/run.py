@@ -1,7 +1,8 @@
 """The whole system in one process: the same apps, worker and methods as deployed, over SQLite and a directory.
 
 Gateway and model services are served by threads on loopback ports, Celery's worker is a thread on an in-memory broker,
-and one model computes at a time. The gateway answers at once; services load meanwhile, and steps wait for them.
+and one model computes at a time, for the source image that was begun first (`shared.turns`). The gateway answers at
+once; services load meanwhile, and steps wait for them.
 Started again on the same directory, after whatever end, it goes on with the jobs that are not finished.
 """
 
@@ -34,6 +35,7 @@ from gateway.worker import Worker, register
 from shared.profiles import load_profile
 from shared.service import ServiceSettings
 from shared.storage import DirectoryStore
+from shared.turns import ComputeTurns
 
 LOG = "contrafact.log"
 DRAIN_SECONDS = 10.0
@@ -133,7 +135,7 @@ def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iter
     settings = ServiceSettings(
         profile=profile, deterministic=deterministic, drain_seconds=DRAIN_SECONDS, model_origin=gateway_url
     )
-    compute_lock = threading.Lock()
+    turns = ComputeTurns()
     ports: dict[ServiceName, ListeningPort] = {name: ListeningPort() for name in SERVICES}
     stopping = threading.Event()
 
@@ -142,7 +144,7 @@ def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iter
         for name, port in ports.items():
             if stopping.is_set():
                 return
-            port.serve(importlib.import_module(f"{name}.app").create_app(settings, compute_lock))
+            port.serve(importlib.import_module(f"{name}.app").create_app(settings, turns))
 
     thread = threading.Thread(target=serve_all, name="start services", daemon=True)
     thread.start()

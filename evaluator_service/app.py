@@ -5,7 +5,6 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory evaluator_service.app:create_a
 
 from __future__ import annotations
 
-import threading
 from importlib.metadata import version
 
 import torch
@@ -34,11 +33,12 @@ from shared.schemas.evaluation import (
 )
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 from shared.threads import compute_threads
+from shared.turns import ComputeTurns
 
 CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
 
 
-def create_app(settings: ServiceSettings | None = None, compute_lock: threading.Lock | None = None) -> FastAPI:
+def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
     """The service under `settings` (by default: the environment's); see `shared.service`."""
     settings = settings or ServiceSettings()
     profile = load_profile(settings.profile).evaluator
@@ -52,7 +52,7 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
         return EvaluatorModel(weights, device, make_batcher, settings.model_origin)
 
     revision = f"{CODE_REVISION}, onnxruntime {version('onnxruntime')}"
-    service = ModelService("evaluator_service", revision, settings, load, compute_lock)
+    service = ModelService("evaluator_service", revision, settings, load, turns)
 
     @service.post("/v1/predictions", PredictRequest, PredictReply)
     async def predictions(request: PredictRequest, deadline: float) -> PredictReply:

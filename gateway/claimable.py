@@ -61,7 +61,7 @@ def claiming_an_image() -> Executable:
     return (
         update(SourceImage)
         .where(SourceImage.id == image_id)
-        .values(state="leased", **_LEASE, not_before=None)
+        .values(state="leased", stage=None, **_LEASE, not_before=None)
         .returning(SourceImage.id, SourceImage.job_id)
         .execution_options(synchronize_session=False)
     )

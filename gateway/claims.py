@@ -39,6 +39,7 @@ from gateway.database import database_now
 from gateway.events import add_event
 from gateway.table_base import utc_now
 from gateway.tables import Job, SourceImage
+from shared.schemas.jobs import Stage
 
 LeasedTable = type[Job] | type[SourceImage]
 
@@ -93,6 +94,16 @@ def renew(session: Session, leases: Collection[Lease], seconds: float) -> set[st
                 )
             )
     return held
+
+
+def note_stage(session: Session, lease: Lease, stage: Stage) -> None:
+    """Say what is done now with the source image of a lease; nothing changes when it no longer holds."""
+    session.execute(
+        update(SourceImage)
+        .where(SourceImage.id == lease.id, SourceImage.lease_token == lease.token)
+        .values(stage=stage)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def finish(session: Session, lease: Lease) -> bool:

@@ -27,7 +27,10 @@ from gateway import (
 from gateway.client import Client
 from gateway.command_line import URL, JobId, Json, Key, Url, connected, messages
 from gateway.job_files import gather, look_ahead, pair, parameters, spec_of
-from shared.schemas.jobs import JobDetail
+from gateway.progress_display import shown_on
+from gateway.stages import stage_words
+from shared.problems import NotReady
+from shared.schemas.jobs import JobDetail, ModelView
 
 app = typer.Typer(
     help="Test a vision model with counterfactual images. Data on stdout, everything else on stderr.",
@@ -35,7 +38,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @app.command()
@@ -96,9 +98,7 @@ def submit(
     with connected(url, api_key) as client:
         chosen = parameters(parameter or [], method or [], lambda: client.methods().methods)
         tested = [] if no_models else model
-        known = (
-            {name for listed in client.models_when_ready().models for name in listed.classes} if tested != [] else set()
-        )
+        known = {name for listed in _listed(client) for name in listed.classes} if tested != [] else set()
         spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels, calibration, masks)
         if dry_run:
             plan = look_ahead(client, spec, images, labels, known)
@@ -229,18 +229,38 @@ def methods(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
         _out(reply.model_dump_json() if as_json else printing.methods(reply))
 
 
+def _listed(client: Client) -> list[ModelView]:
+    """The models under test, for which one may have to wait while the services start."""
+    try:
+        return client.models().models
+    except NotReady as problem:
+        with shown_on(messages, "starting the services") as display:
+            display.update(0, 0, detail=_awaited(problem))
+            return client.models_when_ready(lambda now: display.update(0, 0, detail=_awaited(now))).models
+
+
+def _awaited(problem: NotReady) -> str:
+    """What a start waits for; a service that does not listen yet is no error then."""
+    service = problem.members.get("unreachable")
+    return f"{service} does not answer yet" if service else problem.detail
+
+
 def _follow(client: Client, detail: JobDetail) -> JobDetail:
     """Show progress until the job is over."""
-    with printing.progress_bar(messages, "source images", detail.images) as (bar, task):
-        asked = 0.0
-        for _ in client.events(detail.id):
-            if time.monotonic() - asked > SECONDS_BETWEEN_LOOKS:
-                now = client.job(detail.id).progress
-                finished = now.images.done + now.images.failed + now.images.cancelled
-                bar.update(task, completed=finished, description=now.held_up or "source images")
-                asked = time.monotonic()
-        bar.update(task, completed=detail.images)
-    return client.job(detail.id)
+    started, now = time.monotonic(), detail
+    with shown_on(messages, stage_words(detail.progress), detail.images) as display:
+        for now in client.follow(detail.id):
+            at = now.progress
+            display.update(printing.finished(at), now.images, stage_words(at), printing.details(at))
+            if not _accepted(detail) and _accepted(now):
+                detail = now
+                words = f"first counterfactual after {time.monotonic() - started:.0f} s: {client.gallery_of(now.id)}"
+                messages.print(words, markup=False, highlight=False, soft_wrap=True)
+    return now
+
+
+def _accepted(detail: JobDetail) -> int:
+    return sum(funnel.accepted for funnel in detail.progress.funnel)
 
 
 def _print_findings(client: Client, job: str) -> None:

@@ -33,6 +33,8 @@ from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, 
 
 RETRY_SECONDS = 1.0
 MAX_RETRIES = 30
+LEAST_PAUSE_SECONDS = 0.3
+MOST_PAUSE_SECONDS = 2.0
 START_PATIENCE_SECONDS = 600.0
 LIMIT_PATIENCE_SECONDS = 600.0
 DRY_RUN = {"dry_run": "true"}
@@ -278,11 +280,11 @@ class Client:
         """Hold more models against the images of a job that is over; waits while the models start."""
         return self._when_ready(lambda: self._post(JobDetail, f"/jobs/{job}/models", AddedModels(models=list(names))))
 
-    def models_when_ready(self) -> ModelsListing:
-        """The models under test; waits while their service starts. Raises NotReady after a while."""
-        return self._when_ready(self.models)
+    def models_when_ready(self, tell: Callable[[NotReady], None] = lambda _: None) -> ModelsListing:
+        """The models under test; waits while their service starts, and tells why. Raises NotReady after a while."""
+        return self._when_ready(self.models, tell)
 
-    def _when_ready(self, ask: Callable[[], Answered]) -> Answered:
+    def _when_ready(self, ask: Callable[[], Answered], tell: Callable[[NotReady], None] = lambda _: None) -> Answered:
         give_up = time.monotonic() + START_PATIENCE_SECONDS
         while True:
             try:
@@ -290,7 +292,30 @@ class Client:
             except NotReady as problem:
                 if problem.members.get("failed") is True or time.monotonic() > give_up:
                     raise
+                tell(problem)
                 time.sleep(RETRY_SECONDS)
+
+    def follow(self, job: str) -> Iterator[JobDetail]:
+        """The job again and again until it is over. A gateway that is away is waited for, up to a while."""
+        pause, lost = LEAST_PAUSE_SECONDS, 0
+        while True:
+            try:
+                detail = self.job(job)
+            except (Unreachable, NotReady):
+                lost += 1
+                if lost > MAX_RETRIES:
+                    raise
+                time.sleep(RETRY_SECONDS)
+                continue
+            yield detail
+            if detail.state != "running":
+                return
+            time.sleep(pause)
+            pause, lost = min(MOST_PAUSE_SECONDS, 1.02 * pause), 0
+
+    def gallery_of(self, job: str) -> str:
+        """The address of the page that shows a job's accepted counterfactuals."""
+        return str(self._http.base_url.join(f"jobs/{job}/view?verdict=accepted#gallery"))
 
     def events(self, job: str) -> Iterator[EventView]:
         """The job's events until it is over. A broken connection is taken up again where it broke off."""

@@ -17,7 +17,7 @@ from rich.console import Console
 from gateway.archives import is_archive
 from gateway.client import Client
 from gateway.manifests import folder_labels, match_rows, parse_manifest
-from gateway.printing import progress_bar
+from gateway.progress_display import shown_on
 from shared.schemas.jobs import JobDetail, JobPlan, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
 
@@ -167,11 +167,11 @@ def _image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
 
 
 def _upload(client: Client, paths: Sequence[Path], console: Console) -> list[str]:
-    with progress_bar(console, "uploading", len(paths)) as (bar, task), ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+    with shown_on(console, "uploading", len(paths)) as display, ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
         digests = []
         for digest in pool.map(client.upload, paths):
             digests.append(digest)
-            bar.advance(task)
+            display.advance()
         return digests
 
 

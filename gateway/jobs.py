@@ -1,4 +1,4 @@
-"""Jobs as their owners see them: create, find, list, cancel, retry, delete, progress. Functions that take a session.
+"""Jobs as their owners see them: create, find, list, show, cancel, retry, delete. Functions that take a session.
 
 Nothing here commits, waits or calls a service: a request is one transaction, opened and committed at its edge.
 """
@@ -19,21 +19,19 @@ from gateway.catalogue import Plan
 from gateway.cursors import decode_cursor, decode_time, encode_cursor
 from gateway.database import insert_missing
 from gateway.events import add_event
+from gateway.job_progress import progress
 from gateway.plans import sensitivity_of
 from gateway.sources import SourceFile
-from gateway.tables import Counterfactual, Job, Report, SourceImage
+from gateway.tables import Job, Report, SourceImage
 from shared.problems import Conflict, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import (
-    FunnelView,
-    ImageCounts,
     ImageFailure,
     JobDetail,
     JobPlan,
     JobsPage,
     JobSpec,
     JobView,
-    Progress,
 )
 from shared.seeds import derive_digest, derive_id
 
@@ -106,7 +104,7 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
         **view(job).model_dump(),
         images=images,
         labelled=labels + masks,
-        progress=progress(session, job_id),
+        progress=progress(session, job),
         failures=failures(session, job_id),
         report=f"/jobs/{job_id}/report" if report else None,
     )
@@ -176,28 +174,6 @@ def remove(session: Session, owner: str, job_id: str) -> str | None:
     return key
 
 
-def progress(session: Session, job_id: str) -> Progress:
-    """Source images by state, and the funnel of each method."""
-    rows = session.execute(
-        select(SourceImage.state, func.count()).where(SourceImage.job_id == job_id).group_by(SourceImage.state)
-    )
-    states = {str(state): int(count) for state, count in rows}
-    counts = ImageCounts(
-        waiting=states.get("pending", 0),
-        in_progress=states.get("leased", 0),
-        done=states.get("done", 0),
-        failed=states.get("failed", 0),
-        cancelled=states.get("cancelled", 0),
-    )
-    finished = counts.done + counts.failed + counts.cancelled
-    return Progress(
-        images=counts,
-        fraction=finished / max(1, sum(states.values())),
-        funnel=_funnels(session, job_id),
-        held_up=_held_up(session, job_id),
-    )
-
-
 def failures(session: Session, job_id: str) -> list[ImageFailure]:
     """The first failed source images with their reasons."""
     rows = session.scalars(
@@ -214,40 +190,6 @@ def view(job: Job) -> JobView:
     return JobView.model_validate(
         {name: getattr(job, name) for name in JobView.model_fields},
     )
-
-
-def _held_up(session: Session, job_id: str) -> str:
-    """Why the source image that was given back last was given back, unless others have come further since."""
-    last = session.execute(
-        select(SourceImage.state, SourceImage.failure)
-        .where(SourceImage.job_id == job_id, SourceImage.state.in_(["pending", "done"]))
-        .order_by(SourceImage.updated_at.desc(), SourceImage.position)
-        .limit(1)
-    ).one_or_none()
-    return last.failure if last is not None and last.state == "pending" else ""
-
-
-def _funnels(session: Session, job_id: str) -> list[FunnelView]:
-    c = Counterfactual
-    # Two counts, each answered by an index alone: the rows themselves are large.
-    counted = select(c.method, c.arm, c.check, func.count()).where(c.job_id == job_id)
-    rows = session.execute(counted.group_by(c.method, c.arm, c.check).order_by(c.method)).all()
-    drawn = select(c.method, func.count()).where(c.job_id == job_id, c.arm == "edit", c.image_digest.is_not(None))
-    rendered = {row[0]: row[1] for row in session.execute(drawn.group_by(c.method))}
-    funnels = []
-    for method in dict.fromkeys(row[0] for row in rows):
-        edits = [row for row in rows if row[0] == method and row[1] == "edit"]
-        funnels.append(
-            FunnelView(
-                method=method,
-                proposed=sum(row[3] for row in edits),
-                rendered=rendered.get(method, 0),
-                accepted=sum(row[3] for row in edits if not row[2]),
-                rejected={row[2]: row[3] for row in edits if row[2]},
-                null_arms=sum(row[3] for row in rows if row[0] == method and row[1] == "null"),
-            )
-        )
-    return funnels
 
 
 def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:

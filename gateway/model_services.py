@@ -56,9 +56,11 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
+from shared.schemas.jobs import Stage
 from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
 from shared.schemas.service import ServiceInfo
 from shared.service import DEADLINE_HEADER
+from shared.turns import BEGUN_HEADER, begun_at
 
 ServiceName = Literal["caption_service", "llm_service", "diffusion_service", "evaluator_service"]
 SERVICES: tuple[ServiceName, ...] = ("caption_service", "llm_service", "diffusion_service", "evaluator_service")
@@ -79,28 +81,29 @@ Answered = TypeVar("Answered", bound=Contract)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[Asked, Answered]):
-    """One conversation: where a request goes, and of which types request and reply are."""
+    """One conversation: where a request goes, of which types request and reply are, and at which stage it is held."""
 
     service: ServiceName
     path: str
     asked: type[Asked]
     answered: type[Answered]
+    stage: Stage
 
 
-CAPTION = Endpoint("caption_service", "/v1/captions", CaptionRequest, CaptionReply)
-GENERATE = Endpoint("llm_service", "/v1/generate", GenerateRequest, GenerateReply)
-SCORE = Endpoint("llm_service", "/v1/score", ScoreRequest, ScoreReply)
-FILL = Endpoint("llm_service", "/v1/fill", FillRequest, FillReply)
-RENDER = Endpoint("diffusion_service", "/v1/renderings", RenderRequest, RenderReply)
-EDIT = Endpoint("diffusion_service", "/v1/edits", EditRequest, EditReply)
-CORRUPT = Endpoint("diffusion_service", "/v1/corruptions", CorruptRequest, CorruptReply)
-PREDICT = Endpoint("evaluator_service", "/v1/predictions", PredictRequest, PredictReply)
-SEGMENT = Endpoint("evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply)
-EXAMINE = Endpoint("evaluator_service", "/v1/examinations", ExamineRequest, ExamineReply)
-EMBED = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply)
-EMBED_TEXTS = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply)
-STRUCTURE = Endpoint("evaluator_service", "/v1/structure", StructureRequest, StructureReply)
-SHAPES = Endpoint("evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply)
+CAPTION = Endpoint("caption_service", "/v1/captions", CaptionRequest, CaptionReply, "captioning")
+GENERATE = Endpoint("llm_service", "/v1/generate", GenerateRequest, GenerateReply, "proposing")
+SCORE = Endpoint("llm_service", "/v1/score", ScoreRequest, ScoreReply, "proposing")
+FILL = Endpoint("llm_service", "/v1/fill", FillRequest, FillReply, "proposing")
+RENDER = Endpoint("diffusion_service", "/v1/renderings", RenderRequest, RenderReply, "rendering")
+EDIT = Endpoint("diffusion_service", "/v1/edits", EditRequest, EditReply, "rendering")
+CORRUPT = Endpoint("diffusion_service", "/v1/corruptions", CorruptRequest, CorruptReply, "rendering")
+PREDICT = Endpoint("evaluator_service", "/v1/predictions", PredictRequest, PredictReply, "predicting")
+SEGMENT = Endpoint("evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply, "predicting")
+EXAMINE = Endpoint("evaluator_service", "/v1/examinations", ExamineRequest, ExamineReply, "predicting")
+EMBED = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply, "checking")
+EMBED_TEXTS = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply, "proposing")
+STRUCTURE = Endpoint("evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking")
+SHAPES = Endpoint("evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply, "checking")
 
 
 class TypedServices(ABC):
@@ -242,6 +245,8 @@ class ModelServices(TypedServices):
         patience = httpx.Timeout(deadline + GRACE_SECONDS, connect=5.0)
         if name := request_id():
             headers[REQUEST_ID_HEADER] = name
+        if (began := begun_at()) is not None:
+            headers[BEGUN_HEADER] = f"{began:.6f}"
         started, outcome = time.monotonic(), "unreachable"
         try:
             reply = self._client.request(
@@ -249,7 +254,8 @@ class ModelServices(TypedServices):
             )
             outcome = str(reply.status_code)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise NotReady(f"{service} at {masked(self._urls[service])} cannot be reached: {error}") from error
+            reason = f"{service} at {masked(self._urls[service])} cannot be reached: {error}"
+            raise NotReady(reason, members={"unreachable": service}) from error
         except httpx.TimeoutException as error:
             raise BrokenOff(f"{service} gave no answer to {path} in {deadline:g} s") from error
         except httpx.TransportError as error:

@@ -12,8 +12,8 @@ from shared.schemas.jobs import JobKind
 from shared.schemas.results import Sensitivity
 
 OF_MASKS = (
-    " Images are counted for each class that their mask holds. IoU varies less from image to image than right and "
-    "wrong do, so smaller drops of it may show, too."
+    " An image counts for each class in its mask. IoU varies less between images than accuracy, so smaller drops in "
+    "IoU may be detectable."
 )
 
 

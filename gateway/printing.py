@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from gateway.analysis.wording import points, review_sentence
 from gateway.report.words import interval, p_value, percent
+from gateway.stages import in_flight, stage_words
 from shared.schemas.jobs import (
     CounterfactualView,
     JobDetail,
@@ -21,6 +20,7 @@ from shared.schemas.jobs import (
     MethodsReply,
     ModelsListing,
     PredictionView,
+    Progress,
 )
 from shared.schemas.results import (
     CellEffect,
@@ -94,15 +94,15 @@ def sensitivity(found: Sensitivity) -> RenderableType:
         alike.setdefault((shown.sources, shown.drop), []).append(shown)
     said = [first.sentence + _the_same(others) for first, *others in list(alike.values())[:CLASSES_SHOWN]]
     if len(alike) > CLASSES_SHOWN:
-        said.append("and other classes, which the report names")
+        said.append("The report lists the other classes.")
     if not found.classes:
-        said.append("without ground truth, classes are those predicted; drops that a class can show:")
+        said.append("Without ground truth, classes are the predicted ones. Detectable drops of a class:")
         said += [
             f"{round(100 * n.drop)} points with {n.sources:,} images" for n in found.needed if n.sources is not None
         ]
     lines = Table.grid(padding=(0, 2))
     for number, text in enumerate([*said, found.assumption]):
-        lines.add_row("" if number else "shows   ", text)
+        lines.add_row("" if number else "power   ", text)
     return lines
 
 
@@ -110,7 +110,7 @@ def _the_same(others: Sequence[DetectableDrop]) -> str:
     names = [f"`{shown.label}`" for shown in others]
     if not names:
         return ""
-    return f" (the same for {', '.join(names[:-1])}{' and ' if len(names) > 1 else ''}{names[-1]})"
+    return f" The same holds for {', '.join(names[:-1])}{' and ' if len(names) > 1 else ''}{names[-1]}."
 
 
 def job(detail: JobDetail) -> RenderableType:
@@ -126,6 +126,8 @@ def job(detail: JobDetail) -> RenderableType:
         f"{counts.in_progress} in progress, {counts.waiting} waiting, {counts.failed} failed, "
         f"{counts.cancelled} cancelled",
     ]
+    if detail.progress.stage:
+        lines.append(f"stage     {stage_words(detail.progress)}")
     if detail.progress.held_up:
         lines.append(f"held up   {detail.progress.held_up}")
     for funnel in detail.progress.funnel:
@@ -134,6 +136,20 @@ def job(detail: JobDetail) -> RenderableType:
         lines.append(f"{funnel.method:<9} {stages}{rejected}")
     lines += [f"failed    {failure.name or failure.position}: {failure.reason}" for failure in detail.failures]
     return Text("\n".join(lines))
+
+
+def finished(progress: Progress) -> int:
+    """How many source images need no more work."""
+    return progress.images.done + progress.images.failed + progress.images.cancelled
+
+
+def details(progress: Progress) -> str:
+    """Source images in progress by stage, the counterfactuals so far, and what holds the work up."""
+    rendered, accepted = (sum(getattr(funnel, n) for funnel in progress.funnel) for n in ("rendered", "accepted"))
+    made = f"{rendered:,} counterfactuals, {accepted:,} accepted" if rendered else ""
+    failed = f"{progress.images.failed:,} failed" if progress.images.failed else ""
+    held_up = f"held up: {progress.held_up}" if progress.held_up else ""
+    return " · ".join(filter(None, [in_flight(progress), failed, made, held_up]))
 
 
 def jobs(page: JobsPage) -> RenderableType:
@@ -200,20 +216,6 @@ def models(listing: ModelsListing) -> RenderableType:
             model.name, "yes" if model.default else "", "yes" if model.uploaded else "", shown, model.description
         )
     return table
-
-
-@contextmanager
-def progress_bar(console: Console, what: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
-    """A bar on the console, counting to `total`; without a terminal it leaves nothing behind but its last line."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        yield progress, progress.add_task(what, total=total)
 
 
 def _basis(found: ModelResults) -> str:

@@ -22,6 +22,7 @@ from gateway.model_services import Answered, Asked, Endpoint, ModelServices, Typ
 from gateway.table_base import utc_now
 from gateway.tables import Image, OwnedImage, RecordedCall
 from shared.images import CanonicalImage, Mode, decode, digest
+from shared.schemas.jobs import Stage
 from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, ObjectStore, image_key
 
@@ -101,6 +102,7 @@ def image_row(image: CanonicalImage) -> dict[str, str | int]:
 class RecordedServices(TypedServices):
     """The services for one step of one owner. `check` is called before each call and raises to stop the step.
 
+    `note` hears of each stage that begins with a call that is not recorded yet, once its service is ready.
     `source_digest` is the source image that the step is about: housekeeping forgets its calls with its last job.
     """
 
@@ -112,6 +114,7 @@ class RecordedServices(TypedServices):
         owner_id: str,
         check: Callable[[], None] = lambda: None,
         source_digest: str | None = None,
+        note: Callable[[Stage], None] = lambda _: None,
     ) -> None:
         self._services = services
         self._sessions = sessions
@@ -119,6 +122,8 @@ class RecordedServices(TypedServices):
         self._owner_id = owner_id
         self._check = check
         self._source_digest = source_digest
+        self._note = note
+        self._stage: Stage = "starting"
 
     def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
         """The recorded reply, or the service's, which is recorded."""
@@ -129,6 +134,7 @@ class RecordedServices(TypedServices):
         RECORDED.labels(endpoint.path, "made" if found is None else "found").inc()
         if found is not None:
             return found
+        self._enter(endpoint.stage)
         started = time.monotonic()
         reply = self._services.call(endpoint, request)
         seconds = time.monotonic() - started
@@ -142,6 +148,11 @@ class RecordedServices(TypedServices):
         known = self._find(endpoint, key)
         noting = _Noting(self._shelf)
         return None if known is None else _by_digest(known, noting) == _by_digest(reply, noting)
+
+    def _enter(self, stage: Stage) -> None:
+        if stage != self._stage:
+            self._note(stage)
+            self._stage = stage
 
     def _asked(self, request: Asked) -> str:
         return json.dumps(_by_digest(request, _Noting(self._shelf)), sort_keys=True, separators=(",", ":"))

@@ -13,10 +13,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gateway import printing
 from gateway.analysis.repair import ARMS, arm_table, class_table
 from gateway.client import Client
 from gateway.command_line import URL, Json, Key, Url, connected, messages
+from gateway.progress_display import shown_on
 from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import CellFigures, RepairRequest, RepairResult, RepairView
 
@@ -139,11 +139,11 @@ def _add(client: Client, view: RepairView, name: str) -> None:
 
 def _follow(client: Client, view: RepairView) -> RepairView:
     """Show progress until the repair is over."""
-    with printing.progress_bar(messages, "waiting for a trainer", view.progress.total) as (bar, task):
+    with shown_on(messages, "waiting for a trainer", view.progress.total, "steps") as display:
         while view.state == "running":
             said = f"training {view.progress.arm}" if view.progress.arm else None
-            bar.update(task, completed=view.progress.done, description=said)
+            display.update(view.progress.done, view.progress.total, said)
             time.sleep(SECONDS_BETWEEN_LOOKS)
             view = client.repair(view.id)
-        bar.update(task, completed=view.progress.done)
+        display.update(view.progress.done, view.progress.total)
     return view

@@ -11,6 +11,7 @@ from gateway import printing
 from gateway.client import Client
 from gateway.command_line import URL, JobId, Json, Key, Url, connected, messages
 from gateway.job_files import pair
+from gateway.progress_display import shown_on
 from shared.schemas.suites import MAX_DROP, RunResults, RunView, SuiteFilters, SuiteRequest
 
 FAILED = 2
@@ -99,13 +100,12 @@ def wait(client: Client, suite: str, run: RunView) -> None:
     """Until the run is done. Raises ValueError for one that ended otherwise, or whose images failed."""
     counts = run.progress.images
     total = counts.waiting + counts.in_progress + counts.done + counts.failed + counts.cancelled
-    with printing.progress_bar(messages, f"testing {run.model}", total) as (bar, task):
+    with shown_on(messages, f"testing {run.model}", total) as display:
         while run.state == "running":
-            counts = run.progress.images
-            bar.update(task, completed=counts.done + counts.failed, description=run.progress.held_up or None)
+            display.update(printing.finished(run.progress), total, detail=printing.details(run.progress))
             time.sleep(SECONDS_BETWEEN_LOOKS)
             run = client.run(suite, run.id)
-        bar.update(task, completed=total)
+        display.update(total, total)
     if run.state != "done":
         raise ValueError(f"the run of {run.model} is {run.state}{': ' if run.failure else ''}{run.failure}")
     if run.progress.images.failed:

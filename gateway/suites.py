@@ -22,6 +22,7 @@ from gateway.cursors import decode_cursor, encode_cursor
 from gateway.database import insert_missing
 from gateway.events import add_event
 from gateway.intake import refuse_unknown_labels
+from gateway.job_progress import progress
 from gateway.table_base import utc_now
 from gateway.tables import Counterfactual, Job, Report, SourceImage, Suite, Table
 from shared.problems import Conflict, InvalidInput, NotFound
@@ -182,7 +183,7 @@ def run_view(session: Session, run: Job) -> RunView:
         revision=run.spec["revision"],
         state=run.state,
         failure=run.failure,
-        progress=jobs.progress(session, run.id),
+        progress=progress(session, run),
         created_at=run.created_at,
         finished_at=run.finished_at,
     )

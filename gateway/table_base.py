@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase
 
 from gateway.database import UtcDateTime
-from shared.schemas.jobs import JobKind, JobState
+from shared.schemas.jobs import JobKind, JobState, Stage
 from shared.schemas.reviews import ReviewVerdict
 
 SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
@@ -47,5 +47,6 @@ class Table(DeclarativeBase):
         JobKind: String(16),
         list[int]: _Json,
         SourceImageState: String(16),
+        Stage: String(16),
         ReviewVerdict: String(16),
     }

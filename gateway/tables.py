@@ -27,7 +27,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from gateway.table_base import SourceImageState, utc_now
 from gateway.table_base import Table as Table  # for others: whoever takes it from here has all tables in its metadata
 from shared.logging import request_id
-from shared.schemas.jobs import JobKind, JobState
+from shared.schemas.jobs import JobKind, JobState, Stage
 from shared.schemas.reviews import ReviewVerdict
 
 LOCAL_OWNER = "local"
@@ -185,6 +185,7 @@ class Job(Leased, Table):
 class SourceImage(Leased, Table):
     """An image of the user's test set in a job, and the state row of the work on it (see `gateway.claims`).
 
+    While it is leased, `stage` says what is done with it, None before its first service is ready.
     Once `generated`, its counterfactuals are there; work on it again is for the predictions that are not. Images are
     claimed in the order of (turn, position): see `gateway.analysis.priority.turns`.
 
@@ -228,6 +229,7 @@ class SourceImage(Leased, Table):
     turn: Mapped[int] = mapped_column(default=0)
     generated: Mapped[bool] = mapped_column(default=False)
     state: Mapped[SourceImageState] = mapped_column(default="pending")
+    stage: Mapped[Stage | None]
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
 
     job: Mapped[Job] = relationship(back_populates="source_images")

@@ -44,7 +44,9 @@ from gateway.tables import Job
 from shared import logging as json_logging
 from shared.problems import NotReady, Problem
 from shared.profiles import load_profile
+from shared.schemas.jobs import Stage
 from shared.storage import ObjectStore
+from shared.turns import begun
 
 MAX_PAUSE_SECONDS = 300.0
 LINK_GRACE_SECONDS = 60.0
@@ -112,7 +114,8 @@ class Worker:
         if claimed is None:
             return False
         lease, request_id = claimed
-        with self._held(lease), json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id):
+        bound = json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id)
+        with self._held(lease), bound, begun(time.time()):
             started, outcome = time.monotonic(), "done"
             if first:
                 wake_worker(self._celery)
@@ -147,7 +150,11 @@ class Worker:
         def check() -> None:
             self._check(lease)
 
-        services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check, work.digest)
+        def note(stage: Stage) -> None:
+            with self._sessions.begin() as session:
+                claims.note_stage(session, lease, stage)
+
+        services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check, work.digest, note)
         result = image_step.call(work, services, shelf, self._link)
         with self._sessions.begin() as session:
             if not image_step.apply(session, lease, work, result):

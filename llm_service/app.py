@@ -5,7 +5,6 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory llm_service.app:create_app --p
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +29,7 @@ from shared.schemas.language import (
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 from shared.threads import compute_threads
+from shared.turns import ComputeTurns
 
 CODE_REVISION = "2"  # raise it whenever the same request would give another reply under the same weights
 
@@ -50,7 +50,7 @@ class _Models:
         return [*self.writer.weights, *([self.masked_words.info] if self.masked_words else [])]
 
 
-def create_app(settings: ServiceSettings | None = None, compute_lock: threading.Lock | None = None) -> FastAPI:
+def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
     """The service under `settings` (by default: the environment's); see `shared.service`."""
     settings = settings or ServiceSettings()
     profile = load_profile(settings.profile).language
@@ -65,7 +65,7 @@ def create_app(settings: ServiceSettings | None = None, compute_lock: threading.
             return _Models(writer, None)
         return _Models(writer, MaskedWords(masked, device, make_batcher, profile.max_batch))
 
-    service = ModelService("llm_service", CODE_REVISION, settings, load, compute_lock)
+    service = ModelService("llm_service", CODE_REVISION, settings, load, turns)
 
     @service.post("/v1/generate", GenerateRequest, GenerateReply)
     async def generations(request: GenerateRequest, deadline: float) -> GenerateReply:

@@ -3,13 +3,15 @@
     submit ──► line (bounded; full → Overloaded) ──► batch of equal keys ──► run(key, items) in the owner's thread
                  expired, cancelled: dropped before they cost            out of memory → halved and tried again
 
-The oldest waiting item always goes into the next batch, with as many younger ones of the same key as fit, so no key
-starves. The batcher knows nothing of models, images or HTTP; `run` is plain blocking code.
+The line is in the order in which the work that items belong to was begun (`shared.turns`). Its first item always goes
+into the next batch, with as many others of the same key as fit, so no key starves. The batcher knows nothing of models,
+images or HTTP; `run` is plain blocking code.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -20,6 +22,7 @@ from typing import Generic, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded, Problem
+from shared.turns import ComputeTurns, begun_at
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -33,7 +36,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 class BatchPolicy:
     """How long the line may be and how batches form.
 
-    An idle model waits at most `max_wait` seconds (from the oldest item's arrival) for a batch to fill up to
+    An idle model waits at most `max_wait` seconds (from the first item's arrival) for a batch to fill up to
     `max_batch`. `deterministic`: every batch has exactly `max_batch` items, short ones padded by repeating the last
     item, so that a result never depends on its neighbours; memory errors then are not halved away, because another
     batch shape gives other bits.
@@ -78,6 +81,7 @@ class _Entry(Generic[Key, Item, Result]):
     deadline: float
     future: asyncio.Future[Result]
     loop: asyncio.AbstractEventLoop
+    begun: float
     arrived: float = field(default_factory=time.monotonic)
     abandoned: bool = False
 
@@ -100,8 +104,8 @@ class MicroBatcher(Generic[Key, Item, Result]):
     """Runs `run(key, items) -> results` in one thread of its own, on batches of waiting items with equal keys.
 
     `run` must return as many results as it was given items, in their order; a result that is an exception is raised
-    to its own caller only. `run` may raise `OutOfMemory` to have the batch halved. `compute_lock`, when given, is held
-    while `run` runs: a process that embeds several services passes one lock to all, so one model computes at a time.
+    to its own caller only. `run` may raise `OutOfMemory` to have the batch halved. `turns`, when given, are waited for
+    before `run` runs: a process that embeds several services passes the same to all, so one model computes at a time.
     """
 
     def __init__(
@@ -109,12 +113,12 @@ class MicroBatcher(Generic[Key, Item, Result]):
         run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]],
         policy: BatchPolicy,
         metrics: BatchMetrics,
-        compute_lock: threading.Lock | None = None,
+        turns: ComputeTurns | None = None,
     ) -> None:
         self._run = run
         self.policy = policy
         self._metrics = metrics
-        self._compute_lock = compute_lock or threading.Lock()
+        self._turns = turns or ComputeTurns()
         self._line: list[_Entry[Key, Item, Result]] = []
         self._changed = threading.Condition()
         self._draining = False
@@ -134,7 +138,8 @@ class MicroBatcher(Generic[Key, Item, Result]):
         `run` raised for the batch of one of the items.
         """
         loop = asyncio.get_running_loop()
-        entries = [_Entry[Key, Item, Result](key, item, deadline, loop.create_future(), loop) for item in items]
+        begun = begun_at() or time.time()
+        entries = [_Entry[Key, Item, Result](key, item, deadline, loop.create_future(), loop, begun) for item in items]
         self._enter(entries)
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -163,7 +168,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
                     f"{waiting} items wait in a line of {self.policy.capacity}; try again in {seconds:.0f} s",
                     retry_after=seconds,
                 )
-            self._line += entries
+            self._line = sorted([*self._line, *entries], key=lambda entry: entry.begun)
             self._metrics.waiting.set(len(self._line))
             self._changed.notify_all()
 
@@ -189,13 +194,18 @@ class MicroBatcher(Generic[Key, Item, Result]):
 
     def _own(self) -> None:
         while self._wait_for_batch():
-            with self._compute_lock:
+            with self._turns.turn(self._oldest):
                 batch = self._take()
                 if batch:
                     self._run_batch(batch)
 
+    def _oldest(self) -> float:
+        """When the work was begun that the first item of the line belongs to."""
+        with self._changed:
+            return self._line[0].begun if self._line else math.inf
+
     def _wait_for_batch(self) -> bool:
-        """Wait until a batch is full or its oldest item has waited long enough; False when drained."""
+        """Wait until a batch is full or its first item has waited long enough; False when drained."""
         with self._changed:
             while True:
                 self._forget_dead()

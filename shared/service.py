@@ -2,7 +2,7 @@
 
 A service's `app.py` gives a name, a `load` function and its endpoints:
 
-    service = ModelService("caption_service", CODE_REVISION, settings, load, compute_lock)
+    service = ModelService("caption_service", CODE_REVISION, settings, load, turns)
 
     @service.post("/v1/captions", CaptionRequest, CaptionReply)
     async def captions(request: CaptionRequest, deadline: float) -> CaptionReply:
@@ -43,6 +43,7 @@ from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
 from shared.schemas.jobs import ProblemDocument
 from shared.schemas.service import GpuInfo, ServiceInfo, WeightsInfo
 from shared.seeds import derive_digest
+from shared.turns import BEGUN_HEADER, ComputeTurns, begun, begun_from
 
 DEADLINE_HEADER = "X-Deadline-Seconds"
 DEFAULT_DEADLINE_SECONDS = 300.0
@@ -119,7 +120,7 @@ class ModelService(Generic[Model]):
         code_revision: str,
         settings: ServiceSettings,
         load: Callable[[MakeBatcher], Model],
-        compute_lock: threading.Lock | None = None,
+        turns: ComputeTurns | None = None,
     ) -> None:
         json_logging.configure()
         self.name = name
@@ -127,7 +128,7 @@ class ModelService(Generic[Model]):
         self._code_revision = code_revision
         self._settings = settings
         self._load_model = load
-        self._compute_lock = compute_lock
+        self._turns = turns
         self._metrics = BatchMetrics(name, self.registry)
         self._batchers: list[MicroBatcher[Any, Any, Any]] = []
         self._model: Model | None = None
@@ -183,7 +184,8 @@ class ModelService(Generic[Model]):
                 message = await asyncio.to_thread(parse, asked, await request.body())
                 try:
                     async with asyncio.timeout(deadline - time.monotonic()):
-                        reply = await answer(message, deadline)
+                        with begun(begun_from(request.headers.get(BEGUN_HEADER))):
+                            reply = await answer(message, deadline)
                 except TimeoutError as error:
                     raise DeadlineExceeded(f"no reply before the deadline; raise {DEADLINE_HEADER}") from error
                 return Response(await asyncio.to_thread(reply.model_dump_json), media_type="application/json")
@@ -209,7 +211,7 @@ class ModelService(Generic[Model]):
         policy = BatchPolicy(
             settings.max_batch or max_batch, settings.max_wait_seconds, settings.capacity, settings.deterministic
         )
-        made = MicroBatcher(run, policy, self._metrics, self._compute_lock)
+        made = MicroBatcher(run, policy, self._metrics, self._turns)
         self._batchers.append(made)
         return made
 
@@ -264,9 +266,13 @@ class ModelService(Generic[Model]):
         self._request_schemas[asked.__name__] = schema
         reference = {"$ref": f"#/components/schemas/{asked.__name__}"}
         seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_DEADLINE_SECONDS}
+        moment = {"type": "number", "minimum": 0, "description": "Unix time at which the caller's work began"}
         return {
             "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
-            "parameters": [{"name": DEADLINE_HEADER, "in": "header", "required": False, "schema": seconds}],
+            "parameters": [
+                {"name": name, "in": "header", "required": False, "schema": schema}
+                for name, schema in ((DEADLINE_HEADER, seconds), (BEGUN_HEADER, moment))
+            ],
         }
 
     async def _readyz(self) -> dict[str, str]:

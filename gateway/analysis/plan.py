@@ -1,19 +1,19 @@
-"""What a job can show, from the number of source images of each class, before it starts."""
+"""Which drops in accuracy a job can detect, from the number of source images of each class, before it starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from gateway.analysis.limits import LEAST_SOURCES
-from gateway.analysis.power import detectable_drop, sources_needed
+from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
 from shared.schemas.results import DetectableDrop, ImagesNeeded, Sensitivity
 
 DROPS = (0.5, 0.25, 0.1)  # told for every job
-WISHED = 0.1  # told beside what a class can show
+GOAL = 0.1  # told beside what a class can show
 
 
 def sensitivity(sources: Mapping[str, int], edits_per_image: int) -> Sensitivity:
-    """What classes of so many source images can show when each image is edited so many times.
+    """Which drops classes of so many source images can show when each image is edited so many times.
 
     An edit is in two cells (to its new value, from its old one); a cell that holds every image of a class leaves room
     for no more than 2 · edits of them, so this is the family that is tested together.
@@ -25,23 +25,24 @@ def sensitivity(sources: Mapping[str, int], edits_per_image: int) -> Sensitivity
         classes=[_class(label, count, family) for label, count in sources.items()],
         needed=[ImagesNeeded(drop=drop, sources=sources_needed(drop, family)) for drop in DROPS],
         assumption=(
-            "Found 4 times of 5, for a change that every image of the class gets and that the checks accept; a change "
-            f"that fewer get shows only what those can show. {family} cells are assumed to be tested together, and a "
-            "model that is right on 95 % of null arms."
+            f"Power is {100 * POWER:.0f} %, if every image of the class gets an accepted counterfactual of the change; "
+            f"images without one do not count. Assumed: {family} cells are tested together, and the model is right on "
+            f"{100 * ACCURACY:.0f} % of the null arms."
         ),
     )
 
 
 def _class(label: str, sources: int, family: int) -> DetectableDrop:
     drop = detectable_drop(sources, family)
-    said = f"with your {sources} `{label}` image{'' if sources == 1 else 's'}: "
-    if drop is None:
-        said += "nothing" + (f", since a cell needs {LEAST_SOURCES}" if sources < LEAST_SOURCES else "")
-        wished = DROPS[0]
+    goal = DROPS[0] if drop is None else GOAL
+    needed = sources_needed(goal, family)
+    if drop is not None:
+        power = f"a drop in accuracy of {round(100 * drop)} points or more is detectable."
+    elif sources < LEAST_SOURCES:
+        power = f"too few to test; a cell needs {LEAST_SOURCES}."
     else:
-        said += f"drops of {round(100 * drop)} points or more"
-        wished = WISHED
-    needed = sources_needed(wished, family)
-    if needed is not None and (drop is None or drop > wished):
-        said += f"; for {round(100 * wished)} points bring {needed:,}"
-    return DetectableDrop(label=label, sources=sources, drop=drop, sentence=said)
+        power = "no drop in accuracy is detectable."
+    more = f" Bring {needed:,} to detect {round(100 * goal)} points."
+    wanted = needed is not None and (drop is None or drop > goal)
+    sentence = f"`{label}`, {sources:,} image{'' if sources == 1 else 's'}: {power}{more if wanted else ''}"
+    return DetectableDrop(label=label, sources=sources, drop=drop, sentence=sentence)

@@ -21,7 +21,7 @@ _FINE_BELOW = 50  # source images; above, two digits are kept, so that a job of 
 
 @lru_cache(maxsize=4096)
 def detectable_drop(sources: int, family: int) -> float | None:
-    """The smallest drop in accuracy (0 … 1, whole points) that a cell of so many source images shows 4 times of 5.
+    """The smallest drop in accuracy (0 … 1, whole points) that so many source images detect with 80 % power.
 
     That is: it is a finding, the only one among the `family` cells tested together (the hardest place to be found in).
     Assumed: one counterfactual per source image, right on 95 % of null arms, errors independent of one another.
@@ -49,7 +49,7 @@ def detectable_drop(sources: int, family: int) -> float | None:
 
 @lru_cache(maxsize=256)
 def sources_needed(drop: float, family: int) -> int | None:
-    """How many source images show a drop (5 points … 0.95) 4 times of 5, to two digits; None beyond 5,000."""
+    """How many source images detect a drop (5 points … 0.95) with 80 % power, to two digits; None beyond 5,000."""
     step, sources = _FIRST_STEP, LEAST_SOURCES
     while found_share(drop, sources, family) < POWER:
         sources += step

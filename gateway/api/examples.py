@@ -54,6 +54,8 @@ EXAMPLES: dict[type[Contract], dict[str, object]] = {
         "progress": {
             "images": {"waiting": 30, "in_progress": 8, "done": 9, "failed": 1, "cancelled": 0},
             "fraction": 0.208,
+            "stage": "rendering",
+            "stages": {"captioning": 1, "proposing": 2, "rendering": 5},
             "funnel": [
                 {
                     "method": "dillema",

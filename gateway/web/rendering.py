@@ -8,6 +8,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 
 from gateway.report.page import environment
+from gateway.stages import in_flight, stage_words
 
 HERE = Path(__file__).parent
 POLICY = (
@@ -16,6 +17,7 @@ POLICY = (
 )
 
 _jinja = environment(HERE / "templates")
+_jinja.filters |= {"in_flight": in_flight, "stage_words": stage_words}
 
 
 def render(template: str, status: int = 200, job_id: str = "", **values: Any) -> HTMLResponse:

@@ -21,6 +21,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 JobState = Literal["running", "done", "failed", "cancelled"]
 JobKind = Literal["classification", "segmentation"]
+Stage = Literal["starting", "captioning", "proposing", "rendering", "checking", "predicting"]
+JobStage = Literal["waiting", "starting", "captioning", "proposing", "rendering", "checking", "predicting", "analysing"]
 
 
 def _one_line(value: Any) -> Any:
@@ -158,6 +160,17 @@ class ImageCounts(Contract):
     cancelled: int = 0
 
 
+class StageCounts(Contract):
+    """Source images in progress by what is done with them now; `starting`: their first service has yet to be ready."""
+
+    starting: int = 0
+    captioning: int = 0
+    proposing: Annotated[int, Field(description="the language model proposes edits, and texts are checked")] = 0
+    rendering: int = 0
+    checking: int = 0
+    predicting: Annotated[int, Field(description="the models under test see the images")] = 0
+
+
 class FunnelView(Contract):
     """How far the edits of one method came: proposed ≥ rendered ≥ accepted, and which check refused the others."""
 
@@ -178,10 +191,17 @@ class ImageFailure(Contract):
 
 
 class Progress(Contract):
-    """Where a job stands. `fraction` (0 to 1) counts images that need no more work."""
+    """Where a job stands. `fraction` (0 to 1) counts images that need no more work.
+
+    `stages` says of the images in progress what is done with them now. `stage` is that of the image that is furthest:
+    `waiting` where none is in progress, `analysing` after the last one, null where the job is over. `funnel` counts the
+    edits of the images that are done.
+    """
 
     images: ImageCounts
     fraction: float
+    stage: JobStage | None = None
+    stages: StageCounts = Field(default_factory=StageCounts)
     funnel: list[FunnelView]
     held_up: Annotated[str, Field(description="what the work waits for, if a service is in trouble; else empty")] = ""
 

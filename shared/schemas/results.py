@@ -103,7 +103,7 @@ class CellEffect(Contract):
     `p_value` is the paired sign-flip test's, `q_value` its Benjamini-Hochberg adjustment over the family; both, and
     the intervals, are None under 12 source images. `selected_interval` is the interval of a rejected cell at the level
     adjusted for selection (FCR). `images_needed` estimates how many source images would settle an effect of this size.
-    `detectable`: the smallest drop that a tested cell of so many source images would have shown 4 times of 5.
+    `detectable`: the smallest drop that a tested cell of so many source images detects with 80 % power.
     `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before it need not be one any more.
     `among_valid`: the effect with the checks' own errors counted in; None where these are not known.
     """
@@ -311,7 +311,7 @@ class HowMade(Contract):
 
 
 class DetectableDrop(Contract):
-    """What the images of one class can show: the smallest drop (0 to 1; None: none), found 4 times of 5."""
+    """The smallest drop (0 to 1; None: none) that the images of one class detect with 80 % power."""
 
     label: str
     sources: int
@@ -320,7 +320,7 @@ class DetectableDrop(Contract):
 
 
 class ImagesNeeded(Contract):
-    """How many source images a cell needs to show a drop (0 to 1) 4 times of 5; None for more than 5,000."""
+    """How many source images detect a drop (0 to 1) with 80 % power; None for more than 5,000."""
 
     drop: float
     sources: int | None

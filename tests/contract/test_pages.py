@@ -105,7 +105,9 @@ def test_a_running_job_follows_its_events(client: httpx.Client) -> None:
     text = page(client, "/jobs/running/view")
     assert 'data-events="/jobs/running/events"' in text
     assert 'data-post="/jobs/running/cancel"' in text
-    assert 'data-state="running"' in page(client, "/jobs/running/progress")
+    progress = page(client, "/jobs/running/progress")
+    assert 'data-state="running"' in progress
+    assert "Now: " in progress
     assert "dillema" in text
 
 

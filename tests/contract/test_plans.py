@@ -61,8 +61,8 @@ def test_a_dry_run_says_what_the_images_can_show_and_writes_nothing(gateway: Gat
     assert [failure["name"] for failure in plan["failures"]] == ["bus/broken.png"]
     assert plan["sensitivity"]["family"] == 4
     bus, car = plan["sensitivity"]["classes"]
-    assert bus["sentence"].startswith("with your 16 `bus` images: drops of ")
-    assert "; for 10 points bring " in bus["sentence"]
+    assert bus["sentence"].startswith("`bus`, 16 images: a drop in accuracy of ")
+    assert bus["sentence"].endswith(" to detect 10 points.")
     assert (car["drop"], car["sources"]) == (None, 3)
     job = ask(gateway, dry_run="false", methods=plan["methods"]).json()
     of_job = gateway.client.get(f"/jobs/{job['id']}/plan").json()
@@ -108,7 +108,7 @@ def test_the_command_line_shows_the_plan(gateway: Gateway, tmp_path: Path) -> No
     done = CliRunner().invoke(app, [*arguments, "--dry-run"], env=environment)
     assert done.exit_code == 0, done.output
     assert "14, 14 with ground truth; 14 to upload" in done.stdout
-    assert "with your 14 `bus` images: drops of" in done.stdout
+    assert "`bus`, 14 images: a drop in accuracy of" in done.stdout
     assert written(gateway) == before
     as_json = CliRunner().invoke(app, [*arguments, "--dry-run", "--json"], env=environment)
     assert json.loads(as_json.stdout)["missing"] == 14
@@ -118,5 +118,5 @@ def test_the_command_line_shows_the_plan(gateway: Gateway, tmp_path: Path) -> No
     )
     assert "unusable  bus/broken.png" in of_archive.stdout
     started = CliRunner().invoke(app, arguments, env=environment)
-    assert "with your 14 `bus` images: drops of" in started.stderr
+    assert "`bus`, 14 images: a drop in accuracy of" in started.stderr
     assert written(gateway)[0] == before[0] + 1

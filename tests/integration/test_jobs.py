@@ -19,7 +19,7 @@ from gateway.results import build_report
 from gateway.sources import KeptImage, SourceFile
 from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Prediction, SourceImage
 from shared.problems import Conflict, InvalidInput, NotFound
-from shared.schemas.jobs import JobSpec, ManifestImage
+from shared.schemas.jobs import JobSpec, ManifestImage, Progress, Stage, StageCounts
 from shared.storage import DirectoryStore
 from tests.contract.drawn_job import add_drawn_job
 
@@ -112,6 +112,45 @@ def test_progress_says_what_the_work_waits_for(sessions: Sessions) -> None:
         assert lease is not None
         assert claims.finish(session, lease)
     assert held_up() == ""
+
+
+def test_progress_says_at_which_stage_the_images_are(sessions: Sessions) -> None:
+    job, _ = create(sessions, order(1, 2, 3))
+
+    def progress() -> Progress:
+        with reading(sessions) as session:
+            return jobs.show(session, LOCAL_OWNER, job).progress
+
+    assert (progress().stage, progress().stages) == ("waiting", StageCounts())
+    leases = []
+    stages: tuple[Stage, ...] = ("starting", "rendering", "captioning")
+    for stage in stages:
+        with sessions.begin() as session:
+            lease = claims.claim(session, 60)
+            assert lease is not None
+            leases.append(lease)
+            if stage != "starting":
+                claims.note_stage(session, lease, stage)
+    assert progress().stages == StageCounts(starting=1, rendering=1, captioning=1)
+    assert progress().stage == "rendering"
+    for number, lease in enumerate(leases):
+        with sessions.begin() as session:
+            ended = claims.release(session, lease, "", delay=0) if number == 1 else claims.finish(session, lease)
+            assert ended
+            claims.note_stage(session, lease, "predicting")  # too late: the lease has ended
+    assert (progress().stage, progress().stages) == ("waiting", StageCounts())
+    with sessions.begin() as session:
+        again = claims.claim(session, 60)
+        assert again is not None
+    assert progress().stages == StageCounts(starting=1)  # not the stage at which it was given back
+    with sessions.begin() as session:
+        assert claims.finish(session, again)
+    assert progress().stage == "analysing"
+    with sessions.begin() as session:
+        lease = claims.claim_analysis(session, 60)
+        assert lease is not None
+        assert claims.finish(session, lease)
+    assert progress().stage is None
 
 
 def test_pages_of_jobs_hold_each_once(sessions: Sessions) -> None:

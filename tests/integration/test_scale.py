@@ -12,6 +12,8 @@ from sqlalchemy import Engine, event, text
 from benchmarks.scale.measuring import blocks
 from gateway import claims, jobs
 from gateway.database import Sessions, reading
+from gateway.job_progress import progress
+from gateway.tables import Job
 from shared.storage import DirectoryStore
 from tests.integration.rows import add_job
 from tests.integration.small_services import SmallServices, serve
@@ -59,7 +61,7 @@ def test_how_far_a_job_has_come_is_answered_by_indexes(sessions: Sessions) -> No
     engine = sessions.kw["bind"]
     event.listen(engine, "before_cursor_execute", note)
     with reading(sessions) as session:
-        jobs.progress(session, "job")
+        progress(session, session.get_one(Job, "job"))
         jobs.failures(session, "job")
     event.remove(engine, "before_cursor_execute", note)
     with engine.connect() as connection:

@@ -14,6 +14,7 @@ from gateway.messages import wake_worker
 from gateway.tables import Counterfactual, Event, Job, Prediction, Report
 from gateway.worker import register
 from shared.problems import GenerationFailed, InvalidInput, Overloaded
+from shared.turns import BEGUN_HEADER
 from tests.integration.work_site import QUICK, Site, wait_for
 
 # Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
@@ -101,6 +102,36 @@ def test_a_busy_service_costs_no_attempt(site: Site) -> None:
     wait_for(lambda: worker.step() or site.state() == "done")
     (image,) = site.images()
     assert (image.attempts, image.lost_leases, image.failure) == (0, 0, "")
+
+
+@ON_SQLITE
+def test_what_is_done_with_an_image_is_told_while_it_is_done(site: Site) -> None:
+    site.add_job(images=1)
+    seen: list[str | None] = []
+    called = site.small._called
+
+    def noting(name: str) -> None:
+        seen.append(site.images()[0].stage)
+        called(name)
+
+    site.small._called = noting  # type: ignore[method-assign]
+    site.worker().step()
+    assert list(dict.fromkeys(seen)) == ["captioning", "proposing", "rendering", "checking", "predicting"]
+    assert site.images()[0].state == "done"
+
+
+@ON_SQLITE
+def test_calls_say_when_the_work_on_their_image_was_begun(site: Site) -> None:
+    site.add_job(images=2)
+    begun: list[str] = []
+    worker = site.worker()
+    site.clients[0]._client.event_hooks["request"].append(
+        lambda request: begun.append(request.headers[BEGUN_HEADER]) if request.method == "POST" else None
+    )
+    worker.step()
+    assert len(begun) > 2
+    assert len(set(begun)) == 2  # one moment for each image
+    assert begun == sorted(begun, key=float)
 
 
 def test_a_cancelled_job_stops_its_workers_and_writes_nothing_more(site: Site) -> None:

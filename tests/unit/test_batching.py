@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded, Problem
+from shared.turns import ComputeTurns, begun, begun_from
 
 Run = Callable[[str, Sequence[int]], Sequence[int | Exception]]
 
@@ -258,8 +259,8 @@ def test_drain_finishes_the_line_and_refuses_the_rest() -> None:
     assert asyncio.run(main()) == [1, 4, 9]
 
 
-def test_one_compute_lock_lets_one_model_run_at_a_time() -> None:
-    lock = threading.Lock()
+def test_one_model_computes_at_a_time_among_batchers_that_share_turns() -> None:
+    turns = ComputeTurns()
     running: list[int] = []
     overlaps: list[int] = []
 
@@ -270,7 +271,7 @@ def test_one_compute_lock_lets_one_model_run_at_a_time() -> None:
         running.pop()
         return list(items)
 
-    owners = [MicroBatcher(run, BatchPolicy(1), BatchMetrics("test", CollectorRegistry()), lock) for _ in range(3)]
+    owners = [MicroBatcher(run, BatchPolicy(1), BatchMetrics("test", CollectorRegistry()), turns) for _ in range(3)]
 
     async def main() -> None:
         await asyncio.gather(*(owner.submit(n, key="a", deadline=soon()) for n in range(3) for owner in owners))
@@ -279,6 +280,67 @@ def test_one_compute_lock_lets_one_model_run_at_a_time() -> None:
     for owner in owners:
         owner.drain()
     assert overlaps == [1] * 9
+
+
+async def submit_as_of(owner: MicroBatcher[str, int, int], at: float, *items: int) -> list[int]:
+    """Items that belong to work begun at a moment."""
+    with begun(at):
+        return await owner.submit_all(list(items), key="a", deadline=soon())
+
+
+async def until_waiting(registry: CollectorRegistry, count: int) -> None:
+    """Return once so many items are in the line."""
+    while registry.get_sample_value("contrafact_waiting", {"service": "test"}) != count:
+        await asyncio.sleep(0.005)
+
+
+def test_the_line_is_in_the_order_in_which_work_was_begun() -> None:
+    run, registry = Recorder(), CollectorRegistry()
+    owner = batcher(run, registry, max_batch=2)
+
+    async def main() -> None:
+        run.gate.clear()
+        asked = [asyncio.create_task(submit_as_of(owner, 5.0, 0))]
+        await run.hold()
+        for number, (at, items) in enumerate([(3.0, (31, 32)), (2.0, (21, 22)), (1.0, (11,))], start=1):
+            asked.append(asyncio.create_task(submit_as_of(owner, at, *items)))
+            await until_waiting(registry, [0, 2, 4, 5][number])
+        run.gate.set()
+        await asyncio.gather(*asked)
+
+    asyncio.run(main())
+    owner.drain()
+    assert [items for _, items in run.batches] == [[0], [11, 21], [22, 31], [32]]
+
+
+def test_of_batchers_that_share_turns_the_one_with_the_oldest_work_is_next() -> None:
+    turns, run = ComputeTurns(), Recorder()
+    slow, quick = (
+        MicroBatcher(run, BatchPolicy(1, max_wait=0.0), BatchMetrics("test", CollectorRegistry()), turns)
+        for _ in range(2)
+    )
+
+    async def main() -> None:
+        run.gate.clear()
+        later = asyncio.create_task(submit_as_of(slow, 2.0, 20, 21, 22, 23))
+        await run.hold()
+        first = asyncio.create_task(submit_as_of(quick, 1.0, 10))
+        while not turns.waiting:
+            await asyncio.sleep(0.005)
+        run.gate.set()
+        await asyncio.gather(first, later)
+
+    asyncio.run(main())
+    for owner in (slow, quick):
+        owner.drain()
+    assert [items for _, items in run.batches] == [[20], [10], [21], [22], [23]]
+
+
+@pytest.mark.parametrize(("header", "given"), [("12.5", 12.5), (None, None), ("soon", None), ("1e30", None)])
+def test_a_moment_that_no_caller_can_know_counts_as_now(header: str | None, given: float | None) -> None:
+    before = time.time()
+    at = begun_from(header)
+    assert at == given if given is not None else before <= at <= time.time()
 
 
 def test_metrics_count_what_happened() -> None:

@@ -1,4 +1,4 @@
-"""What a class can show: the drops that the plan names are found 4 times of 5 by the analysis itself."""
+"""Power: the analysis itself finds the drops that the plan names as often as the plan says."""
 
 from __future__ import annotations
 
@@ -52,9 +52,12 @@ def test_a_plan_speaks() -> None:
     bus, car, boat = plan.classes
     assert bus.drop is not None
     assert bus.sentence.startswith(
-        f"with your 38 `bus` images: drops of {round(100 * bus.drop)} points or more; for 10"
+        f"`bus`, 38 images: a drop in accuracy of {round(100 * bus.drop)} points or more is detectable. Bring "
     )
+    assert bus.sentence.endswith(" to detect 10 points.")
     assert car.drop is None
-    assert car.sentence.startswith("with your 8 `car` images: nothing, since a cell needs 12; for 50 points bring ")
-    assert boat.sentence.startswith("with your 1 `boat` image: nothing")
+    assert car.sentence.startswith("`car`, 8 images: too few to test; a cell needs 12. Bring ")
+    assert boat.sentence.startswith("`boat`, 1 image: too few to test")
+    assert "Power is 80 %, if every image of the class gets an accepted counterfactual" in plan.assumption
+    assert "8 cells are tested together" in plan.assumption
     assert sensitivity({}, 4).classes == []

@@ -3,12 +3,14 @@ const progress = document.getElementById("progress");
 if (progress?.dataset.events) {
   let waiting = null;
   const refresh = async () => {
+    clearTimeout(waiting);
     waiting = null;
     const reply = await fetch(progress.dataset.fragment);
     if (!reply.ok) return;
     progress.innerHTML = await reply.text(); // our own fragment, rendered with escaping
     if (progress.firstElementChild.dataset.state !== "running") location.reload();
   };
+  setInterval(refresh, 5000); // stages change between events
   const events = new EventSource(progress.dataset.events);
   for (const kind of ["job", "image"]) {
     events.addEventListener(kind, () => {

@@ -1,0 +1,157 @@
+"""How far a long command is, for whoever waits: a moving bar on a terminal, plain lines where there is none.
+
+Logs of CI and containers have no terminal: there a line is written at least every 30 seconds and at every 10 %, and
+never more often than every 5 seconds, but for the first and the last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+LONGEST_SILENCE_SECONDS = 30.0
+SHORTEST_GAP_SECONDS = 5.0
+STEPS = 10  # a line for each tenth
+LEAST_FINISHED = 3  # before that, a rate says nothing
+
+
+class Pace:
+    """How fast work is finished, measured from the moment at which the first of it was."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._at_start: int | None = None
+        self._first: tuple[float, int] | None = None
+
+    def note(self, done: int) -> None:
+        """So much is finished now."""
+        if self._at_start is None:
+            self._at_start = done
+        elif self._first is None and done > self._at_start:
+            self._first = self._clock(), done
+
+    def per_second(self, done: int) -> float | None:
+        """None while too little is finished to tell."""
+        if self._first is None or self._at_start is None or done - self._at_start < LEAST_FINISHED:
+            return None
+        since, counted = self._first
+        return (done - counted) / (self._clock() - since) if done > counted else None
+
+    def words(self, done: int, total: int, unit: str) -> str:
+        """The rate and the time left, or that they are not known yet."""
+        rate = self.per_second(done)
+        if rate is None:
+            return "estimating the time left"
+        return f"{_rate(rate, unit)} · {_duration((total - done) / rate)} left"
+
+
+class ProgressDisplay:
+    """What `shown_on` yields: `update` it at least every few seconds, and as often as you like."""
+
+    def __init__(self, console: Console, stage: str, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._stage, self._unit, self._clock = console, stage, unit, clock
+        self._pace = Pace(clock)
+        self._done, self._total, self._detail = 0, 0, ""
+        self._written_at: float | None = None
+        self._written_tenth = 0
+        # Rich takes FORCE_COLOR for a terminal, which many CI systems set; a log file it is all the same.
+        self._bar = _Bar(console) if console.is_interactive and console.file.isatty() else None
+        self._task = self._bar.add_task(stage, total=None) if self._bar else None
+
+    def update(self, done: int, total: int, stage: str | None = None, detail: str = "") -> None:
+        """`done` of `total` are finished (a total of 0: nobody counts); what goes on now, and more in words."""
+        self._done, self._total, self._detail = done, total, detail
+        self._stage = stage or self._stage
+        self._pace.note(done)
+        if self._bar is not None and self._task is not None:
+            self._bar.detail = " · ".join(filter(None, [detail, self._pace_words()]))
+            self._bar.update(self._task, description=self._stage, completed=done, total=total or None)
+        elif self._line_is_due():
+            self._write()
+
+    def advance(self) -> None:
+        """One more is finished."""
+        self.update(self._done + 1, self._total, detail=self._detail)
+
+    def start(self) -> None:
+        """Show the bar, if there is one."""
+        if self._bar is not None:
+            self._bar.start()
+
+    def stop(self) -> None:
+        """Take the bar away, or write where it ended unless the last line says so."""
+        if self._bar is not None:
+            self._bar.stop()
+        elif self._written_at is not None and self._done >= self._total > 0 and self._written_tenth < STEPS:
+            self._write()
+
+    def _pace_words(self) -> str:
+        return self._pace.words(self._done, self._total, self._unit) if self._done < self._total else ""
+
+    def _tenth(self) -> int:
+        return self._done * STEPS // self._total if self._total else 0
+
+    def _line_is_due(self) -> bool:
+        if self._written_at is None:
+            return True
+        silent = self._clock() - self._written_at
+        if silent < SHORTEST_GAP_SECONDS:
+            return False
+        return silent >= LONGEST_SILENCE_SECONDS or self._tenth() > self._written_tenth
+
+    def _write(self) -> None:
+        self._written_at, self._written_tenth = self._clock(), self._tenth()
+        counted = f"{self._done:,} of {self._total:,} {self._unit} done" if self._total else ""
+        words = " · ".join(filter(None, [", ".join(filter(None, [counted, self._detail])), self._pace_words()]))
+        line = f"{datetime.now():%H:%M:%S}  {self._stage}  {words}".rstrip()
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.file.flush()
+
+
+class _Bar(Progress):
+    """Rich's bar with a second line for whatever does not fit into the first."""
+
+    def __init__(self, console: Console) -> None:
+        self.detail = ""
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        super().__init__(*columns, TimeElapsedColumn(), console=console)
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """The bar, and the line beneath."""
+        yield self.make_tasks_table(self.tasks)
+        if self.detail:
+            yield Text(f"  {self.detail}", style="dim")
+
+
+@contextmanager
+def shown_on(console: Console, stage: str, total: int = 0, unit: str = "images") -> Iterator[ProgressDisplay]:
+    """A display on this console until the block ends."""
+    display = ProgressDisplay(console, stage, unit)
+    display.start()
+    try:
+        if total:
+            display.update(0, total)
+        yield display
+    finally:
+        display.stop()
+
+
+def _rate(per_second: float, unit: str) -> str:
+    for seconds, name in ((1, "s"), (60, "min")):
+        if per_second * seconds >= 1:
+            return f"{per_second * seconds:.1f} {unit}/{name}"
+    return f"{per_second * 3600:.1f} {unit}/h"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"about {max(10, round(seconds, -1)):.0f} s"
+    if seconds < 90 * 60:
+        return f"about {seconds / 60:.0f} min"
+    return f"about {seconds / 3600:.1f} h"

@@ -1,0 +1,79 @@
+"""Who goes first where work waits: the source image whose work was begun first.
+
+A worker says with each call when it began the source image that the call is for. The lines of the model services are
+in that order, and of several services that share a processor, the one computes next whose line holds the oldest item.
+So the images in flight are finished one after the other, rather than all at once at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+BEGUN_HEADER = "X-Begun-At"
+
+_begun: ContextVar[float | None] = ContextVar("begun", default=None)
+
+
+@contextmanager
+def begun(at: float | None) -> Iterator[None]:
+    """What this thread or task does until the block ends belongs to work that was begun at this Unix time."""
+    token = _begun.set(at)
+    try:
+        yield
+    finally:
+        _begun.reset(token)
+
+
+def begun_at() -> float | None:
+    """When the work at hand was begun, as Unix time; None where nobody said."""
+    return _begun.get()
+
+
+def begun_from(header: str | None) -> float:
+    """The Unix time that a caller gives; now, where it gives none or one that is yet to come."""
+    now = time.time()
+    try:
+        given = float(header) if header else now
+    except ValueError:
+        return now
+    return given if 0 <= given <= now else now
+
+
+class ComputeTurns:
+    """Lets one of several batchers compute at a time: the one whose oldest item belongs to the oldest work."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[Callable[[], float]] = []
+        self._holder: Callable[[], float] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many batchers wait for their turn."""
+        with self._changed:
+            return len(self._waiting)
+
+    @contextmanager
+    def turn(self, oldest: Callable[[], float]) -> Iterator[None]:
+        """Wait for the turn and hold it. `oldest` is asked whenever a turn ends: items may come and go meanwhile."""
+        with self._changed:
+            self._waiting.append(oldest)
+            if self._holder is None:
+                self._pass_on()
+            self._changed.wait_for(lambda: self._holder is oldest)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._pass_on()
+                self._changed.notify_all()
+
+    def _pass_on(self) -> None:
+        # Chosen here, once: a plain lock goes back to whoever released it last, and the others would starve.
+        self._holder = min(self._waiting, key=lambda oldest: oldest(), default=None)
+        if self._holder is not None:
+            self._waiting.remove(self._holder)

@@ -1,0 +1,122 @@
+"""Progress without a terminal: plain lines, often enough and not too often; rates and times left that are measured."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+
+from gateway.progress_display import LONGEST_SILENCE_SECONDS, SHORTEST_GAP_SECONDS, Pace, ProgressDisplay
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def lines_of(written: io.StringIO) -> list[str]:
+    """The lines, without their times of day."""
+    return [line[10:] for line in written.getvalue().splitlines()]
+
+
+def follow(clock: Clock, seconds: int, per_image: float, total: int) -> list[tuple[float, str]]:
+    """When which line was written, of work whose images end one after the other, looked at every half second."""
+    written = io.StringIO()
+    display = ProgressDisplay(Console(file=written, width=200), "rendering", "images", clock)
+    began, seen = clock.now, list[tuple[float, str]]()
+    for _ in range(2 * seconds):
+        done = min(total, int((clock.now - began) / per_image))
+        display.update(done, total, "rendering", "8 rendering")
+        seen += [(clock.now - began, line) for line in lines_of(written)[len(seen) :]]
+        clock.now += 0.5
+    display.stop()
+    return seen
+
+
+@pytest.mark.parametrize("per_image", [0.5, 3.0, 20.0, 90.0])
+def test_lines_come_at_least_every_half_minute_and_at_most_every_few_seconds(clock: Clock, per_image: float) -> None:
+    seen = follow(clock, seconds=600, per_image=per_image, total=60)
+    times = [at for at, _ in seen]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert times[0] == 0
+    assert max(gaps) <= LONGEST_SILENCE_SECONDS
+    assert min(gaps) >= SHORTEST_GAP_SECONDS
+
+
+def test_every_tenth_has_its_line(clock: Clock) -> None:
+    seen = follow(clock, seconds=700, per_image=10.0, total=60)
+    counts = [int(line.split()[1]) for _, line in seen]
+    assert {6 * tenth for tenth in range(11)} <= set(counts)
+
+
+def test_a_line_says_stage_counts_rate_and_time_left_and_nothing_before_they_can_be_known(clock: Clock) -> None:
+    lines = [line for _, line in follow(clock, seconds=500, per_image=12.0, total=60)]
+    assert lines[0] == "rendering  0 of 60 images done, 8 rendering · estimating the time left"
+    later = next(line for line in lines if " 30 of 60 " in line)
+    assert later == "rendering  30 of 60 images done, 8 rendering · 5.0 images/min · about 6 min left"
+
+
+def test_a_rate_counts_from_the_first_that_was_finished(clock: Clock) -> None:
+    pace = Pace(clock)
+    for done, seconds in ((20, 100.0), (21, 10.0), (22, 10.0)):
+        pace.note(done)
+        clock.now += seconds
+    assert pace.per_second(22) is None  # two of them are no rate
+    pace.note(23)
+    assert pace.per_second(23) == pytest.approx(2 / 20)
+    assert pace.words(23, 29, "images") == "6.0 images/min · about 60 s left"
+    assert pace.words(23, 23 + 3_000, "images").endswith("about 8.3 h left")
+
+
+def test_what_ends_at_once_leaves_its_last_count(clock: Clock) -> None:
+    written = io.StringIO()
+    display = ProgressDisplay(Console(file=written, width=200), "uploading", "images", clock)
+    display.update(0, 3)
+    for _ in range(3):
+        display.advance()
+    display.stop()
+    assert lines_of(written) == [
+        "uploading  0 of 3 images done · estimating the time left",
+        "uploading  3 of 3 images done",
+    ]
+
+
+def test_a_terminal_has_a_bar_with_the_numbers_beneath_and_no_lines(clock: Clock) -> None:
+    written = Terminal()
+    console = Console(file=written, width=100, force_terminal=True, _environ={"TERM": "xterm"})
+    display = ProgressDisplay(console, "starting", "images", clock)
+    display.start()
+    display.update(0, 60, "captioning", "3 captioning")
+    display.update(1, 60, "rendering", "8 rendering · 4 counterfactuals, 2 accepted")
+    display.stop()
+    shown = written.getvalue()
+    assert "1/60" in shown
+    assert "4 counterfactuals, 2 accepted · estimating the time left" in shown
+    assert "images done" not in shown
+
+
+def test_a_log_file_has_lines_though_the_environment_asks_for_colours(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    written = io.StringIO()
+    display = ProgressDisplay(Console(file=written, width=200), "rendering", "images", clock)
+    display.update(0, 60)
+    display.stop()
+    assert written.getvalue().count("\n") == 1
+    assert "\x1b" not in written.getvalue()
