@@ -43,7 +43,7 @@ class LanceLoop:
 
     def __init__(self, weights: StableDiffusion, how: PaperLance) -> None:
         self._weights, self._how = weights, how
-        self._steps = Steps.of(weights.scheduler_config, how.steps)
+        self._steps = Steps.of(weights.sampling.config, how.steps)
         weights.unet.requires_grad_(True)
 
     def edit(self, image: Pixels, caption: str, prompts: Sequence[str]) -> list[list[Pixels]]:

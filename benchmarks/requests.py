@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.catalogue import method_defaults
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import SourceImage, TaskDescription
 from gateway.model_services import Answered, Asked, Endpoint, ModelServices, ServiceName
@@ -44,9 +45,7 @@ def work_on(services: ModelServices, image: SourceImage) -> int:
     """Do for one image what a worker does, without a database; returns the number of rendered images."""
     profile = load_profile("tiny")
     spec = METHODS["dillema"]
-    parameters = spec.parameters.model_validate(
-        {**profile.methods.get("dillema", {}), "thresholds": profile.thresholds}
-    )
+    parameters = spec.parameters.model_validate(method_defaults("dillema", profile))
     made = list(spec.function(image, TASK, services, parameters, 0))
     pictures = [image.image, *(one.image for one in made if one.image is not None)]
     for model in profile.defaults.models:

@@ -20,6 +20,7 @@ from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Ren
 from diffusion_service.editors.corruptions import corrupted
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor, attention_to
+from diffusion_service.few_steps import FewStepDiffusion, load_few_step
 from diffusion_service.geometry import to_source
 from diffusion_service.palettes import palette
 from diffusion_service.protection import union
@@ -70,11 +71,12 @@ class DiffusionModel:
         self.device = device
         self.weights = _weights(profile)
         self._networks: StableDiffusion = networks
-        self._controlnet = ControlNetEditor(networks, _control_images(profile, device))
+        few_step = load_few_step(profile.few_step, profile.base, networks) if profile.few_step else None
+        self._controlnet = ControlNetEditor(networks, _control_images(profile, device), few_step)
         images = self._controlnet.images
         self._inverter = Inverter(networks, partial(_edit_control, images), images.keep)
         self._prompt_to_prompt = PromptToPromptEditor(networks, fixed_shapes=deterministic)
-        self._warm_up(networks.resolution)
+        self._warm_up(networks.resolution, few_step)
         self._batcher = make_batcher(_compute, profile.max_batch)
 
     async def render(self, request: RenderRequest, deadline: float) -> RenderReply:
@@ -141,11 +143,13 @@ class DiffusionModel:
                 f"kinds of control that it has: {', '.join(there)}"
             )
 
-    def _warm_up(self, side: int) -> None:
+    def _warm_up(self, side: int, few_step: FewStepDiffusion | None) -> None:
         source = self._controlnet.source(np.zeros((side, side, 3), np.uint8))
         item = RenderItem(source, Rendering(prompt="warm-up", seed=0), "")
         controls = tuple(ControlStrength(kind=kind) for kind in self._networks.controlnets)
         self._controlnet.render(BatchKey(side, side, steps=1, guidance=2.0, controls=controls), [item])
+        if few_step is not None:
+            self._controlnet.render(BatchKey(side, side, few_step.steps, few_step.guidance, controls), [item])
         with suppress(InvalidInput):  # weights that cannot be inverted still render; edits are refused in words
             key = InversionKey(side, side, 1, 1.0, None, "none", 1.0)
             (inversion,) = self._inverter.invert(key, [InversionItem(source, "warm-up")])
@@ -176,6 +180,7 @@ def _weights(profile: Diffusion) -> list[WeightsInfo]:
     return [
         profile.base.info("base"),
         *controlnets,
+        *(profile.few_step.infos() if profile.few_step else []),
         *(weights.info(role) for role, weights in readers.items() if weights is not None),
     ]
 

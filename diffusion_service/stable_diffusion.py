@@ -10,16 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from diffusers import (
-    AutoencoderKL,
-    ControlNetModel,
-    DDIMScheduler,
-    DPMSolverMultistepScheduler,
-    EulerDiscreteScheduler,
-    PNDMScheduler,
-    UNet2DConditionModel,
-    UniPCMultistepScheduler,
-)
+from diffusers import AutoencoderKL, ControlNetModel, UNet2DConditionModel
 from huggingface_hub import hf_hub_download
 from huggingface_hub.constants import HF_HUB_OFFLINE
 from torch import Tensor
@@ -28,21 +19,10 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 
 from diffusion_service.attention import Injection
 from diffusion_service.prompts import Conditioning, PromptEncoder
+from diffusion_service.schedulers import Sampling
 from shared.images import Pixels
 from shared.schemas.diffusion import ControlKind
 from shared.weights import Weights
-
-# Schedulers that draw no noise of their own, so that an image follows from its seed alone.
-SCHEDULERS = {
-    cls.__name__: cls
-    for cls in (
-        DDIMScheduler,
-        DPMSolverMultistepScheduler,
-        EulerDiscreteScheduler,
-        PNDMScheduler,
-        UniPCMultistepScheduler,
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +50,7 @@ class StableDiffusion:
     controlnets: Mapping[ControlKind, ControlNetModel]
     vae: AutoencoderKL
     prompts: PromptEncoder
-    scheduler: Any
-    scheduler_config: Mapping[str, Any]
+    sampling: Sampling
     resolution: int
     factor: int
     multiple: int
@@ -80,9 +59,7 @@ class StableDiffusion:
 
     def fresh_scheduler(self, steps: int) -> Any:
         """A scheduler of this batch's own (they keep state), set to `steps` steps."""
-        scheduler = self.scheduler.from_config(self.scheduler_config)
-        scheduler.set_timesteps(steps, device=self.device)
-        return scheduler
+        return self.sampling.start(steps, self.device)
 
     def noise(self, seed: int, width: int, height: int) -> Tensor:
         """The initial noise of one image (1 × channels × latent height × width), the same on every device."""
@@ -179,15 +156,12 @@ def load(
     """Load base weights and their ControlNets, by kind of control.
 
     `vae` is an autoencoder in place of the base's own, as is usual for XL, whose own overflows in half precision.
-    `scheduler` overrides the class named in the weights by one of `SCHEDULERS`; the rest of its configuration stays.
+    `scheduler` overrides the class named in the weights by another of diffusers'; the rest of its configuration stays.
     Raises ValueError when the scheduler is none of them, OSError when files are missing or not safetensors.
     """
-    config = _read_json(base, "scheduler/scheduler_config.json")
-    name = scheduler or str(config["_class_name"])
-    if name not in SCHEDULERS:
-        raise ValueError(f"scheduler {name} is not supported; choose one of {', '.join(sorted(SCHEDULERS))}")
-    unet = _network(UNet2DConditionModel, base, "unet", device)
-    coder = _network(AutoencoderKL, vae or base, "" if vae else "vae", device)
+    sampling = Sampling.of(_read_json(base, "scheduler/scheduler_config.json"), scheduler)
+    unet = load_network(UNet2DConditionModel, base, "unet", device)
+    coder = load_network(AutoencoderKL, vae or base, "" if vae else "vae", device)
     if device == "cpu" or coder.config.force_upcast:
         coder = (
             coder.float()
@@ -195,11 +169,10 @@ def load(
     factor = 2 ** (len(coder.config.block_out_channels) - 1)
     return StableDiffusion(
         unet=unet,
-        controlnets={kind: _network(ControlNetModel, weights, "", device) for kind, weights in controls.items()},
+        controlnets={kind: load_network(ControlNetModel, weights, "", device) for kind, weights in controls.items()},
         vae=coder,
         prompts=_prompt_encoder(base, device),
-        scheduler=SCHEDULERS[name],
-        scheduler_config=config,
+        sampling=sampling,
         resolution=int(unet.config.sample_size) * factor,
         factor=factor,
         multiple=factor * 2 ** (len(unet.config.block_out_channels) - 1),
@@ -213,7 +186,8 @@ def _emphasised(residual: Tensor, emphasis: Tensor) -> Tensor:
     return residual * interpolate(emphasis, residual.shape[-2:], mode="area").to(residual.dtype)
 
 
-def _network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any:
+def load_network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any:
+    """A network of one of diffusers' classes, from a folder within the weights (or from their root), for inference."""
     network = cls.from_pretrained(
         weights.location,
         subfolder=_inside(weights, subfolder) or None,

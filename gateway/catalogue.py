@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import JsonValue, ValidationError
@@ -75,7 +76,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         )
     return Plan(
         methods=[
-            {"name": name, "parameters": _parameters(name, {**_defaults(name, profile, kind), **given}, profile)}
+            {"name": name, "parameters": _parameters(name, {**_defaults(name, profile, kind, given), **given}, profile)}
             for name, given in methods.items()
         ],
         models=models,
@@ -103,22 +104,37 @@ def methods_listing(profile: Profile) -> MethodsReply:
     return MethodsReply(methods=listing)
 
 
-def method_defaults(name: str, profile: Profile) -> dict[str, JsonValue]:
-    """The profile's parameters of a method, with the thresholds of its checks where the method takes them."""
+def method_defaults(
+    name: str, profile: Profile, given: Mapping[str, object] = MappingProxyType({})
+) -> dict[str, JsonValue]:
+    """The profile's parameters of a method, with the thresholds of its checks where the method takes them.
+
+    Where few-step weights render by default, steps and guidance are theirs, unless what is `given` names others.
+    """
     defaults: dict[str, JsonValue] = {}
     if name in METHODS and "thresholds" in METHODS[name].parameters.model_fields:
         defaults["thresholds"] = {check: dict(limits) for check, limits in profile.thresholds.items()}
     if name in METHODS and "text_thresholds" in METHODS[name].parameters.model_fields:
         defaults["text_thresholds"] = {check: dict(limits) for check, limits in profile.text_thresholds.items()}
-    return defaults | profile.methods.get(name, {})
+    return defaults | profile.methods.get(name, {}) | _few_steps(name, profile, given)
 
 
-def _defaults(name: str, profile: Profile, kind: JobKind) -> dict[str, JsonValue]:
+def _few_steps(name: str, profile: Profile, given: Mapping[str, object]) -> dict[str, JsonValue]:
+    """Steps and guidance of the profile's few-step weights, for a method that they render by default."""
+    few_step = profile.diffusion.few_step
+    controlled = name in METHODS and issubclass(METHODS[name].parameters, ControlledParameters)
+    if few_step is None or not few_step.default or not controlled:
+        return {}
+    own: dict[str, JsonValue] = {"steps": few_step.steps, "guidance": few_step.guidance}
+    return {} if any(given.get(parameter, value) != value for parameter, value in own.items()) else own
+
+
+def _defaults(name: str, profile: Profile, kind: JobKind, given: Mapping[str, object]) -> dict[str, JsonValue]:
     """Those of a job of a kind: where the ground truth are masks, the profile's things keep their shapes."""
     holds = name in METHODS and "protection" in METHODS[name].parameters.model_fields
     things = profile.diffusion.keep_labels if profile.diffusion.segmenter and kind == "segmentation" else []
     protected: dict[str, JsonValue] = {"protect": [*things]} if holds and things else {}
-    return protected | method_defaults(name, profile)
+    return protected | method_defaults(name, profile, given)
 
 
 def profiles_listing(active: str) -> ProfilesReply:
@@ -135,6 +151,7 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
         "diffusion": profile.diffusion.base,
         "segmenter": profile.diffusion.segmenter,
         "depth": profile.diffusion.depth,
+        "few steps": profile.diffusion.few_step.weights if profile.diffusion.few_step else None,
         "scorer": profile.evaluator.scorer,
         "text embedder": profile.evaluator.text_embedder,
         "segmenter of the checks": profile.evaluator.segmenter,

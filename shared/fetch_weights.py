@@ -53,6 +53,7 @@ def wanted_by(profile: Profile, servers: bool = False) -> list[Wanted]:
         *diffusion.controlnets.values(),
         diffusion.segmenter,
         diffusion.depth,
+        diffusion.few_step.unet if diffusion.few_step else None,
         evaluator.scorer,
         evaluator.text_embedder,
         evaluator.segmenter,
@@ -62,6 +63,9 @@ def wanted_by(profile: Profile, servers: bool = False) -> list[Wanted]:
     for weights in single:
         if weights is not None and weights.hub:
             found.append(Wanted(weights.hub, weights.revision, _inside(weights, _files_of(weights.variant))))
+    lora = diffusion.few_step.lora if diffusion.few_step else None
+    if lora is not None and lora.hub:
+        found.append(Wanted(lora.hub, lora.revision, _inside(lora, (lora.file,))))
     for server in (profile.caption.server, profile.language.server):
         if servers and server is not None:
             found.append(_of_server(server))

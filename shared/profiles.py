@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,13 +87,62 @@ class Language(Section):
         return self
 
 
+class Lora(Weights):
+    """`[diffusion.few_step.lora]`: a LoRA of the base's UNet, in diffusers' layout or kohya's; one safetensors file.
+
+    It is merged into a second copy of the UNet on loading: `gigabytes` are those of the copy. `scale` multiplies it.
+    """
+
+    file: Annotated[str, Field(pattern=r"^[^*?\[\]]+\.safetensors$")]
+    scale: Annotated[float, Field(gt=0, le=2)] = 1.0
+
+
+class FewStep(Section):
+    """`[diffusion.few_step]`: weights distilled to few steps, as a whole `unet` of the base's layout or as a `lora`.
+
+    They draw the renderings whose steps and guidance are these; any other number takes the base's weights. A guidance
+    of 1 is none. `scheduler` and `scheduler_options` go over the base's own scheduler and its configuration. With
+    `default`, jobs that name neither steps nor guidance get these; without it, those of `[methods.dillema]`.
+    """
+
+    steps: Annotated[int, Field(ge=1, le=200)]
+    guidance: Annotated[float, Field(ge=1, le=30)] = 1.0
+    default: bool = True
+    scheduler: str | None = None
+    scheduler_options: dict[str, JsonValue] = Field(default_factory=dict)
+    unet: Weights | None = None
+    lora: Lora | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.unet is None) == (self.lora is None):
+            raise ValueError("few_step needs either `unet` (a whole UNet) or `lora` (a LoRA of the base's), not both")
+        return self
+
+    @property
+    def weights(self) -> Weights:
+        """What is loaded besides the base."""
+        weights = self.unet or self.lora
+        assert weights is not None
+        return weights
+
+    def infos(self) -> list[WeightsInfo]:
+        """What `/v1/info` says: the weights, and how they are used, since images depend on both."""
+        kind = "unet" if self.lora is None else "lora"
+        merged = "" if self.lora is None else f"{self.lora.file} {self.lora.scale}"
+        options = json.dumps(self.scheduler_options, sort_keys=True)
+        use = derive_digest(self.steps, str(self.guidance), self.scheduler or "", options, merged).hex()
+        told = WeightsInfo(role="few-step settings", id="[diffusion.few_step]", revision=use, dtype="", licence="")
+        return [self.weights.info(f"few-step {kind}"), told]
+
+
 class Diffusion(Section):
     """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions.
 
     `vae` takes the place of `base`'s own autoencoder. `keep_labels` are the segmenter's labels that must stay.
     `palette` colours its labels for the ControlNet of kind `segmentation`: "ade20k" by their order, or label → red,
     green, blue. `depth` estimates depth for that of kind `depth`; its output is larger where things are nearer.
-    `scheduler` overrides the weights' own class.
+    `scheduler` overrides the weights' own class. `few_step` is a second UNet that needs fewer steps.
     """
 
     base: Weights
@@ -103,6 +153,7 @@ class Diffusion(Section):
     palette: Literal["ade20k"] | dict[str, Colour] | None = None
     depth: Weights | None = None
     scheduler: str | None = None
+    few_step: FewStep | None = None
     max_batch: MaxBatch = 4
 
     @model_validator(mode="after")
@@ -111,6 +162,15 @@ class Diffusion(Section):
             raise ValueError("a ControlNet for segmentation needs `segmenter` and `palette`; name them, or drop it")
         if "depth" in self.controlnets and self.depth is None:
             raise ValueError("a ControlNet for depth needs `depth`, weights that estimate it; name them, or drop it")
+        return self
+
+    @model_validator(mode="after")
+    def _one_arithmetic(self) -> Self:
+        if self.few_step is not None and self.few_step.weights.dtype != self.base.dtype:
+            raise ValueError(
+                f"few_step's weights have dtype {self.few_step.weights.dtype!r} and base's {self.base.dtype!r}; give "
+                "both the same, since they share the ControlNets"
+            )
         return self
 
 

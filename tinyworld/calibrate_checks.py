@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gateway.catalogue import method_defaults
 from gateway.methods.checks import CHECKS, Thresholds, judge
 from gateway.methods.dillema import DillemaParameters
 from shared.profiles import SHIPPED, load_profile
@@ -178,7 +179,9 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     profile = load_profile("tiny")
-    studio = Studio(profile, DillemaParameters.model_validate(profile.methods.get("dillema", {})))
+    studio = Studio(
+        profile, DillemaParameters.model_validate({**method_defaults("dillema", profile), "thresholds": {}})
+    )
     found, unlike = trials(studio, arguments.edits, arguments.batch)
     print(f"{len(found)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
     judged = held_out(found)

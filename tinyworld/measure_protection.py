@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from diffusion_service.control_images import ControlImages
 from diffusion_service.depth import DepthEstimator
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
+from diffusion_service.few_steps import load_few_step
 from diffusion_service.palettes import palette
 from diffusion_service.protection import outline_contrast
 from diffusion_service.segmentation import Segmenter
@@ -97,7 +98,8 @@ class Gallery:
             raise SystemExit(f"the profile's segmenter knows no {', '.join(unknown)}; it is of another district")
         diffusion = native_weights(profile.diffusion, "cpu")
         weights = load(diffusion.base, diffusion.controlnets, device="cpu", vae=diffusion.vae)
-        self._editor = ControlNetEditor(weights, _control_images(profile.diffusion, self.segmenter))
+        few_step = load_few_step(diffusion.few_step, diffusion.base, weights) if diffusion.few_step else None
+        self._editor = ControlNetEditor(weights, _control_images(profile.diffusion, self.segmenter), few_step)
         self._district = district
 
     @property

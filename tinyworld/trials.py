@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
+from diffusion_service.few_steps import load_few_step
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import load
 from evaluator_service.similarity import Scorer
@@ -140,7 +141,8 @@ class Studio:
         self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
         diffusion = native_weights(profile.diffusion, "cpu")
         weights = load(diffusion.base, diffusion.controlnets, device="cpu", vae=diffusion.vae)
-        self._editor = ControlNetEditor(weights, self._segmenter)
+        few_step = load_few_step(diffusion.few_step, diffusion.base, weights) if diffusion.few_step else None
+        self._editor = ControlNetEditor(weights, self._segmenter, few_step)
         self._evaluator = Evaluator(profile)
 
     def draw(self, drawings: Sequence[Drawing]) -> list[Pixels | None]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from diffusion_service.control_images import ControlImages, Source
+from diffusion_service.few_steps import FewStepDiffusion
 from diffusion_service.geometry import fit, to_model
 from diffusion_service.prompts import Conditioning
 from diffusion_service.protection import Level, Region, Shape, outcomes, regions, soft_mask
@@ -77,11 +78,20 @@ class _Prepared:
 
 
 class ControlNetEditor:
-    """The editor `controlnet`: owns the networks; `render` must be called from one thread only."""
+    """The editor `controlnet`: owns the networks; `render` must be called from one thread only.
 
-    def __init__(self, weights: StableDiffusion, images: ControlImages | Segmenter | None) -> None:
+    `few_step`, where given, renders what is asked for in its own number of steps with its own guidance.
+    """
+
+    def __init__(
+        self,
+        weights: StableDiffusion,
+        images: ControlImages | Segmenter | None,
+        few_step: FewStepDiffusion | None = None,
+    ) -> None:
         """`images` make the control images; a segmenter stands for edges alone, None for the region `full` alone."""
         self._weights = weights
+        self._few_step = few_step
         self.images = images if isinstance(images, ControlImages) else ControlImages(images)
         self._regions = lru_cache(maxsize=64)(self._compute_regions)
         self._latents = lru_cache(maxsize=32)(self._compute_latents)
@@ -134,16 +144,22 @@ class ControlNetEditor:
     def _compute_latents(self, source: Source) -> Tensor:
         return self._weights.encode(source.image)
 
+    def _networks(self, key: BatchKey) -> StableDiffusion:
+        few = self._few_step
+        fits = few is not None and (few.steps, few.guidance) == (key.steps, key.guidance)
+        return few.networks if few is not None and fits else self._weights
+
     @torch.inference_mode()
     def _denoise(self, key: BatchKey, batch: Sequence[_Prepared]) -> tuple[list[Pixels], int]:
         """Images (height × width × 3, at the model's size) and network evaluations per image."""
-        weights = self._weights
+        weights = self._networks(key)
         guided = key.guidance > 1
         prompts = ([one.unwanted for one in batch] if guided else []) + [one.wanted for one in batch]
         states = torch.stack([prompt.states for prompt in prompts])
         added = weights.added(prompts, key.width, key.height)
         controls = self._controls(key, batch, repeats=2 if guided else 1)
         scheduler = weights.fresh_scheduler(key.steps)
+        arguments = weights.sampling.step_arguments([one.seed for one in batch])
         times = scheduler.timesteps
         noise = [weights.noise(one.seed, key.width, key.height) for one in batch]
         latents = torch.cat(noise) * scheduler.init_noise_sigma
@@ -155,7 +171,7 @@ class ControlNetEditor:
             if guided:
                 unconditional, conditional = predicted.chunk(2)
                 predicted = unconditional + key.guidance * (conditional - unconditional)
-            before, latents = latents, scheduler.step(predicted, time, latents, return_dict=False)[0]
+            before, latents = latents, scheduler.step(predicted, time, latents, return_dict=False, **arguments)[0]
             if any(step < shape.until for shape in shapes.values()):
                 latents = _held(shapes, step, scheduler, before, predicted, latents)
         return weights.pictures(latents), len(times) * (2 if guided else 1)

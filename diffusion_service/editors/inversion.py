@@ -122,7 +122,7 @@ class Inverter:
         pictures = [control for control in controls if control is not None]
         branch = _Branch(
             weights=weights,
-            steps=Steps.of(weights.scheduler_config, key.steps),
+            steps=Steps.of(weights.sampling.config, key.steps),
             guidance=key.guidance,
             prompts=prompts,
             nulls=[weights.prompts.encode("")] * len(batch),

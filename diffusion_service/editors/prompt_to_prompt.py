@@ -123,7 +123,7 @@ class PromptToPromptEditor:
     @torch.inference_mode()
     def _denoise(self, key: EditKey, targets: Sequence[_Target]) -> list[Pixels]:
         """Images of height × width × 3, at the model's size."""
-        steps = Steps.of(self._weights.scheduler_config, key.steps)
+        steps = Steps.of(self._weights.sampling.config, key.steps)
         batch = _Batch(self._weights, key, targets, steps, self._fixed_shapes)
         latents = batch.start()
         for step in range(len(steps)):

@@ -140,7 +140,7 @@ def test_an_identical_prompt_changes_nothing_under_shared_null_embeddings(editor
 
 def plain_sampling(editor: Editor, inversion: Inversion, prompt: str) -> Pixels:
     """Guided DDIM sampling from the source's noise, one row at a time, by a UNet that knows of no injection."""
-    weights, steps = editor.weights, Steps.of(editor.weights.scheduler_config, STEPS)
+    weights, steps = editor.weights, Steps.of(editor.weights.sampling.config, STEPS)
     latents = inversion.latents[:1]
     with torch.inference_mode():
         states, null = weights.prompts.encode(prompt).states[None], weights.prompts.encode("").states[None]

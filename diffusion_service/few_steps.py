@@ -1,0 +1,103 @@
+"""Weights distilled to few steps: a whole UNet, or a LoRA merged into a second copy of the base's.
+
+Everything else (autoencoder, text encoders, ControlNets) is the base's own. LoRA files have keys as diffusers writes
+them or as kohya's trainer does (`lora_unet_...`, the layout of the published ones); diffusers converts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from diffusers import UNet2DConditionModel
+from diffusers.loaders import StableDiffusionXLLoraLoaderMixin
+from diffusers.utils import convert_unet_state_dict_to_peft
+from huggingface_hub.constants import HF_HUB_OFFLINE
+from torch import Tensor
+
+from diffusion_service.schedulers import Sampling
+from diffusion_service.stable_diffusion import StableDiffusion, load_network
+from shared.problems import InvalidInput
+from shared.profiles import FewStep, Lora
+from shared.weights import Weights
+
+# What ControlNets and text encoders were made for.
+_SHARED_CONFIG = (
+    "in_channels",
+    "out_channels",
+    "block_out_channels",
+    "layers_per_block",
+    "cross_attention_dim",
+    "addition_embed_type",
+    "time_cond_proj_dim",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FewStepDiffusion:
+    """Networks that render in so many steps with so much guidance, and in no other number."""
+
+    networks: StableDiffusion
+    steps: int
+    guidance: float
+
+
+def load_few_step(few_step: FewStep, base: Weights, networks: StableDiffusion) -> FewStepDiffusion:
+    """The few-step weights beside the base's loaded `networks`.
+
+    Raises ValueError for weights or a scheduler that do not fit the base, OSError where files are missing.
+    """
+    device = str(networks.device)
+    if few_step.lora is None:
+        unet = load_network(UNet2DConditionModel, few_step.weights, "", device)
+        _check_layout(few_step.weights, unet.config, networks.unet.config)
+    else:
+        unet = _merged(few_step.lora, load_network(UNet2DConditionModel, base, "unet", device))
+    sampling = Sampling.of(networks.sampling.config, few_step.scheduler, few_step.scheduler_options)
+    few = replace(networks, unet=unet, sampling=sampling)
+    try:
+        few.fresh_scheduler(few_step.steps)
+    except InvalidInput as problem:  # now, not at the first request
+        raise ValueError(f"[diffusion.few_step]: {problem.detail}") from problem
+    return FewStepDiffusion(few, few_step.steps, few_step.guidance)
+
+
+def _check_layout(weights: Weights, config: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    different = [name for name in _SHARED_CONFIG if config.get(name) != wanted.get(name)]
+    if different:
+        told = "; ".join(f"{name} is {config.get(name)}, base's {wanted.get(name)}" for name in different)
+        raise ValueError(f"the UNet {weights.id} does not have the layout of base: {told}")
+
+
+def _merged(lora: Lora, unet: UNet2DConditionModel) -> UNet2DConditionModel:
+    """The UNet with the LoRA added to its parameters."""
+    state, alphas = StableDiffusionXLLoraLoaderMixin.lora_state_dict(
+        lora.location,
+        weight_name=lora.file,
+        subfolder=lora.subfolder or None,
+        revision=lora.hub_revision,
+        unet_config=unet.config,
+        use_safetensors=True,
+        local_files_only=HF_HUB_OFFLINE,
+    )
+    _check_keys(lora, state, unet)
+    try:
+        unet.load_lora_adapter(state, prefix="unet", network_alphas=alphas)
+    except RuntimeError as error:
+        raise ValueError(f"the LoRA {lora.id} does not fit base's UNet: {error}") from error
+    unet.fuse_lora(lora_scale=lora.scale)
+    unet.unload_lora()
+    merged: UNet2DConditionModel = unet.to(memory_format=torch.channels_last).eval().requires_grad_(False)
+    return merged
+
+
+def _check_keys(lora: Lora, state: Mapping[str, Tensor], unet: UNet2DConditionModel) -> None:
+    """Raise ValueError for a file that changes other networks, or modules that the UNet lacks: diffusers only warns."""
+    modules = {f"unet.{name}" for name, _ in unet.named_modules()}
+    keys = [key.partition(".lora_")[0] for key in convert_unet_state_dict_to_peft(dict(state))]
+    strange = sorted(set(keys) - modules)
+    if strange or not keys:
+        told = f"it has no {strange[0]}" if strange else "the file holds nothing"
+        raise ValueError(f"{lora.file} of {lora.id} is no LoRA of base's UNet: {told}")
