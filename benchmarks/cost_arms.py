@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from benchmarks.cost_meter import Meter, Spent
-from benchmarks.cost_pipelines import PUBLISHED_CODE, TINY_TEACHER, PipelineLoop, Sampling, paper_sampling
+from benchmarks.cost_pipelines import PUBLISHED_CODE, TINY_TEACHER, LoopSettings, PipelineLoop, paper_settings
 from benchmarks.cost_reference import LanceLoop, PaperLance
 from benchmarks.cost_sources import Judge, Method, Source
 from diffusion_service.attention import install
@@ -16,6 +16,7 @@ from diffusion_service.control_images import Source as EditorSource
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
+from diffusion_service.few_steps import FewStepDiffusion, load_few_step
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from gateway.catalogue import method_defaults
@@ -77,7 +78,7 @@ def arms_of(
     *,
     judged: bool,
     paper: PaperLance = PAPER,
-    pipelines: Sequence[Sampling] | None = None,
+    pipelines: Sequence[LoopSettings] | None = None,
 ) -> Arms:
     """All arms; with `judged`, checks and oracles say what became of the edits.
 
@@ -86,9 +87,11 @@ def arms_of(
     papers' way takes the profile's, too.
     """
     if pipelines is None:
-        pipelines = (PUBLISHED_CODE, paper_sampling(load_profile("paper")), TINY_TEACHER)
+        pipelines = (PUBLISHED_CODE, paper_settings(load_profile("paper")), TINY_TEACHER)
     profile = native_weights(profile, device)
     ours = _loaded(profile, device)
+    diffusion = profile.diffusion
+    few_step = load_few_step(diffusion.few_step, diffusion.base, ours) if diffusion.few_step else None
     single = profile.diffusion.model_copy(
         update={
             "base": profile.diffusion.base.model_copy(update={"dtype": "float32"}),
@@ -104,15 +107,15 @@ def arms_of(
     lance = LanceParameters.model_validate(method_defaults("lance", profile))
     paper = replace(paper, guidance=lance.guidance, learning_rate=lance.null_text.learning_rate)
     as_theirs = lance.model_copy(update={"steps": paper.steps, "self_fractions": paper.fractions})
-    meter, their_meter = _meter(ours, segmenter), _meter(theirs, None)
+    meter, their_meter = _meter(ours, segmenter, few_step), _meter(theirs, None)
     plain_meter = Meter(_watched(plain.networks, segmenter))
     batch = profile.diffusion.max_batch
     arms = [
         _lance_loop(theirs, paper, their_meter),
         _lance("lance, their settings", ours, as_theirs, batch, meter),
         _lance("lance", ours, lance, batch, meter),
-        *(_pipeline(plain, plain_meter, sampling, profile) for sampling in pipelines),
-        _dillema(ours, segmenter, profile, meter),
+        *(_pipeline(plain, plain_meter, how, profile) for how in pipelines),
+        _dillema(ControlNetEditor(ours, segmenter, few_step), str(ours.dtype), profile, meter),
     ]
     infos = [profile.diffusion.base.info("base"), profile.diffusion.controlnets["canny"].info("controlnet")]
     return Arms(arms, infos, Judge(profile, segmenter) if judged and segmenter else None)
@@ -127,7 +130,7 @@ def _loaded(profile: Profile, device: str) -> StableDiffusion:
     return weights
 
 
-def _meter(weights: StableDiffusion, segmenter: Segmenter | None) -> Meter:
+def _meter(weights: StableDiffusion, segmenter: Segmenter | None, few_step: FewStepDiffusion | None = None) -> Meter:
     networks: dict[str, nn.Module] = {
         "unet": weights.unet,
         "controlnet": weights.controlnets["canny"],
@@ -135,6 +138,8 @@ def _meter(weights: StableDiffusion, segmenter: Segmenter | None) -> Meter:
         "decoder": weights.vae.decoder,
         **{f"text encoder {n}": network for n, network in enumerate(weights.prompts.networks)},
     }
+    if few_step is not None:
+        networks["unet, few steps"] = few_step.networks.unet
     return Meter(_watched(networks, segmenter))
 
 
@@ -175,22 +180,21 @@ def _lance(name: str, weights: StableDiffusion, how: LanceParameters, batch: int
     return Arm(name, "lance", False, settings.removeprefix("torch."), fractions, meter, render)
 
 
-def _pipeline(loop: PipelineLoop, meter: Meter, sampling: Sampling, profile: Profile) -> Arm:
+def _pipeline(loop: PipelineLoop, meter: Meter, how: LoopSettings, profile: Profile) -> Arm:
     p = _dillema_parameters(profile)
 
     def render(source: Source) -> list[list[Pixels]]:
         at = loop.source(source.image)
-        return [[picture] for picture in loop.render(at, _renderings(source, p, loop.segmenter), sampling)]
+        return [[picture] for picture in loop.render(at, _renderings(source, p, loop.segmenter), how)]
 
-    settings = f"fp32, {sampling}, one at a time"
-    return Arm(f"dillema, diffusers, {sampling.name}", "dillema", True, settings, (0.0,), meter, render)
+    settings = f"fp32, {how}, one at a time"
+    return Arm(f"dillema, diffusers, {how.name}", "dillema", True, settings, (0.0,), meter, render)
 
 
-def _dillema(weights: StableDiffusion, segmenter: Segmenter | None, profile: Profile, meter: Meter) -> Arm:
-    p, batch = _dillema_parameters(profile), profile.diffusion.max_batch
+def _dillema(editor: ControlNetEditor, dtype: str, profile: Profile, meter: Meter) -> Arm:
+    p, batch, segmenter = _dillema_parameters(profile), profile.diffusion.max_batch, editor.images.segmenter
 
     def render(source: Source) -> list[list[Pixels]]:
-        editor = ControlNetEditor(weights, segmenter)  # which has nothing kept
         at = editor.source(source.image)
         key = BatchKey(*at.geometry.padded, p.steps, p.guidance, p.strengths)
         items = [RenderItem(at, rendering, p.negative_prompt) for rendering in _renderings(source, p, segmenter)]
@@ -198,7 +202,7 @@ def _dillema(weights: StableDiffusion, segmenter: Segmenter | None, profile: Pro
         assert all(isinstance(one, Rendered) for one in made)
         return [[one.image] for one in made if isinstance(one, Rendered)]
 
-    settings = f"{weights.dtype}, {p.steps} steps, guidance {p.guidance:g}, batches of {batch}".removeprefix("torch.")
+    settings = f"{dtype}, {p.steps} steps, guidance {p.guidance:g}, batches of {batch}".removeprefix("torch.")
     return Arm("dillema", "dillema", False, settings, (0.0,), meter, render)
 
 

@@ -17,15 +17,15 @@ from torch import nn
 
 from diffusion_service.control_images import ControlImages, Source
 from diffusion_service.geometry import fit, to_model
+from diffusion_service.schedulers import SCHEDULERS
 from diffusion_service.segmentation import Segmenter
-from diffusion_service.stable_diffusion import SCHEDULERS
 from shared.images import Pixels, digest
 from shared.profiles import Diffusion, Profile
 from shared.schemas.diffusion import Rendering
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class LoopSettings:
     """Scheduler, steps and guidance; `scheduler` None is the weights' own."""
 
     name: str
@@ -38,15 +38,17 @@ class Sampling:
 
 
 # What the authors of DILLEMA published: the paper names UniPC, its code takes 5 steps.
-PUBLISHED_CODE = Sampling("published code", "UniPCMultistepScheduler", 5, 7.5)
+PUBLISHED_CODE = LoopSettings("published code", "UniPCMultistepScheduler", 5, 7.5)
 # What the tiny weights edit best with (docs/editing.md): the same loop at equal judged quality.
-TINY_TEACHER = Sampling("weights' own", None, 16, 2.5)
+TINY_TEACHER = LoopSettings("weights' own", None, 16, 2.5)
 
 
-def paper_sampling(paper: Profile) -> Sampling:
+def paper_settings(paper: Profile) -> LoopSettings:
     """That of profile `paper`: the steps that UniPC is commonly given with Stable Diffusion 1.5."""
     given = paper.methods["dillema"]
-    return Sampling("profile paper", paper.diffusion.scheduler, int(str(given["steps"])), float(str(given["guidance"])))
+    return LoopSettings(
+        "profile paper", paper.diffusion.scheduler, int(str(given["steps"])), float(str(given["guidance"]))
+    )
 
 
 class PipelineLoop:
@@ -87,20 +89,20 @@ class PipelineLoop:
         geometry = fit(width, height, int(p.unet.config.sample_size) * factor, multiple)
         return Source(to_model(pixels, geometry), geometry, digest(pixels))
 
-    def render(self, source: Source, renderings: Sequence[Rendering], sampling: Sampling) -> list[Pixels]:
+    def render(self, source: Source, renderings: Sequence[Rendering], how: LoopSettings) -> list[Pixels]:
         """The renderings of a source, one after the other, at the model's size."""
         config = self._own_scheduler.config
-        scheduler = SCHEDULERS[sampling.scheduler] if sampling.scheduler else type(self._own_scheduler)
+        scheduler = SCHEDULERS[how.scheduler] if how.scheduler else type(self._own_scheduler)
         self.pipeline.scheduler = scheduler.from_config(config)
-        return [self._sibling(source, rendering, sampling) for rendering in renderings]
+        return [self._sibling(source, rendering, how) for rendering in renderings]
 
-    def _sibling(self, source: Source, rendering: Rendering, sampling: Sampling) -> Pixels:
+    def _sibling(self, source: Source, rendering: Rendering, how: LoopSettings) -> Pixels:
         control = ControlImages(self.segmenter).image(source, "canny", rendering.region)
         made = self.pipeline(
             rendering.prompt,
             image=Image.fromarray(control).convert("RGB"),
-            num_inference_steps=sampling.steps,
-            guidance_scale=sampling.guidance,
+            num_inference_steps=how.steps,
+            guidance_scale=how.guidance,
             generator=torch.Generator("cpu").manual_seed(rendering.seed),
             output_type="np",
         )

@@ -65,11 +65,10 @@ def write_random(folder: Path, shape: Shape, captions: list[str], dtype: Dtype =
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     CLIPTextModel(text).to(wanted).save_pretrained(base / "text_encoder")
-    unet = _random(lambda: _unet(shape))
-    unet.to(wanted).save_pretrained(base / "unet")
+    _random(lambda: unet_of(shape)).to(wanted).save_pretrained(base / "unet")
     control = _random(
         lambda: ControlNetModel.from_unet(
-            _unet(shape), conditioning_embedding_out_channels=shape.hint, load_weights_from_unet=False
+            unet_of(shape), conditioning_embedding_out_channels=shape.hint, load_weights_from_unet=False
         )
     )
     control.to(wanted).save_pretrained(folder / "control")
@@ -108,7 +107,7 @@ def _random(build: Callable[[], ModelMixin]) -> ModelMixin:
     return network
 
 
-def _unet(shape: Shape) -> UNet2DConditionModel:
+def unet_of(shape: Shape) -> UNet2DConditionModel:
     """Cross-attention at every level but the deepest, as Stable Diffusion has it."""
     crossed = len(shape.unet) - 1
     return UNet2DConditionModel(

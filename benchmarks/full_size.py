@@ -1,4 +1,4 @@
-"""Seconds of each network's forward pass at Stable Diffusion 1.5's full size, with random weights; what loops cost there.
+"""Seconds of each network's pass at Stable Diffusion 1.5's full size, with random weights; what loops cost there.
 
 A whole loop takes an hour on a CPU, so a few passes are measured (512 × 512 pixels, single precision), and a loop costs
 the passes that it made on the tiny weights times their seconds here. A pass over a number of rows that was not measured
@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.cost_arms import Arm
 from benchmarks.cost_meter import Pass, Spent
-from benchmarks.cost_pipelines import PipelineLoop, Sampling
+from benchmarks.cost_pipelines import LoopSettings, PipelineLoop
 from benchmarks.cost_weights import Shape, write_random
 from shared.schemas.diffusion import Rendering
 
@@ -46,7 +47,8 @@ class Prices:
 
     def of(self, one: Pass) -> float | None:
         """CPU seconds of a pass; None for networks that were not measured."""
-        measured = self.seconds.get(Kind(one.network, one.trained))
+        network = "unet" if one.network.startswith("unet") else one.network
+        measured = self.seconds.get(Kind(network, one.trained))
         if not measured:
             return None
         rows = one.shapes[0][0]
@@ -92,14 +94,14 @@ class PassClock:
             handle.remove()
 
 
-def measure_prices(shape: Shape, sampling: Sampling) -> Prices:
+def measure_prices(shape: Shape, how: LoopSettings) -> Prices:
     """Write random weights of a shape, and measure the passes of the loops."""
     with tempfile.TemporaryDirectory() as folder:
         loop = PipelineLoop(write_random(Path(folder), shape, [PROMPT]), None, "cpu")
     prices = Prices(parameters={name: sum(p.numel() for p in one.parameters()) for name, one in loop.networks.items()})
     clock = PassClock(loop.networks, prices)
     with torch.inference_mode():
-        prices.pipeline_step = _one_step(loop, sampling)
+        prices.pipeline_step = _one_step(loop, how)
         for network in (loop.pipeline.unet, loop.pipeline.controlnet, loop.pipeline.vae):
             network.to(memory_format=torch.channels_last)  # as our loader does
         _our_passes(loop, (1, SIBLINGS))
@@ -108,11 +110,11 @@ def measure_prices(shape: Shape, sampling: Sampling) -> Prices:
     return prices
 
 
-def _one_step(loop: PipelineLoop, sampling: Sampling) -> float:
+def _one_step(loop: PipelineLoop, how: LoopSettings) -> float:
     side = int(loop.pipeline.unet.config.sample_size) * loop.pipeline.vae_scale_factor
     source = loop.source(np.full((side, side, 3), 127, np.uint8))
     started = time.process_time()
-    loop.render(source, [Rendering(prompt=PROMPT, seed=0)], Sampling("one step", sampling.scheduler, 1, 7.5))
+    loop.render(source, [Rendering(prompt=PROMPT, seed=0)], LoopSettings("one step", how.scheduler, 1, 7.5))
     return time.process_time() - started
 
 
@@ -146,3 +148,27 @@ def _inputs(loop: PipelineLoop, rows: int) -> tuple[Tensor, Tensor]:
     latents = torch.randn(rows, config.in_channels, config.sample_size, config.sample_size)
     states = torch.randn(rows, tokens, config.cross_attention_dim)
     return latents.contiguous(memory_format=torch.channels_last), states
+
+
+def full_size_table(prices: Prices, arms: Sequence[Arm]) -> list[str]:
+    """The passes' seconds, and what each arm's loop comes to per counterfactual, against the papers' arms."""
+    lines = [
+        f"{kind.network}{', forward and backward' if kind.trained else ''}, {rows} row(s): {seconds:.1f} CPU s"
+        for kind, sizes in prices.seconds.items()
+        for rows, seconds in sorted(sizes.items())
+    ]
+    lines.append(
+        f"the pipeline's one guided step and decoding, whole: {prices.pipeline_step:.0f} CPU s; "
+        f"its passes: {prices.pipeline_passes():.0f}"
+    )
+    each = {arm.name: prices.loop(arm.spent) / arm.produced for arm in arms if arm.produced}
+    lines += [f"{name}: {seconds:,.0f} CPU s per counterfactual, extrapolated" for name, seconds in each.items()]
+    for theirs in arms:
+        for ours in arms:
+            if theirs.papers and not ours.papers and theirs.method == ours.method and ours.produced:
+                share = each[theirs.name] / each[ours.name]
+                lines.append(f"{theirs.name} against {ours.name}: {share:.1f} × the CPU seconds, per produced")
+                if theirs.good and ours.good:
+                    per_good = share * (theirs.produced / theirs.good) / (ours.produced / ours.good)
+                    lines[-1] += f"; {per_good:.1f} × per good one, with the tiny weights' shares"
+    return lines

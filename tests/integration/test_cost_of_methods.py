@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.cost_arms import Arms, arms_of
 from benchmarks.cost_of_methods import measure
-from benchmarks.cost_pipelines import Sampling
+from benchmarks.cost_pipelines import LoopSettings
 from benchmarks.cost_reference import LanceLoop, PaperLance
 from benchmarks.cost_report import Row, ratios, row, table
 from benchmarks.cost_sources import Source, sources
@@ -30,7 +30,7 @@ SMALL = Shape(
 
 
 PAPER = PaperLance(steps=5, iterations=3, fractions=(0.4, 0.9))
-SAMPLINGS = (Sampling("code", "UniPCMultistepScheduler", 2, 7.5), Sampling("same", None, 3, 2.5))
+LOOPS = (LoopSettings("code", "UniPCMultistepScheduler", 2, 7.5), LoopSettings("same", None, 3, 2.5))
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +45,13 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Profile:
 
 @pytest.fixture(scope="module")
 def arms(profile: Profile) -> Arms:
-    return arms_of(profile, "cpu", judged=False, paper=PAPER, pipelines=SAMPLINGS)
+    return arms_of(profile, "cpu", judged=False, paper=PAPER, pipelines=LOOPS)
 
 
 @pytest.fixture(scope="module")
 def rows(profile: Profile) -> list[Row]:
     (found,) = measure(
-        arms_of(profile, "cpu", judged=False, paper=PAPER, pipelines=SAMPLINGS), sources(1, 2), ["lance", "dillema"]
+        arms_of(profile, "cpu", judged=False, paper=PAPER, pipelines=LOOPS), sources(1, 2), ["lance", "dillema"]
     )
     return found
 
