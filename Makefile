@@ -58,8 +58,8 @@ SEED ?= 1
 chaos: install-dev ## kill every part of a deployed system, KILLS=200 times from SEED=1, and compare what its job comes to
 	KILLS=$(KILLS) SEED=$(SEED) $(BIN)/pytest -s tests/e2e/test_chaos.py -k nothing_but
 
-benchmark: install-dev ## first figures: each service alone, and a job against the sum of its stages
-	$(BIN)/python -m benchmarks.services && $(BIN)/python -m benchmarks.job
+benchmark: install-dev ## our loops against plain ones, tiny and full size; a job against its stages; memory (10 minutes)
+	$(BIN)/python -m benchmarks
 
 simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic tables with a known truth (minutes)
 	$(BIN)/python -m benchmarks.simulate

@@ -4,57 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
-import numpy as np
 from torch import nn
 
 from benchmarks.cost_meter import Meter, Spent
-from benchmarks.cost_reference import LanceLoop, PaperLance, dillema_one_by_one
+from benchmarks.cost_pipelines import PUBLISHED_CODE, TINY_TEACHER, LoopSettings, PipelineLoop, paper_settings
+from benchmarks.cost_reference import LanceLoop, PaperLance
+from benchmarks.cost_sources import Judge, Method, Source
 from diffusion_service.attention import install
 from diffusion_service.control_images import Source as EditorSource
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
+from diffusion_service.few_steps import FewStepDiffusion, load_few_step
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import StableDiffusion, load
-from gateway.methods.checks import CHECKS, EDIT_CHECKS, check_images
-from gateway.methods.counterfactual import Edit, SourceImage
+from gateway.catalogue import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
-from gateway.methods.inverted import Pictures
 from gateway.methods.lance import LanceParameters
-from gateway.methods.sweep import Attempt, best
 from shared.arithmetic import native_weights
 from shared.images import Pixels
-from shared.profiles import Profile
+from shared.profiles import Profile, load_profile
 from shared.schemas.diffusion import PromptEdit, Rendering
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_seed
-from tinyworld.trials import TASK, Evaluator, payload, proposals, source_picture
-from tinyworld.world import Scene, sample_scene
 
-FIRST = 90_000  # final-test scenes from here on: no card's figure and no threshold rests on them
 PAPER = PaperLance()
-Method = Literal["lance", "dillema"]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A scene's picture with its edits, which are all of one caption."""
-
-    scene: Scene
-    image: Pixels
-    edits: tuple[Edit, ...]
-
-    @property
-    def caption(self) -> str:
-        """What the picture is inverted under."""
-        return self.edits[0].caption
-
-    @property
-    def prompts(self) -> list[str]:
-        """The new captions."""
-        return [edit.new_caption for edit in self.edits]
 
 
 @dataclass(slots=True)
@@ -69,9 +44,9 @@ class Arm:
     meter: Meter
     render: Callable[[Source], list[list[Pixels]]]
     spent: Spent = field(default_factory=Spent)
-    flops: int = 0
     produced: int = 0
     accepted: int | None = None
+    good: int | None = None
 
 
 class Arms:
@@ -83,8 +58,8 @@ class Arms:
     def warm_up(self, chosen: Sequence[Arm], source: Source) -> None:
         """Render one edit by every arm, so that none is measured cold."""
         for arm in chosen:
-            if not arm.papers:
-                arm.render(Source(source.scene, source.image, source.edits[:1]))
+            if not (arm.papers and arm.method == "lance"):  # whose loop takes minutes, its start a second
+                arm.render(replace(source, proposals=source.proposals[:1]))
 
     def run(self, arm: Arm, source: Source) -> None:
         """Render a source's edits, on the arm's account, and judge them off it."""
@@ -92,60 +67,31 @@ class Arms:
             pictures = arm.render(source)
         arm.produced += len(pictures)
         if self._judge is not None:
-            arm.accepted = (arm.accepted or 0) + self._judge.accepted(arm, source, pictures)
+            verdicts = self._judge.verdicts(arm.method, arm.fractions, source, pictures)
+            arm.accepted = (arm.accepted or 0) + verdicts.accepted
+            arm.good = (arm.good or 0) + verdicts.good
 
 
-class Judge:
-    """The profile's checks, as the methods ask for them."""
+def arms_of(
+    profile: Profile,
+    device: str,
+    *,
+    judged: bool,
+    paper: PaperLance = PAPER,
+    pipelines: Sequence[LoopSettings] | None = None,
+) -> Arms:
+    """All arms; with `judged`, checks and oracles say what became of the edits.
 
-    def __init__(self, profile: Profile, segmenter: Segmenter) -> None:
-        self._thresholds = {"caption": {"default": 0.0}, **profile.thresholds}
-        self._segmenter, self._evaluator = segmenter, Evaluator(profile)
-
-    def accepted(self, arm: Arm, source: Source, pictures: Sequence[Sequence[Pixels]]) -> int:
-        """Of how many edits a picture passes; of a sweep, the one that LANCE would choose."""
-        keep = payload(self._segmenter.keep_mask(source.image))
-        image = SourceImage(str(source.scene.geometry_seed), payload(source.image), source.scene.label)
-        checks = EDIT_CHECKS if arm.method == "lance" else CHECKS
-        count = 0
-        for edit, row in zip(source.edits, pictures, strict=True):
-            made = [payload(one) for one in row]
-            found = check_images(
-                self._evaluator,  # type: ignore[arg-type]
-                image,
-                TASK,
-                Pictures(made, keep),
-                [edit] * len(made),
-                self._thresholds,
-                checks,
-            )
-            tried = zip(arm.fractions, made, found, strict=True)
-            count += best([Attempt(f, one, verdict, scores) for f, one, (verdict, scores) in tried]).verdict.accepted
-        return count
-
-
-def sources(count: int, edits: int) -> list[Source]:
-    """`count` scenes of the split "final-test" whose caption states enough for `edits` edits, and those edits."""
-    found: list[Source] = []
-    index = FIRST
-    while len(found) < count:
-        scene = sample_scene("final-test", index)
-        random = np.random.default_rng((0xC057, index))
-        proposed = [one.edit for one in proposals(scene, random)]
-        if len(proposed) >= edits:
-            chosen = random.choice(len(proposed), edits, replace=False)
-            found.append(Source(scene, source_picture(scene), tuple(proposed[i] for i in chosen)))
-        index += 1
-    return found
-
-
-def arms_of(profile: Profile, device: str, *, judged: bool, paper: PaperLance = PAPER) -> Arms:
-    """The five arms; with `judged`, the profile's checks say which edits are accepted.
-
-    Guidance and null-text's learning rate belong to the weights, so the papers' way takes the profile's, too.
+    `pipelines` are the settings of DILLEMA as a plain diffusers loop: by default the published ones, and those that
+    the tiny weights edit best with. LANCE's guidance and null-text's learning rate belong to the weights, so the
+    papers' way takes the profile's, too.
     """
+    if pipelines is None:
+        pipelines = (PUBLISHED_CODE, paper_settings(load_profile("paper")), TINY_TEACHER)
     profile = native_weights(profile, device)
     ours = _loaded(profile, device)
+    diffusion = profile.diffusion
+    few_step = load_few_step(diffusion.few_step, diffusion.base, ours) if diffusion.few_step else None
     single = profile.diffusion.model_copy(
         update={
             "base": profile.diffusion.base.model_copy(update={"dtype": "float32"}),
@@ -157,16 +103,19 @@ def arms_of(profile: Profile, device: str, *, judged: bool, paper: PaperLance = 
     theirs = _loaded(profile.model_copy(update={"diffusion": single}), device)
     wanted = profile.diffusion.segmenter
     segmenter = Segmenter(wanted, profile.diffusion.keep_labels, device=device) if wanted else None
-    lance = LanceParameters.model_validate(profile.methods.get("lance", {}))
+    plain = PipelineLoop(single, segmenter, device)
+    lance = LanceParameters.model_validate(method_defaults("lance", profile))
     paper = replace(paper, guidance=lance.guidance, learning_rate=lance.null_text.learning_rate)
     as_theirs = lance.model_copy(update={"steps": paper.steps, "self_fractions": paper.fractions})
-    meter, their_meter = _meter(ours, segmenter), _meter(theirs, None)
+    meter, their_meter = _meter(ours, segmenter, few_step), _meter(theirs, None)
+    plain_meter = Meter(_watched(plain.networks, segmenter))
     batch = profile.diffusion.max_batch
     arms = [
         _lance_loop(theirs, paper, their_meter),
         _lance("lance, their settings", ours, as_theirs, batch, meter),
         _lance("lance", ours, lance, batch, meter),
-        *_dillema(ours, segmenter, profile, meter),
+        *(_pipeline(plain, plain_meter, how, profile) for how in pipelines),
+        _dillema(ControlNetEditor(ours, segmenter, few_step), str(ours.dtype), profile, meter),
     ]
     infos = [profile.diffusion.base.info("base"), profile.diffusion.controlnets["canny"].info("controlnet")]
     return Arms(arms, infos, Judge(profile, segmenter) if judged and segmenter else None)
@@ -181,7 +130,7 @@ def _loaded(profile: Profile, device: str) -> StableDiffusion:
     return weights
 
 
-def _meter(weights: StableDiffusion, segmenter: Segmenter | None) -> Meter:
+def _meter(weights: StableDiffusion, segmenter: Segmenter | None, few_step: FewStepDiffusion | None = None) -> Meter:
     networks: dict[str, nn.Module] = {
         "unet": weights.unet,
         "controlnet": weights.controlnets["canny"],
@@ -189,9 +138,13 @@ def _meter(weights: StableDiffusion, segmenter: Segmenter | None) -> Meter:
         "decoder": weights.vae.decoder,
         **{f"text encoder {n}": network for n, network in enumerate(weights.prompts.networks)},
     }
-    if segmenter is not None:
-        networks["segmenter"] = segmenter.network
-    return Meter(networks)
+    if few_step is not None:
+        networks["unet, few steps"] = few_step.networks.unet
+    return Meter(_watched(networks, segmenter))
+
+
+def _watched(networks: dict[str, nn.Module], segmenter: Segmenter | None) -> dict[str, nn.Module]:
+    return networks if segmenter is None else {**networks, "segmenter": segmenter.network}
 
 
 def _lance_loop(weights: StableDiffusion, how: PaperLance, meter: Meter) -> Arm:
@@ -227,39 +180,45 @@ def _lance(name: str, weights: StableDiffusion, how: LanceParameters, batch: int
     return Arm(name, "lance", False, settings.removeprefix("torch."), fractions, meter, render)
 
 
-def _dillema(weights: StableDiffusion, segmenter: Segmenter | None, profile: Profile, meter: Meter) -> list[Arm]:
-    p = DillemaParameters.model_validate(profile.methods.get("dillema", {}))
-    batch = profile.diffusion.max_batch
+def _pipeline(loop: PipelineLoop, meter: Meter, how: LoopSettings, profile: Profile) -> Arm:
+    p = _dillema_parameters(profile)
 
-    def asked(source: Source) -> tuple[BatchKey, list[Rendering]]:
-        size = ControlNetEditor(weights, segmenter).source(source.image).geometry.padded
-        renderings = [
-            Rendering(
-                prompt=edit.new_caption,
-                region=region_of(edit, p) if segmenter else "full",
-                seed=derive_seed("cost", source.scene.geometry_seed, number),
-            )
-            for number, edit in enumerate(source.edits)
-        ]
-        return BatchKey(*size, p.steps, p.guidance, p.strengths), renderings
+    def render(source: Source) -> list[list[Pixels]]:
+        at = loop.source(source.image)
+        return [[picture] for picture in loop.render(at, _renderings(source, p, loop.segmenter), how)]
 
-    def one_by_one(source: Source) -> list[list[Pixels]]:
-        key, renderings = asked(source)
-        return [[one] for one in dillema_one_by_one(weights, segmenter, source.image, renderings, key)]
+    settings = f"fp32, {how}, one at a time"
+    return Arm(f"dillema, diffusers, {how.name}", "dillema", True, settings, (0.0,), meter, render)
 
-    def together(source: Source) -> list[list[Pixels]]:
-        key, renderings = asked(source)
-        editor = ControlNetEditor(weights, segmenter)
+
+def _dillema(editor: ControlNetEditor, dtype: str, profile: Profile, meter: Meter) -> Arm:
+    p, batch, segmenter = _dillema_parameters(profile), profile.diffusion.max_batch, editor.images.segmenter
+
+    def render(source: Source) -> list[list[Pixels]]:
         at = editor.source(source.image)
-        items = [RenderItem(at, rendering, p.negative_prompt) for rendering in renderings]
+        key = BatchKey(*at.geometry.padded, p.steps, p.guidance, p.strengths)
+        items = [RenderItem(at, rendering, p.negative_prompt) for rendering in _renderings(source, p, segmenter)]
         made = [one for i in range(0, len(items), batch) for one in editor.render(key, items[i : i + batch])]
         assert all(isinstance(one, Rendered) for one in made)
         return [[one.image] for one in made if isinstance(one, Rendered)]
 
-    settings = f"{weights.dtype}, {p.steps} steps, ".removeprefix("torch.")
+    settings = f"{dtype}, {p.steps} steps, guidance {p.guidance:g}, batches of {batch}".removeprefix("torch.")
+    return Arm("dillema", "dillema", False, settings, (0.0,), meter, render)
+
+
+def _dillema_parameters(profile: Profile) -> DillemaParameters:
+    return DillemaParameters.model_validate(method_defaults("dillema", profile))
+
+
+def _renderings(source: Source, parameters: DillemaParameters, segmenter: Segmenter | None) -> list[Rendering]:
+    """What every arm of DILLEMA renders: prompts, control regions and seeds."""
     return [
-        Arm("dillema, papers' way", "dillema", True, f"{settings}one at a time", (0.0,), meter, one_by_one),
-        Arm("dillema", "dillema", False, f"{settings}batches of {batch}", (0.0,), meter, together),
+        Rendering(
+            prompt=edit.new_caption,
+            region=region_of(edit, parameters) if segmenter else "full",
+            seed=derive_seed("cost", source.scene.geometry_seed, number),
+        )
+        for number, edit in enumerate(source.edits)
     ]
 
 

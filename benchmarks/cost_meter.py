@@ -40,7 +40,7 @@ class Spent:
 
     def sample_evals(self) -> int:
         """Latents through the UNet; a backward pass counts as two."""
-        passes = ((one, count) for one, count in self.passes.items() if one.network == "unet")
+        passes = ((one, count) for one, count in self.passes.items() if one.network.startswith("unet"))
         return sum(count * one.shapes[0][0] * (3 if one.trained else 1) for one, count in passes)
 
 

@@ -4,16 +4,21 @@
     python -m benchmarks.cost_of_methods --random --device cuda       # Stable Diffusion's full size, random weights
 
 Same weights, images, captions and edits for all arms, in one run; captioner and language model, which all would ask
-alike, are left out, and so are null arms, which the papers do not draw. Arms (`cost_reference.py` has the papers'):
+alike, are left out, and so are null arms, which the papers do not draw. Arms:
 
     lance, papers' way      fp32, 50 steps, null-text with trainable weights, one edit and one of 5 fractions at a time
+                            (`cost_reference.py`: diffusers has no pipeline for it)
     lance, their settings   ours at their steps and fractions: `direct`, frozen weights, all of a source in batches
     lance                   ours as the profile has it
-    dillema, papers' way    the profile's steps, batch 1, control image, mask and prompts for each sibling again
+    dillema, diffusers, …   `StableDiffusionControlNetPipeline` in fp32, batch 1, control image, mask and prompts for
+                            each sibling again, under three settings: the published code's (UniPC, 5 steps, guidance
+                            7.5; the paper gives none), those of profile `paper` (20 steps), and those that the tiny
+                            weights edit best with, at which its images are ours
     dillema                 ours as the profile has it
 
-*Accepted* are edits of which an image passes the profile's checks (those of ours, for all arms); with random weights
-nothing is judged. Pictures are rendered by tinyworld (split `final-test`).
+*Accepted* are edits of which an image passes the profile's checks (those of ours, for all arms); *good* those of which
+both oracles find the object kept and in place, and the edit shown. With random weights nothing is judged. Pictures are
+rendered by tinyworld (split `final-test`).
 """
 
 from __future__ import annotations
@@ -27,8 +32,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cost_arms import Arms, Source, arms_of, sources
+from benchmarks.cost_arms import Arms, arms_of
 from benchmarks.cost_report import Row, ratios, row, table
+from benchmarks.cost_sources import Source, sources
 from benchmarks.cost_weights import Shape, write_random
 from shared.profiles import load_profile
 

@@ -1,11 +1,11 @@
-"""The papers' loops, written from the papers and from what is known of their code (no line of it), on any weights.
+"""LANCE's loop, written from the papers and from what is known of their code (no line of it), on any weights.
 
 LANCE (arXiv 2305.19164, with null-text inversion 2211.09794 and prompt-to-prompt 2208.01626): everything in single
 precision; the null embedding of each step optimised with the networks' weights left trainable; then edit by edit, and
 for each one value of the self-attention fraction after the other, the source branch beside the target, both guided.
-DILLEMA (arXiv 2502.04378): one image at a time, control image and prompts computed again for each sibling.
+diffusers has a pipeline for neither (DILLEMA's loop is `cost_pipelines.py`).
 
-What a step computes is ours (`StableDiffusion.predict`, attention injection, alignment): only the loops differ, so the
+What a step computes is ours (`StableDiffusion.predict`, attention injection, alignment): only the loop differs, so the
 images are as good as ours.
 """
 
@@ -19,12 +19,9 @@ from torch import Tensor
 
 from diffusion_service.alignment import align
 from diffusion_service.attention import CrossEdit, Injection
-from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
-from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.steps import Steps
 from shared.images import Pixels
-from shared.schemas.diffusion import Rendering
 
 CROSS = 0.8  # share of the steps in which cross-attention follows the source's
 TOLERANCE, TOLERANCE_STEP = 1e-5, 2e-5  # squared error that ends a step's optimisation, and its growth per step
@@ -128,22 +125,3 @@ class LanceLoop:
         """The prompt's embedding, 1 × tokens × width, computed again each time."""
         self._weights.prompts.encode.cache_clear()
         return torch.stack([self._weights.prompts.encode(prompt).states.float()])
-
-
-def dillema_one_by_one(
-    weights: StableDiffusion,
-    segmenter: Segmenter | None,
-    image: Pixels,
-    renderings: Sequence[Rendering],
-    key: BatchKey,
-) -> list[Pixels]:
-    """Siblings in batches of one, with control image, mask and prompts of their own."""
-    pictures = []
-    for rendering in renderings:
-        editor = ControlNetEditor(weights, segmenter)  # which has nothing kept
-        weights.prompts.encode.cache_clear()
-        (made,) = editor.render(key, [RenderItem(editor.source(image), rendering, "")])
-        if not isinstance(made, Rendered):
-            raise made
-        pictures.append(made.image)
-    return pictures

@@ -1,4 +1,4 @@
-"""The table of `cost_of_methods`: what each arm spent per counterfactual produced and accepted, and the ratios."""
+"""The table of `cost_of_methods`: what each arm spent per counterfactual produced, accepted and good; the ratios."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ class Row(NamedTuple):
     settings: str
     produced: int
     accepted: int | None
-    accepted_low: float | None
-    accepted_high: float | None
+    good: int | None
     evaluations: int
     teraflops: float
     cpu_seconds: float
@@ -27,27 +26,27 @@ class Row(NamedTuple):
 
 
 def row(arm: Arm) -> Row:
-    """An arm's figures; the shares of accepted edits have Wilson's interval."""
-    low = high = None
-    if arm.accepted is not None:
-        share = wilson(arm.accepted, arm.produced)
-        low, high = share.low, share.high
+    """An arm's figures."""
     return Row(
-        arm.name, arm.method, arm.papers, arm.settings, arm.produced, arm.accepted, low, high,
+        arm.name, arm.method, arm.papers, arm.settings, arm.produced, arm.accepted, arm.good,
         arm.spent.sample_evals(), arm.meter.flops(arm.spent) / 1e12, arm.spent.cpu_seconds, arm.spent.seconds,
     )  # fmt: skip
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown, per counterfactual: produced, and in brackets accepted."""
+    """Markdown; costs are per counterfactual produced, and in brackets per accepted and per good one."""
     lines = [
-        "| arm | settings | produced | accepted | evaluations | TFLOP | CPU s | s |",
-        "|---|---|---|---|---|---|---|---|",
+        "| arm | settings | produced | accepted | good | evaluations | TFLOP | CPU s | s |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for one in rows:
         spent = (one.evaluations, one.teraflops, one.cpu_seconds, one.seconds)
-        cells = [f"{_each(amount, one.produced)} ({_each(amount, one.accepted)})" for amount in spent]
-        lines.append("| " + " | ".join([one.name, one.settings, str(one.produced), _share(one), *cells]) + " |")
+        cells = [
+            f"{_each(amount, one.produced)} ({_each(amount, one.accepted)}, {_each(amount, one.good)})"
+            for amount in spent
+        ]
+        shares = [_share(one.accepted, one.produced), _share(one.good, one.produced)]
+        lines.append("| " + " | ".join([one.name, one.settings, str(one.produced), *shares, *cells]) + " |")
     return "\n".join(lines)
 
 
@@ -60,10 +59,8 @@ def _ratios(theirs: Row, rows: Sequence[Row]) -> Iterator[str]:
     for ours in rows:
         if ours.papers or ours.method != theirs.method:
             continue
-        for unit, count, other in (
-            ("produced", theirs.produced, ours.produced),
-            ("accepted", theirs.accepted, ours.accepted),
-        ):
+        for unit in ("produced", "accepted", "good"):
+            count, other = getattr(theirs, unit), getattr(ours, unit)
             if count and other:
                 of = {
                     name: (getattr(theirs, name) / count) / (getattr(ours, name) / other)
@@ -80,7 +77,8 @@ def _each(amount: float, count: int | None) -> str:
     return f"{amount / count:.3g}" if count else "–"
 
 
-def _share(one: Row) -> str:
-    if one.accepted is None or one.accepted_low is None or one.accepted_high is None:
+def _share(count: int | None, produced: int) -> str:
+    if count is None:
         return "not judged"
-    return f"{one.accepted} ({one.accepted_low:.0%} to {one.accepted_high:.0%})"
+    share = wilson(count, produced)
+    return f"{count} ({share.low:.0%} to {share.high:.0%})"

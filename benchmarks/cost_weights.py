@@ -8,16 +8,33 @@ writes them once into a temporary folder and loads them as any other weights.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import diffusers
 import torch
-from diffusers import AutoencoderKL, ControlNetModel, DDIMScheduler, UNet2DConditionModel
+from diffusers import AutoencoderKL, ControlNetModel, DDIMScheduler, ModelMixin, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from shared.profiles import Diffusion
 from shared.weights import Dtype, Weights
 from tinyworld.clip_tokenizer import learn_clip_tokenizer
+
+LAYOUT = {
+    "_class_name": "StableDiffusionPipeline",
+    "_diffusers_version": diffusers.__version__,
+    "feature_extractor": [None, None],
+    "image_encoder": [None, None],
+    "safety_checker": [None, None],
+    "requires_safety_checker": False,
+    "scheduler": ["diffusers", "DDIMScheduler"],
+    "text_encoder": ["transformers", "CLIPTextModel"],
+    "tokenizer": ["transformers", "CLIPTokenizer"],
+    "unet": ["diffusers", "UNet2DConditionModel"],
+    "vae": ["diffusers", "AutoencoderKL"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +65,26 @@ def write_random(folder: Path, shape: Shape, captions: list[str], dtype: Dtype =
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     CLIPTextModel(text).to(wanted).save_pretrained(base / "text_encoder")
-    unet = _unet(shape)
-    control = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=shape.hint)
-    unet.to(wanted).save_pretrained(base / "unet")
+    _random(lambda: unet_of(shape)).to(wanted).save_pretrained(base / "unet")
+    control = _random(
+        lambda: ControlNetModel.from_unet(
+            unet_of(shape), conditioning_embedding_out_channels=shape.hint, load_weights_from_unet=False
+        )
+    )
     control.to(wanted).save_pretrained(folder / "control")
     depth = len(shape.vae)
-    AutoencoderKL(
-        block_out_channels=shape.vae, layers_per_block=shape.layers, norm_num_groups=shape.groups,
-        down_block_types=("DownEncoderBlock2D",) * depth, up_block_types=("UpDecoderBlock2D",) * depth,
-        sample_size=shape.latent * 2 ** (depth - 1),
+    _random(
+        lambda: AutoencoderKL(
+            block_out_channels=shape.vae, layers_per_block=shape.layers, norm_num_groups=shape.groups,
+            down_block_types=("DownEncoderBlock2D",) * depth, up_block_types=("UpDecoderBlock2D",) * depth,
+            sample_size=shape.latent * 2 ** (depth - 1),
+        )
     ).to(wanted).save_pretrained(base / "vae")  # fmt: skip
     DDIMScheduler(
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False,
         steps_offset=1,
     ).save_pretrained(base / "scheduler")  # fmt: skip
-    (base / "model_index.json").write_text(json.dumps({"_class_name": "StableDiffusionPipeline"}))
+    (base / "model_index.json").write_text(json.dumps(LAYOUT))
     place = {"dtype": dtype, "licence": "none", "gigabytes": 1.0}
     return Diffusion(
         base=Weights.model_validate({"path": base, **place}),
@@ -71,7 +93,21 @@ def write_random(folder: Path, shape: Shape, captions: list[str], dtype: Dtype =
     )
 
 
-def _unet(shape: Shape) -> UNet2DConditionModel:
+def _random(build: Callable[[], ModelMixin]) -> ModelMixin:
+    """The network with weights as large as its own initialisation makes them, drawn in a fraction of the time."""
+    with torch.device("meta"):
+        network = build()
+    network.to_empty(device="cpu")
+    for name, weight in network.named_parameters():
+        if weight.ndim > 1:
+            bound = math.prod(weight.shape[1:]) ** -0.5
+            weight.data.uniform_(-bound, bound)
+        else:
+            weight.data.fill_(float(name.endswith("weight")))  # of norms; biases are 0
+    return network
+
+
+def unet_of(shape: Shape) -> UNet2DConditionModel:
     """Cross-attention at every level but the deepest, as Stable Diffusion has it."""
     crossed = len(shape.unet) - 1
     return UNet2DConditionModel(

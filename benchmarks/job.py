@@ -4,7 +4,8 @@
 
 One thread per model, and the embedded system lets one model compute at a time: so the sum of the stages' CPU seconds
 is the least time that an image can take, and the ratio says how much of it the gateway, the worker and the database
-leave. The stages' cost is measured first, by asking each service alone what the job will ask it.
+leave. The stages' cost is measured first, by asking each service alone what the job will ask it; the peak memory of
+each service, in a process of its own, is read on the way.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
+import psutil
 
-from benchmarks.measure import free_port, running
+from benchmarks.measure import free_port, peak_memory, running
 from benchmarks.requests import TASK, NotingServices, sources, work_on
 from benchmarks.services import asker, by_endpoint
 from gateway.methods.counterfactual import SourceImage
@@ -33,31 +37,68 @@ THREADS = 1
 IN_FLIGHT = 8
 
 
+@dataclass(frozen=True, slots=True)
+class JobCost:
+    """CPU seconds per source image of each stage alone, images per second of a job; peak bytes of each process.
+
+    `embedded` in `memory` is the process that holds the whole system.
+    """
+
+    images: int
+    stages: dict[str, float]
+    throughput: float
+    memory: dict[str, int]
+
+    @property
+    def bound(self) -> float:
+        """Images per second, if nothing but the stages took time."""
+        return 1 / sum(self.stages.values())
+
+    def lines(self) -> list[str]:
+        """For people."""
+        return [
+            *(f"{path:<18} {seconds:.3f} CPU s per image" for path, seconds in self.stages.items()),
+            f"job {self.throughput:.3f} images/s; 1 / Σ {self.bound:.3f} images/s; "
+            f"ratio {self.throughput / self.bound:.2f}",
+            *(f"{name:<18} {peak / 2**20:.0f} MiB at its peak" for name, peak in self.memory.items()),
+        ]
+
+    def figures(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "bound": self.bound, "ratio": self.throughput / self.bound}
+
+
 def main() -> None:
     """Measure the stages alone, then the job, and print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=24, help="tinyworld pictures in the job")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
-    images = sources(arguments.images)
-    stages = stage_seconds(images)
-    for path, seconds in stages.items():
-        print(f"{path:<18} {seconds:.3f} CPU s per image", flush=True)
-    bound = 1 / sum(stages.values())
-    measured = job_throughput(images)
-    print(f"job {measured:.3f} images/s; 1 / Σ {bound:.3f} images/s; ratio {measured / bound:.2f}")
+    cost = job_cost(arguments.images)
+    print(*cost.lines(), sep="\n")
     if arguments.json:
-        figures = {"images": len(images), "stages": stages, "bound": bound, "job": measured, "ratio": measured / bound}
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(cost.figures(), indent=2) + "\n")
 
 
-def stage_seconds(images: list[SourceImage]) -> dict[str, float]:
-    """CPU seconds per source image of each endpoint, asked alone with as much in flight as a worker has."""
+def job_cost(count: int) -> JobCost:
+    """Measure the stages of `count` images alone, and a job of them."""
+    images = sources(count)
+    stages, memory = stage_seconds(images)
+    throughput, memory["embedded"] = job_throughput(images)
+    return JobCost(count, stages, throughput, memory)
+
+
+def stage_seconds(images: list[SourceImage]) -> tuple[dict[str, float], dict[str, int]]:
+    """CPU seconds per source image of each endpoint, asked alone with as much in flight as a worker has.
+
+    And each service's peak memory in bytes.
+    """
     with ExitStack() as stack:
         services = {name: stack.enter_context(running(name, THREADS)) for name in SERVICES}
         client = NotingServices({name: service.url for name, service in services.items()})
         for image in images:
             work_on(client, image)
+        memory: dict[str, int] = {name: service.peak_memory() for name, service in services.items()}
     seconds: dict[str, float] = defaultdict(float)
     for path, requests in by_endpoint(client).items():
         endpoint = requests[0][0]
@@ -65,14 +106,15 @@ def stage_seconds(images: list[SourceImage]) -> dict[str, float]:
             ask = asker(service, endpoint)
             ask(requests[0][1])
             seconds[path] = service.cost(ask, [request for _, request in requests], IN_FLIGHT).cpu / len(images)
-    return dict(seconds)
+            memory[service.name] = max(memory[service.name], service.peak_memory())
+    return dict(seconds), memory
 
 
-def job_throughput(images: list[SourceImage]) -> float:
-    """Source images per second of a job over all `images`, from its request to its report."""
+def job_throughput(images: list[SourceImage]) -> tuple[float, int]:
+    """Source images per second of a job over all `images`, from its request to its report; peak bytes of the system."""
     files = [("images", (f"{image.id}.png", image.image.png, "image/png")) for image in images]
     labels = "file,label\n" + "".join(f"{image.id}.png,{image.ground_truth}\n" for image in images)
-    with embedded() as url, httpx.Client(base_url=url, timeout=60) as client:
+    with embedded() as (url, process), httpx.Client(base_url=url, timeout=60) as client:
         started = time.perf_counter()
         posted = client.post(
             "/jobs", files=[*files, ("manifest", ("labels.csv", labels, "text/csv"))], data={"task": TASK.text}
@@ -83,11 +125,11 @@ def job_throughput(images: list[SourceImage]) -> float:
             time.sleep(0.2)
         if state != "done":
             raise RuntimeError(f"the job ended as {state}")
-        return len(images) / (time.perf_counter() - started)
+        return len(images) / (time.perf_counter() - started), peak_memory(process)
 
 
 @contextmanager
-def embedded() -> Iterator[str]:
+def embedded() -> Iterator[tuple[str, psutil.Process]]:
     """The whole system in one process on an empty directory, its services ready."""
     port = free_port()
     environment = os.environ | {"CONTRAFACT_THREADS": str(THREADS), "OMP_NUM_THREADS": str(THREADS)}
@@ -97,7 +139,7 @@ def embedded() -> Iterator[str]:
             try:
                 url = f"http://127.0.0.1:{port}"
                 _wait_until_ready(url)
-                yield url
+                yield url, psutil.Process(process.pid)
             finally:
                 process.terminate()
 

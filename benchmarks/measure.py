@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import httpx
@@ -50,6 +51,10 @@ class RunningService:
         size = (after_items - items) / max(1.0, after_batches - batches)
         return Cost(len(requests), wall, cpu, size)
 
+    def peak_memory(self) -> int:
+        """Bytes of memory that the process has had at most (resident); of now, where the system keeps no maximum."""
+        return peak_memory(self._process)
+
     def _cpu(self) -> float:
         times = self._process.cpu_times()
         return float(times.user + times.system)
@@ -58,6 +63,14 @@ class RunningService:
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
         values = {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
         return values.get("contrafact_batch_size_sum", 0.0), values.get("contrafact_batch_size_count", 0.0)
+
+
+def peak_memory(process: psutil.Process) -> int:
+    """Bytes of resident memory that a process has had at most; of now, where the system keeps no maximum."""
+    status = Path(f"/proc/{process.pid}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    peak = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+    return int(process.memory_info().rss) if peak is None else peak
 
 
 def free_port() -> int:

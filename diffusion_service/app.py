@@ -9,6 +9,7 @@ import torch
 from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
 
+from diffusion_service.acceleration import Acceleration
 from diffusion_service.model import DiffusionModel, choose_device
 from shared.arithmetic import native_weights
 from shared.profiles import load_profile
@@ -31,7 +32,10 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
         torch.backends.cudnn.deterministic = settings.deterministic
         device = choose_device(settings.device)
         weights = native_weights(profile, device, settings.dtype)
-        return DiffusionModel(weights, device, make_batcher, deterministic=settings.deterministic)
+        wanted = Acceleration(settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype)
+        return DiffusionModel(
+            weights, device, make_batcher, deterministic=settings.deterministic, acceleration=wanted.on(device)
+        )
 
     service = ModelService("diffusion_service", CODE_REVISION, settings, load, turns)
 

@@ -56,7 +56,7 @@ def load_few_step(few_step: FewStep, base: Weights, networks: StableDiffusion) -
     else:
         unet = _merged(few_step.lora, load_network(UNet2DConditionModel, base, "unet", device))
     sampling = Sampling.of(networks.sampling.config, few_step.scheduler, few_step.scheduler_options)
-    few = replace(networks, unet=unet, sampling=sampling)
+    few = replace(networks, unet=networks.acceleration.compiled(unet), sampling=sampling)
     try:
         few.fresh_scheduler(few_step.steps)
     except InvalidInput as problem:  # now, not at the first request

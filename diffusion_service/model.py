@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import torch
 
+from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.alignment import positions
 from diffusion_service.attention import install
 from diffusion_service.control_images import ControlImages, Source
@@ -61,15 +62,24 @@ class DiffusionModel:
     """The editors over one set of weights, behind one batcher whose thread owns them all."""
 
     def __init__(
-        self, profile: Diffusion, device: str, make_batcher: MakeBatcher, *, deterministic: bool = False
+        self,
+        profile: Diffusion,
+        device: str,
+        make_batcher: MakeBatcher,
+        *,
+        deterministic: bool = False,
+        acceleration: Acceleration = OFF,
     ) -> None:
         """Load the profile's weights onto `device` (torch's name) and use each editor once, so that nobody waits."""
         if "canny" not in profile.controlnets:
             raise ValueError("the profile names no ControlNet for canny edges; add [diffusion.controlnets.canny]")
-        networks = load(profile.base, profile.controlnets, device=device, scheduler=profile.scheduler, vae=profile.vae)
+        networks = load(
+            profile.base, profile.controlnets, device=device, scheduler=profile.scheduler, vae=profile.vae,
+            acceleration=acceleration,
+        )  # fmt: skip
         install(networks.unet)
         self.device = device
-        self.weights = _weights(profile)
+        self.weights = _weights(profile) + acceleration.infos()
         self._networks: StableDiffusion = networks
         few_step = load_few_step(profile.few_step, profile.base, networks) if profile.few_step else None
         self._controlnet = ControlNetEditor(networks, _control_images(profile, device), few_step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
+from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.attention import Injection
 from diffusion_service.prompts import Conditioning, PromptEncoder
 from diffusion_service.schedulers import Sampling
@@ -56,6 +58,7 @@ class StableDiffusion:
     multiple: int
     device: torch.device
     dtype: torch.dtype
+    acceleration: Acceleration = OFF
 
     def fresh_scheduler(self, steps: int) -> Any:
         """A scheduler of this batch's own (they keep state), set to `steps` steps."""
@@ -65,11 +68,12 @@ class StableDiffusion:
         """The initial noise of one image (1 × channels × latent height × width), the same on every device."""
         shape = (1, self.unet.config.in_channels, height // self.factor, width // self.factor)
         generator = torch.Generator("cpu").manual_seed(seed)
-        return torch.randn(shape, generator=generator, dtype=torch.float32).to(self.device)
+        noise = torch.randn(shape, generator=generator, dtype=torch.float32)
+        return self.acceleration.moved(noise, self.device)
 
     def control(self, images: Sequence[Pixels], scale: float, kind: ControlKind = "canny") -> Control:
         """A ControlNet's input for control images, grey or RGB, one per row of a batch."""
-        batch = torch.from_numpy(np.stack(images)).to(self.device, self.dtype).div(255)
+        batch = self.acceleration.moved(torch.from_numpy(np.stack(images)), self.device).to(self.dtype).div(255)
         coloured = batch[:, None].expand(-1, 3, -1, -1) if batch.ndim == 3 else batch.permute(0, 3, 1, 2)
         return Control(coloured, scale, kind)
 
@@ -95,8 +99,25 @@ class StableDiffusion:
 
         `states` are batch × tokens × width. Without `controls` the UNet runs alone; what several ControlNets say is
         added up, as diffusers' MultiControlNetModel does. `injection` reaches the attention layers of the UNet, not
-        those of the ControlNets.
+        those of the ControlNets. Passes with it, and passes with gradients, are never compiled.
         """
+        speed = self.acceleration
+        plain = injection is None and not torch.is_grad_enabled()
+        time = torch.as_tensor(time, device=self.device)  # a number would be compiled anew for every step
+        speed.start_step()
+        with speed.kernels(), nullcontext() if plain else speed.eagerly():
+            predicted = self._forward(latents, time, states, added, controls, injection)
+        return speed.kept(predicted).float()
+
+    def _forward(
+        self,
+        latents: Tensor,
+        time: Tensor,
+        states: Tensor,
+        added: dict[str, Tensor] | None,
+        controls: Sequence[Control],
+        injection: Injection | None,
+    ) -> Tensor:
         inputs = latents.to(self.dtype).contiguous(memory_format=torch.channels_last)
         states = states.to(self.dtype)
         residuals: dict[str, Any] = {}
@@ -121,14 +142,15 @@ class StableDiffusion:
         )[0]  # fmt: skip
         if injection is not None:
             injection.check_reached()
-        return predicted.float()
+        return predicted
 
     def encode(self, image: Pixels) -> Tensor:
         """Latents (1 × channels × latent height × width, single precision) of an image of height × width × 3.
 
         The mean of what the encoder says, so that nothing is drawn.
         """
-        pixels = torch.from_numpy(image).to(self.device).permute(2, 0, 1)[None].to(self.vae.dtype) / 127.5 - 1
+        copied = self.acceleration.moved(torch.from_numpy(image), self.device)
+        pixels = copied.permute(2, 0, 1)[None].to(self.vae.dtype) / 127.5 - 1
         mean: Tensor = self.vae.encode(pixels).latent_dist.mode().float()
         shift, scale = float(self.vae.config.shift_factor or 0.0), float(self.vae.config.scaling_factor)
         return (mean - shift) * scale
@@ -152,6 +174,7 @@ def load(
     device: str,
     scheduler: str | None = None,
     vae: Weights | None = None,
+    acceleration: Acceleration = OFF,
 ) -> StableDiffusion:
     """Load base weights and their ControlNets, by kind of control.
 
@@ -162,14 +185,12 @@ def load(
     sampling = Sampling.of(_read_json(base, "scheduler/scheduler_config.json"), scheduler)
     unet = load_network(UNet2DConditionModel, base, "unet", device)
     coder = load_network(AutoencoderKL, vae or base, "" if vae else "vae", device)
-    if device == "cpu" or coder.config.force_upcast:
-        coder = (
-            coder.float()
-        )  # on CPUs half precision costs colour depth and saves no time; XL's decoder overflows in it
+    coder = coder.to(acceleration.coder_dtype(coder.dtype, device, bool(coder.config.force_upcast)))
     factor = 2 ** (len(coder.config.block_out_channels) - 1)
+    nets = {kind: load_network(ControlNetModel, weights, "", device) for kind, weights in controls.items()}
     return StableDiffusion(
-        unet=unet,
-        controlnets={kind: load_network(ControlNetModel, weights, "", device) for kind, weights in controls.items()},
+        unet=acceleration.compiled(unet),
+        controlnets={kind: acceleration.compiled(network) for kind, network in nets.items()},
         vae=coder,
         prompts=_prompt_encoder(base, device),
         sampling=sampling,
@@ -178,6 +199,7 @@ def load(
         multiple=factor * 2 ** (len(unet.config.block_out_channels) - 1),
         device=torch.device(device),
         dtype=getattr(torch, base.dtype),
+        acceleration=acceleration,
     )
 
 

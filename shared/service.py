@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -53,6 +53,9 @@ MAX_DEADLINE_SECONDS = 3600.0
 # time in one process leave models without weights.
 LOADING = threading.Lock()
 
+CompileMode = Literal["off", "default", "reduce-overhead"]
+AttentionKernel = Literal["auto", "flash", "efficient", "cudnn", "math"]
+
 logger = logging.getLogger("contrafact.service")
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -79,6 +82,11 @@ class ServiceSettings(BaseSettings):
     capacity: int = 256
     threads: int = 0
     dtype: DtypeChoice = "auto"
+    compile: CompileMode = "off"
+    attention: AttentionKernel = "auto"
+    pinned_copies: bool = False
+    vae_dtype: DtypeChoice = "auto"
+    """This and the three above are diffusion_service's; see docs/performance.md."""
     drain_seconds: float = 30.0
     model_origin: str = ""
     """Of evaluator_service: `http://host:port` of the object store, the only place it fetches uploaded models from."""

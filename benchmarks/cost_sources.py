@@ -1,0 +1,120 @@
+"""What the arms of `cost_of_methods` render, and who judges it: the profile's checks, and tinyworld's oracles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from diffusion_service.segmentation import Segmenter
+from gateway.catalogue import method_defaults
+from gateway.methods.checks import CHECKS, EDIT_CHECKS, check_images
+from gateway.methods.counterfactual import Edit, SourceImage
+from gateway.methods.dillema import DillemaParameters
+from gateway.methods.inverted import Pictures
+from gateway.methods.lance import LanceParameters
+from gateway.methods.sweep import Attempt, best
+from shared.images import Pixels, decode
+from shared.profiles import Profile
+from tinyworld.measure_counterfactuals import seen_of
+from tinyworld.oracles import in_place, judge
+from tinyworld.pictures import rendered
+from tinyworld.trials import TASK, Evaluator, Proposal, payload, proposals, source_picture
+from tinyworld.world import Scene, sample_scene
+
+FIRST = 90_000  # final-test scenes from here on: no card's figure and no threshold rests on them
+Method = Literal["lance", "dillema"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A scene's picture with its edits, which are all of one caption."""
+
+    scene: Scene
+    image: Pixels
+    proposals: tuple[Proposal, ...]
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits, as captions say them."""
+        return tuple(proposal.edit for proposal in self.proposals)
+
+    @property
+    def caption(self) -> str:
+        """What the picture is inverted under."""
+        return self.edits[0].caption
+
+    @property
+    def prompts(self) -> list[str]:
+        """The new captions."""
+        return [edit.new_caption for edit in self.edits]
+
+
+def sources(count: int, edits: int) -> list[Source]:
+    """`count` scenes of the split "final-test" whose caption states enough for `edits` edits, and those edits."""
+    found: list[Source] = []
+    index = FIRST
+    while len(found) < count:
+        scene = sample_scene("final-test", index)
+        random = np.random.default_rng((0xC057, index))
+        proposed = list(proposals(scene, random))
+        if len(proposed) >= edits:
+            chosen = random.choice(len(proposed), edits, replace=False)
+            found.append(Source(scene, source_picture(scene), tuple(proposed[i] for i in chosen)))
+        index += 1
+    return found
+
+
+class Verdicts(NamedTuple):
+    """Of a source's counterfactuals: how many the checks accept, and how many the oracles find good."""
+
+    accepted: int
+    good: int
+
+
+class Judge:
+    """The profile's checks, as the methods ask for them, and the oracles.
+
+    Good: both oracles find the object as it was and where it was, and the edit shown.
+    """
+
+    def __init__(self, profile: Profile, segmenter: Segmenter) -> None:
+        dillema = DillemaParameters.model_validate(method_defaults("dillema", profile))
+        lance = LanceParameters.model_validate(method_defaults("lance", profile))
+        nearer = {"caption": {"default": 0.0}, "word": {"default": 0.0}}  # as in `sweep.py`
+        self._thresholds = {"dillema": dillema.thresholds, "lance": nearer | lance.thresholds}
+        self._segmenter, self._evaluator = segmenter, Evaluator(profile)
+
+    def verdicts(
+        self, method: Method, fractions: Sequence[float], source: Source, pictures: Sequence[Sequence[Pixels]]
+    ) -> Verdicts:
+        """On pictures per edit, one for each fraction; of a sweep, on the one that LANCE would choose."""
+        chosen = [
+            self._chosen(method, fractions, source, edit, row) for edit, row in zip(source.edits, pictures, strict=True)
+        ]
+        images = [decode(attempt.image.png) for attempt in chosen]
+        placed = in_place(images, [rendered(source.scene)[1] == 1] * len(images))
+        good = 0
+        for proposal, readings, there in zip(source.proposals, judge(images), placed, strict=True):
+            value = str(getattr(proposal.wanted, proposal.field))
+            seen = seen_of(source.scene, proposal.field, value, True, readings, there)
+            good += seen.kept and seen.shown
+        return Verdicts(sum(attempt.verdict.accepted for attempt in chosen), good)
+
+    def _chosen(
+        self, method: Method, fractions: Sequence[float], source: Source, edit: Edit, row: Sequence[Pixels]
+    ) -> Attempt:
+        made = [payload(picture) for picture in row]
+        checked = check_images(
+            self._evaluator,  # type: ignore[arg-type]
+            SourceImage(str(source.scene.geometry_seed), payload(source.image), source.scene.label),
+            TASK,
+            Pictures(made, payload(self._segmenter.keep_mask(source.image))),
+            [edit] * len(made),
+            self._thresholds[method],
+            EDIT_CHECKS if method == "lance" else CHECKS,
+        )
+        tried = zip(fractions, made, checked, strict=True)
+        return best([Attempt(fraction, image, verdict, scores) for fraction, image, (verdict, scores) in tried])

@@ -1,0 +1,174 @@
+"""Seconds of each network's pass at Stable Diffusion 1.5's full size, with random weights; what loops cost there.
+
+A whole loop takes an hour on a CPU, so a few passes are measured (512 × 512 pixels, single precision), and a loop costs
+the passes that it made on the tiny weights times their seconds here. A pass over a number of rows that was not measured
+is taken to cost per row what the nearest one costs. The public pipeline is called for one whole step besides, whose
+seconds the sum of its passes must come near to. Seconds do not depend on the weights' values.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.cost_arms import Arm
+from benchmarks.cost_meter import Pass, Spent
+from benchmarks.cost_pipelines import LoopSettings, PipelineLoop
+from benchmarks.cost_weights import Shape, write_random
+from shared.schemas.diffusion import Rendering
+
+PROMPT = "a red bus in a city at night"
+SIBLINGS = 4  # rows of our batches: few-step renderings of one source, without guidance
+
+
+class Kind(NamedTuple):
+    """Passes of one network, with a backward pass or without."""
+
+    network: str
+    trained: bool = False
+
+
+@dataclass(slots=True)
+class Prices:
+    """CPU seconds of passes by kind and number of rows; of the pipeline's one step, its own and its passes' sum."""
+
+    seconds: dict[Kind, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    pipeline_step: float = 0.0
+    parameters: dict[str, int] = field(default_factory=dict)
+
+    def of(self, one: Pass) -> float | None:
+        """CPU seconds of a pass; None for networks that were not measured."""
+        network = "unet" if one.network.startswith("unet") else one.network
+        measured = self.seconds.get(Kind(network, one.trained))
+        if not measured:
+            return None
+        rows = one.shapes[0][0]
+        nearest = min(measured, key=lambda size: abs(size - rows))
+        return rows * measured[nearest] / nearest
+
+    def loop(self, spent: Spent) -> float:
+        """CPU seconds of all passes of a loop."""
+        return sum(count * (self.of(one) or 0.0) for one, count in spent.passes.items())
+
+    def pipeline_passes(self) -> float:
+        """CPU seconds that the passes of the pipeline's one step come to."""
+        rows = {"unet": (2, 1), "controlnet": (2, 1), "decoder": (1, 1), "text encoder 0": (1, 2)}
+        return sum(self.seconds[Kind(name)][size] * count for name, (size, count) in rows.items())
+
+
+class PassClock:
+    """Notes the CPU seconds of every forward pass of some networks."""
+
+    def __init__(self, networks: Mapping[str, nn.Module], prices: Prices) -> None:
+        self._started: dict[str, float] = {}
+        self._prices = prices
+        self._handles = [
+            handle
+            for name, network in networks.items()
+            for handle in (
+                network.register_forward_pre_hook(lambda *_, name=name: self._start(name), with_kwargs=True),
+                network.register_forward_hook(lambda *given, name=name: self._stop(name, given), with_kwargs=True),
+            )
+        ]
+
+    def _start(self, name: str) -> None:
+        self._started[name] = time.process_time()
+
+    def _stop(self, name: str, given: tuple[Any, ...]) -> None:
+        _, inputs, named, _ = given
+        rows = next(len(one) for one in (*inputs, *named.values()) if isinstance(one, Tensor))
+        self._prices.seconds[Kind(name)][rows] = time.process_time() - self._started[name]
+
+    def remove(self) -> None:
+        """Stop noting."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def measure_prices(shape: Shape, how: LoopSettings) -> Prices:
+    """Write random weights of a shape, and measure the passes of the loops."""
+    with tempfile.TemporaryDirectory() as folder:
+        loop = PipelineLoop(write_random(Path(folder), shape, [PROMPT]), None, "cpu")
+    prices = Prices(parameters={name: sum(p.numel() for p in one.parameters()) for name, one in loop.networks.items()})
+    clock = PassClock(loop.networks, prices)
+    with torch.inference_mode():
+        prices.pipeline_step = _one_step(loop, how)
+        for network in (loop.pipeline.unet, loop.pipeline.controlnet, loop.pipeline.vae):
+            network.to(memory_format=torch.channels_last)  # as our loader does
+        _our_passes(loop, (1, SIBLINGS))
+    clock.remove()
+    prices.seconds[Kind("unet", trained=True)][1] = _trained_pass(loop)
+    return prices
+
+
+def _one_step(loop: PipelineLoop, how: LoopSettings) -> float:
+    side = int(loop.pipeline.unet.config.sample_size) * loop.pipeline.vae_scale_factor
+    source = loop.source(np.full((side, side, 3), 127, np.uint8))
+    started = time.process_time()
+    loop.render(source, [Rendering(prompt=PROMPT, seed=0)], LoopSettings("one step", how.scheduler, 1, 7.5))
+    return time.process_time() - started
+
+
+def _our_passes(loop: PipelineLoop, sizes: Sequence[int]) -> None:
+    """The UNet alone for one row (inversion), UNet and ControlNet for a batch of siblings, the encoder."""
+    p = loop.pipeline
+    for rows in sizes:
+        latents, states = _inputs(loop, rows)
+        if rows > 1:
+            p.controlnet(
+                latents, 10, encoder_hidden_states=states, return_dict=False,
+                controlnet_cond=torch.rand(rows, 3, *(p.vae_scale_factor * side for side in latents.shape[2:])),
+            )  # fmt: skip
+        p.unet(latents, 10, encoder_hidden_states=states)
+    side = int(p.unet.config.sample_size) * p.vae_scale_factor
+    p.vae.encode(torch.rand(1, 3, side, side))
+
+
+def _trained_pass(loop: PipelineLoop) -> float:
+    """Forward and backward through the UNet for one row, its weights trainable, as LANCE's null-text inversion does."""
+    unet = loop.pipeline.unet.requires_grad_(True)
+    latents, states = _inputs(loop, 1)
+    states.requires_grad_()
+    started = time.process_time()
+    torch.autograd.backward(unet(latents, 10, encoder_hidden_states=states, return_dict=False)[0].square().mean())
+    return time.process_time() - started
+
+
+def _inputs(loop: PipelineLoop, rows: int) -> tuple[Tensor, Tensor]:
+    config, tokens = loop.pipeline.unet.config, loop.pipeline.text_encoder.config.max_position_embeddings
+    latents = torch.randn(rows, config.in_channels, config.sample_size, config.sample_size)
+    states = torch.randn(rows, tokens, config.cross_attention_dim)
+    return latents.contiguous(memory_format=torch.channels_last), states
+
+
+def full_size_table(prices: Prices, arms: Sequence[Arm]) -> list[str]:
+    """The passes' seconds, and what each arm's loop comes to per counterfactual, against the papers' arms."""
+    lines = [
+        f"{kind.network}{', forward and backward' if kind.trained else ''}, {rows} row(s): {seconds:.1f} CPU s"
+        for kind, sizes in prices.seconds.items()
+        for rows, seconds in sorted(sizes.items())
+    ]
+    lines.append(
+        f"the pipeline's one guided step and decoding, whole: {prices.pipeline_step:.0f} CPU s; "
+        f"its passes: {prices.pipeline_passes():.0f}"
+    )
+    each = {arm.name: prices.loop(arm.spent) / arm.produced for arm in arms if arm.produced}
+    lines += [f"{name}: {seconds:,.0f} CPU s per counterfactual, extrapolated" for name, seconds in each.items()]
+    for theirs in arms:
+        for ours in arms:
+            if theirs.papers and not ours.papers and theirs.method == ours.method and ours.produced:
+                share = each[theirs.name] / each[ours.name]
+                lines.append(f"{theirs.name} against {ours.name}: {share:.1f} × the CPU seconds, per produced")
+                if theirs.good and ours.good:
+                    per_good = share * (theirs.produced / theirs.good) / (ours.produced / ours.good)
+                    lines[-1] += f"; {per_good:.1f} × per good one, with the tiny weights' shares"
+    return lines

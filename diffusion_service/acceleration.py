@@ -1,0 +1,124 @@
+"""What may make the networks faster on some devices, behind settings: off by default, dropped where unsupported.
+
+compile     `torch.compile` of UNet and ControlNets (`default`), with CUDA graphs besides (`reduce-overhead`)
+attention   the kernel of scaled dot-product attention: `flash`, `efficient`, `cudnn`, `math`; `auto` lets torch choose
+pinned      inputs go to the GPU from page-locked memory, without waiting for the copy
+vae_dtype   precision of the autoencoder; `auto`: the weights' on a GPU, unless they overflow in it; float32 on CPUs
+
+What each brought, as far as it could be tried: docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from shared.arithmetic import DtypeChoice
+from shared.schemas.service import WeightsInfo
+from shared.service import AttentionKernel, CompileMode
+
+logger = logging.getLogger("contrafact.diffusion")
+_Network = TypeVar("_Network", bound=nn.Module)
+_KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+_ON_GPUS_ONLY = ("efficient", "cudnn")
+
+
+@dataclass(frozen=True, slots=True)
+class Acceleration:
+    """What is on; see the module's docstring."""
+
+    compile: CompileMode = "off"
+    attention: AttentionKernel = "auto"
+    pinned: bool = False
+    vae_dtype: DtypeChoice = "auto"
+
+    def on(self, device: str) -> Acceleration:
+        """What of it `device` can do; the log says what it cannot, and why."""
+        left = self
+        for name, reason in _reasons(self, device.partition(":")[0] == "cuda"):
+            logger.warning("%s=%s is ignored on %s: %s", name, getattr(self, name), device, reason)
+            left = replace(left, **{name: getattr(OFF, name)})
+        return left
+
+    def compiled(self, network: _Network) -> _Network:
+        """The network, to be compiled at its first call for each shape, where that is on."""
+        if self.compile != "off":
+            network.compile(mode=None if self.compile == "default" else self.compile)
+        return network
+
+    def kernels(self) -> AbstractContextManager[Any]:
+        """While entered, attention is computed by the chosen kernel, or plainly where that knows no such inputs."""
+        if self.attention == "auto":
+            return nullcontext()
+        return sdpa_kernel([_KERNELS[self.attention], SDPBackend.MATH], set_priority=True)
+
+    def eagerly(self) -> AbstractContextManager[Any]:
+        """While entered, nothing is compiled: for passes with injected attention, or with gradients."""
+        return nullcontext() if self.compile == "off" else torch.compiler.set_stance("force_eager")
+
+    def start_step(self) -> None:
+        """Tell CUDA graphs that what the last step gave is no longer needed."""
+        if self.compile == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()
+
+    def kept(self, output: Tensor) -> Tensor:
+        """What a step gave, where the next one does not overwrite it."""
+        return output.clone() if self.compile == "reduce-overhead" else output
+
+    def moved(self, tensor: Tensor, device: torch.device) -> Tensor:
+        """The tensor on the device."""
+        if self.pinned:
+            return tensor.pin_memory().to(device, non_blocking=True)
+        return tensor.to(device)
+
+    def coder_dtype(self, own: torch.dtype, device: str, overflows: bool) -> torch.dtype:
+        """In which precision an autoencoder of weights `own` computes; `overflows`: it does so in float16."""
+        if self.vae_dtype == "float16" and overflows:
+            logger.warning("vae_dtype=float16 is ignored: this autoencoder overflows in it (force_upcast)")
+        elif self.vae_dtype != "auto":
+            chosen: torch.dtype = getattr(torch, self.vae_dtype)
+            return chosen
+        # On CPUs half precision costs colour depth and saves no time; XL's decoder overflows in it.
+        return torch.float32 if device == "cpu" or overflows else own
+
+    def infos(self) -> list[WeightsInfo]:
+        """What `/v1/info` says of all that rounds differently; nothing where all is off."""
+        parts = {"compile": self.compile, "attention": self.attention, "vae_dtype": self.vae_dtype}
+        changed = " ".join(f"{name}={value}" for name, value in parts.items() if value != getattr(OFF, name))
+        return [WeightsInfo(role="acceleration", id=changed, revision="", dtype="", licence="")] if changed else []
+
+
+OFF = Acceleration()
+
+
+def _reasons(wanted: Acceleration, gpu: bool) -> list[tuple[str, str]]:
+    """Settings that cannot be had, with the reason."""
+    found = []
+    if wanted.compile == "reduce-overhead" and not gpu:
+        found.append(("compile", "CUDA graphs need a GPU; use default"))
+    elif wanted.compile != "off" and not _compiler():
+        found.append(("compile", "torch.compile needs a C++ compiler (g++, or $CXX), and there is none"))
+    if wanted.attention in _ON_GPUS_ONLY and not gpu:
+        found.append(("attention", "that kernel is for GPUs; use flash or math"))
+    if wanted.pinned and not gpu:
+        found.append(("pinned", "there is no copy to a GPU to make faster"))
+    if wanted.vae_dtype in ("float16", "bfloat16") and not gpu:
+        found.append(("vae_dtype", "half precision costs colour depth on a CPU and saves no time"))
+    return found
+
+
+def _compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX", "g++"))
