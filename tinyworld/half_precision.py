@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from typing import cast
-
 import torch
 
 from shared.arithmetic import native_dtype
-from shared.weights import Dtype
+from shared.service import ServiceSettings
 
 
 def autocast(device: torch.device | str) -> torch.autocast:
@@ -17,8 +14,8 @@ def autocast(device: torch.device | str) -> torch.autocast:
     `CONTRAFACT_DTYPE` overrides, as it does for the services.
     """
     kind = torch.device(device).type
-    wanted = os.environ.get("CONTRAFACT_DTYPE", "auto")
-    name = native_dtype("bfloat16", str(device)) if wanted == "auto" else cast(Dtype, wanted)
+    wanted = ServiceSettings().dtype
+    name = native_dtype("bfloat16", str(device)) if wanted == "auto" else wanted
     if name == "float32":
         return torch.autocast(kind, enabled=False)
     return torch.autocast(kind, getattr(torch, name))

@@ -43,6 +43,7 @@ from shared.problems import validation_sentence
 from shared.profiles import Diffusion, Profile, load_profile
 from shared.schemas.diffusion import Controls, Protection, Rendering
 from shared.seeds import derive_seed
+from shared.service import ServiceSettings
 from tinyworld.contact_sheet import contact_sheet
 from tinyworld.pictures import Pixels
 from tinyworld.protected_scenes import HALF, OBJECTS, Asked, District, Instance, Mask, overlaps
@@ -96,7 +97,7 @@ class Gallery:
         self.segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
         if unknown := [label for label in district.protected if label not in self.segmenter.labels]:
             raise SystemExit(f"the profile's segmenter knows no {', '.join(unknown)}; it is of another district")
-        diffusion = native_weights(profile.diffusion, "cpu")
+        diffusion = native_weights(profile.diffusion, "cpu", ServiceSettings().dtype)
         weights = load(diffusion.base, diffusion.controlnets, device="cpu", vae=diffusion.vae)
         few_step = load_few_step(diffusion.few_step, diffusion.base, weights) if diffusion.few_step else None
         self._editor = ControlNetEditor(weights, _control_images(profile.diffusion, self.segmenter), few_step)

@@ -23,6 +23,7 @@ from diffusion_service.conditioning import canny
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from shared.arithmetic import native_weights
 from shared.profiles import load_profile
+from shared.service import ServiceSettings
 from tinyworld.captions import caption
 from tinyworld.failures import failure
 from tinyworld.model_card import WEIGHTS
@@ -112,7 +113,7 @@ def _redrawn_whole(whole: Pictures, count: int) -> Pixels:
 @torch.inference_mode()
 def _redrawn(images: Pixels, texts: Sequence[str] | None, strength: float) -> Pixels:
     """Pictures carried up to `strength` of the way to noise and back, under their own edges; without texts, freely."""
-    diffusion = native_weights(load_profile("tiny").diffusion, "cpu")
+    diffusion = native_weights(load_profile("tiny").diffusion, "cpu", ServiceSettings().dtype)
     weights = load(diffusion.base, diffusion.controlnets, device="cpu")
     done = []
     for start in range(0, len(images), _BATCH):

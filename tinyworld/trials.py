@@ -36,6 +36,7 @@ from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
 from shared.seeds import derive_seed
+from shared.service import ServiceSettings
 from tinyworld.captions import Description, describe
 from tinyworld.phrases import SLOTS, slot_of, with_articles
 from tinyworld.pictures import Pixels
@@ -139,7 +140,7 @@ class Studio:
             raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
         self.parameters = parameters
         self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
-        diffusion = native_weights(profile.diffusion, "cpu")
+        diffusion = native_weights(profile.diffusion, "cpu", ServiceSettings().dtype)
         weights = load(
             diffusion.base, diffusion.controlnets, device="cpu", scheduler=diffusion.scheduler, vae=diffusion.vae
         )

@@ -14,6 +14,7 @@ from diffusion_service.editors.inversion import Inversion, InversionItem, Invers
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
 from diffusion_service.geometry import fit
 from diffusion_service.stable_diffusion import StableDiffusion, load
+from shared.arithmetic import native_weights
 from shared.images import Pixels, digest
 from shared.profiles import load_profile
 from shared.schemas.diffusion import NullText, PromptEdit
@@ -36,7 +37,7 @@ WORDINGS = [
 
 @pytest.fixture(scope="module")
 def weights() -> StableDiffusion:
-    diffusion = load_profile("tiny").diffusion
+    diffusion = native_weights(load_profile("tiny").diffusion, "cpu")
     weights = load(diffusion.base, diffusion.controlnets, device="cpu")
     install(weights.unet)
     return weights
