@@ -8,7 +8,8 @@ end. Half of each batch starts from pure noise: there the student's error is sev
 
 The ControlNets stay as they are; their features of a latent are the same for teacher and student, and computed once.
 Start again and the run goes on from `runs/distilled/checkpoint.pt`. `--publish` writes the averaged weights as
-`unet-few-step` beside the teacher's UNet.
+`unet-few-step` beside the teacher's UNet; with `--rank` a LoRA of that rank is trained and written instead
+(`lora-few-step`, as LCM-LoRA does, arXiv 2311.05556), a tenth of the bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import UNet2DConditionModel
+from diffusers import StableDiffusionPipeline, UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
+from peft import LoraConfig
+from peft.utils import get_peft_model_state_dict
 from torch import Tensor, nn
 
 from diffusion_service.steps import Steps
@@ -33,7 +36,11 @@ from tinyworld.train_autoencoder import LATENT_CHANNELS
 from tinyworld.train_diffusion import FOLDERS, SCHEDULE, Examples, Generator, text_states
 from tinyworld.training_loop import DISTRICTS, Recipe, begun, device, recipe_record, train
 
-FOLDER = "unet-few-step"
+FOLDER, LORA_FOLDER = "unet-few-step", "lora-few-step"
+LORA_LAYERS = (
+    "to_q", "to_k", "to_v", "to_out.0", "proj_in", "proj_out", "ff.net.0.proj", "ff.net.2",
+    "conv1", "conv2", "conv_shortcut", "time_emb_proj",
+)  # fmt: skip
 FROM_NOISE = 0.5  # of a batch: first steps, from pure noise
 SAMPLER = {**SCHEDULE, "set_alpha_to_one": False, "steps_offset": 0}
 Residuals = tuple[list[Tensor], Tensor]
@@ -84,8 +91,7 @@ class Teacher:
         seeds = random.integers(2**31, size=len(rows))
         captions = [examples.data.caption(row, seed) for row, seed in zip(rows.tolist(), seeds.tolist(), strict=True)]
         text = text_states(examples.tokenizer, examples.text_encoder, captions)
-        kinds = examples.shown[step % len(examples.shown)]
-        controls = {kind: examples.control(kind, rows, random) for kind in kinds}
+        controls = {kind: examples.control(kind, rows, random) for kind in examples.shown[-1]}  # all, as in a job
         latents, first = noisy, self._residuals(noisy, times, text, controls)
         for substep in range(self._substeps):
             at = places * self._substeps + substep
@@ -135,15 +141,32 @@ def predicted(unet: nn.Module, latents: Tensor, times: Tensor, text: Tensor, res
     return velocity.float()
 
 
-def publish(student: nn.Module, folder: Path, record: dict[str, object]) -> None:
+def new_student(teacher: UNet2DConditionModel, rank: int) -> UNet2DConditionModel:
+    """A copy of the teacher to train: whole, or with `rank` above 0 only a LoRA over it."""
+    student = UNet2DConditionModel.from_config(teacher.config)
+    student.load_state_dict(teacher.state_dict())
+    student.set_attn_processor(AttnProcessor())
+    if rank:
+        student.requires_grad_(False)
+        student.add_adapter(LoraConfig(r=rank, lora_alpha=rank, target_modules=list(LORA_LAYERS)))
+    quicken(student)
+    return student
+
+
+def publish(student: UNet2DConditionModel, folder: Path, record: dict[str, object]) -> None:
     """Write the student beside its teacher, with a card."""
-    assert isinstance(student, UNet2DConditionModel)
-    save_small(student, folder / FOLDER)
+    target = folder / (LORA_FOLDER if record["rank"] else FOLDER)
+    if record["rank"]:
+        half = {name: value.half().contiguous() for name, value in get_peft_model_state_dict(student).items()}
+        StableDiffusionPipeline.save_lora_weights(target, unet_lora_layers=half)
+    else:
+        save_small(student, target)
     write_card(
-        folder / FOLDER,
+        target,
         title="tinyworld generator, few steps",
         text=(
-            f"The UNet of this folder's generator, distilled into {record['steps']} DDIM steps without classifier-free "
+            f"{'A LoRA of the' if record['rank'] else 'The'} UNet of this folder's generator, distilled into "
+            f"{record['steps']} DDIM steps without classifier-free "
             f"guidance; the teacher took {record['teacher_steps']} steps at guidance {record['guidance']}. "
             "Autoencoder, text encoder and ControlNets are the generator's."
         ),
@@ -160,8 +183,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="of the student")
     parser.add_argument("--substeps", type=int, default=2, help="of the teacher for each of these")
     parser.add_argument("--guidance", type=float, default=2.5, help="of the teacher")
+    parser.add_argument("--rank", type=int, default=0, help="of a LoRA to train instead of the whole UNet")
     parser.add_argument("--pictures", type=int, default=4000)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rate", type=float, default=2e-4, help="highest learning rate")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--run", help="folder under runs/, else the district's")
@@ -173,11 +197,7 @@ def main() -> None:
     kinds = [kind for kind in CONTROL_KINDS if (weights_of(args.district) / "diffusion" / FOLDERS[kind]).exists()]
     examples = Examples(material(args.district, args.pictures), args.batch, on, kinds, args.district)
     teacher = Teacher(examples, args.steps, args.substeps, args.guidance)
-    student = UNet2DConditionModel.from_config(teacher.generator.unet.config)
-    student.load_state_dict(teacher.generator.unet.state_dict())
-    student.set_attn_processor(AttnProcessor())
-    student.to(device=on, memory_format=torch.channels_last)
-    quicken(student)
+    student = new_student(teacher.generator.unet, args.rank).to(device=on, memory_format=torch.channels_last)
 
     def loss(model: nn.Module, step: int) -> Tensor:
         target = teacher.target(step)
@@ -193,7 +213,7 @@ def main() -> None:
     if args.publish:
         record |= {
             "steps": args.steps, "teacher_steps": args.steps * args.substeps, "guidance": args.guidance,
-            "district": args.district, "split": "generator", "pictures": args.pictures,
+            "rank": args.rank, "district": args.district, "split": "generator", "pictures": args.pictures,
         }  # fmt: skip
         publish(student, weights_of(args.district) / "diffusion", record)
 
