@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -247,14 +247,15 @@ def _awaited(problem: NotReady) -> str:
 
 def _follow(client: Client, detail: JobDetail) -> JobDetail:
     """Show progress until the job is over."""
-    started, now = time.monotonic(), detail
+    now = detail
     with shown_on(messages, stage_words(detail.progress), detail.images) as display:
         for now in client.follow(detail.id):
             at = now.progress
             display.update(printing.finished(at), now.images, stage_words(at), printing.details(at))
             if not _accepted(detail) and _accepted(now):
                 detail = now
-                words = f"first counterfactual after {time.monotonic() - started:.0f} s: {client.gallery_of(now.id)}"
+                seconds = max(0.0, (datetime.now(UTC) - now.created_at).total_seconds())
+                words = f"first counterfactual after {seconds:.0f} s: {client.gallery_of(now.id)}"
                 messages.print(words, markup=False, highlight=False, soft_wrap=True)
     return now
 

@@ -195,9 +195,15 @@ class MicroBatcher(Generic[Key, Item, Result]):
     def _own(self) -> None:
         while self._wait_for_batch():
             with self._turns.turn(self._oldest):
-                batch = self._take()
-                if batch:
-                    self._run_batch(batch)
+                self._run_next()
+                # What one call needs may be batches of several keys: younger work must not come between them.
+                while self._turns.may_go_on(self._oldest):
+                    self._run_next()
+
+    def _run_next(self) -> None:
+        batch = self._take()
+        if batch:
+            self._run_batch(batch)
 
     def _oldest(self) -> float:
         """When the work was begun that the first item of the line belongs to."""

@@ -72,6 +72,11 @@ class ComputeTurns:
                 self._pass_on()
                 self._changed.notify_all()
 
+    def may_go_on(self, oldest: Callable[[], float]) -> bool:
+        """Whether whoever has the turn may keep it: others wait for one, and their work is younger."""
+        with self._changed:
+            return bool(self._waiting) and oldest() < min(other() for other in self._waiting)
+
     def _pass_on(self) -> None:
         # Chosen here, once: a plain lock goes back to whoever released it last, and the others would starve.
         self._holder = min(self._waiting, key=lambda oldest: oldest(), default=None)

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -52,10 +53,16 @@ def contrafact(url: str, *arguments: object, code: int = 0) -> tuple[str, str]:
 
 
 def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Path) -> None:
-    options = ["--set", "counterfactuals_per_image=1", "--model", "m1", "--seed", "3"]
+    lenient = ["--set", 'thresholds={"structure": {"default": 0}}']
+    options = ["--set", "counterfactuals_per_image=1", "--model", "m1", "--seed", "3", *lenient]
     stdout, stderr = contrafact(url, "submit", testset, *TASK, *options, "--wait")
     job, *said = stdout.splitlines()
     assert "3 images, 3 with ground truth" in stderr
+    assert "3 of 3 images done" in stderr
+    assert "images done" not in stdout
+    gallery = stderr.partition("first counterfactual after ")[2].split()[2]
+    shown = httpx.get(gallery)
+    assert (shown.status_code, "/jobs/" + job in gallery, 'class="pair' in shown.text) == (200, True, True)
     assert "m1 under dillema" in "\n".join(said)
     detail = json.loads(contrafact(url, "status", job, "--json")[0])
     assert (detail["state"], detail["models"], detail["seed"]) == ("done", ["m1"], 3)

@@ -336,6 +336,29 @@ def test_of_batchers_that_share_turns_the_one_with_the_oldest_work_is_next() -> 
     assert [items for _, items in run.batches] == [[20], [10], [21], [22], [23]]
 
 
+def test_no_younger_work_comes_between_two_batches_of_the_oldest() -> None:
+    turns, run = ComputeTurns(), Recorder()
+    slow, quick = (
+        MicroBatcher(run, BatchPolicy(1, max_wait=0.0), BatchMetrics("test", CollectorRegistry()), turns)
+        for _ in range(2)
+    )
+
+    async def main() -> None:
+        run.gate.clear()
+        first = asyncio.create_task(submit_as_of(quick, 1.0, 10, 11, 12))
+        await run.hold()
+        later = asyncio.create_task(submit_as_of(slow, 2.0, 20, 21))
+        while not turns.waiting:
+            await asyncio.sleep(0.005)
+        run.gate.set()
+        await asyncio.gather(first, later)
+
+    asyncio.run(main())
+    for owner in (slow, quick):
+        owner.drain()
+    assert [items for _, items in run.batches] == [[10], [11], [12], [20], [21]]
+
+
 @pytest.mark.parametrize(("header", "given"), [("12.5", 12.5), (None, None), ("soon", None), ("1e30", None)])
 def test_a_moment_that_no_caller_can_know_counts_as_now(header: str | None, given: float | None) -> None:
     before = time.time()
