@@ -72,7 +72,7 @@ class Acceleration:
     def start_step(self) -> None:
         """Tell CUDA graphs that what the last step gave is no longer needed."""
         if self.compile == "reduce-overhead":
-            torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
     def kept(self, output: Tensor) -> Tensor:
         """What a step gave, where the next one does not overwrite it."""
