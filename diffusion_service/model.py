@@ -186,9 +186,11 @@ def choose_device(name: str) -> str:
 
 def _weights(profile: Diffusion) -> list[WeightsInfo]:
     controlnets = [weights.info(f"controlnet-{kind}") for kind, weights in profile.controlnets.items()]
+    named = WeightsInfo(role="scheduler", id=profile.scheduler or "", revision="", dtype="", licence="")
     readers = {"autoencoder": profile.vae, "segmenter": profile.segmenter, "depth": profile.depth}
     return [
         profile.base.info("base"),
+        *([named] if profile.scheduler else []),
         *controlnets,
         *(profile.few_step.infos() if profile.few_step else []),
         *(weights.info(role) for role, weights in readers.items() if weights is not None),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,25 @@ import torch
 from diffusers import UNet2DConditionModel
 from safetensors.torch import save_file
 
+from diffusion_service.app import create_app
+from diffusion_service.control_images import ControlImages
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor
 from diffusion_service.few_steps import load_few_step
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from shared.problems import InvalidInput
 from shared.profiles import FewStep
-from shared.schemas.diffusion import ControlStrength
-from tests.contract.small_diffusion import write_diffusion
+from shared.schemas.diffusion import ControlStrength, Rendering, RenderReply
+from shared.schemas.service import ServiceInfo
+from shared.weights import Dtype
+from tests.contract.serving import serving
+from tests.contract.small_diffusion import write_diffusion, write_segmenter
 from tests.contract.small_few_step import matrices, merged, write_lora, write_unet
+from tests.contract.small_profile import write_profile
+from tests.contract.test_control_kinds import source
 from tests.contract.test_controlnet_editor import images, item, weights
+from tests.contract.test_diffusion_service import photo, render, request, settings
+from tests.contract.test_protected_rendering import HalfSegmenter, Watched
+from tests.contract.test_protected_rendering import item as protected
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of the schedulers
 STEPS = 3
@@ -47,14 +59,14 @@ def networks(folder: Path) -> StableDiffusion:
     return load_networks(folder)
 
 
-def load_networks(folder: Path) -> StableDiffusion:
+def load_networks(folder: Path, dtype: Dtype = "float32") -> StableDiffusion:
     torch.set_num_threads(1)
-    return load(weights(folder / "base"), {"canny": weights(folder / "control")}, device="cpu")
+    return load(weights(folder / "base", dtype), {"canny": weights(folder / "control", dtype)}, device="cpu")
 
 
 def few_step(folder: Path, file: str | None = None, **changed: Any) -> FewStep:
     """Of the whole UNet, or of the LoRA in a file."""
-    used: dict[str, Any] = {"licence": "none", "gigabytes": 0.01}
+    used: dict[str, Any] = {"licence": "none", "gigabytes": 0.01, "dtype": changed.pop("dtype", "float32")}
     scale = changed.pop("scale", 1.0)
     if file is None:
         source = {"unet": {"path": folder / "unet", **used}}
@@ -64,7 +76,8 @@ def few_step(folder: Path, file: str | None = None, **changed: Any) -> FewStep:
 
 
 def open_editor(folder: Path, networks: StableDiffusion, chosen: FewStep) -> ControlNetEditor:
-    return ControlNetEditor(networks, None, load_few_step(chosen, weights(folder / "base"), networks))
+    base = weights(folder / "base", chosen.weights.dtype)
+    return ControlNetEditor(networks, None, load_few_step(chosen, base, networks))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])
@@ -95,19 +108,20 @@ def test_a_lora_may_count_blocks_as_the_original_code_does(folder: Path, network
         torch.testing.assert_close(loaded[name], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("xl", [False, True])
-def test_a_lora_renders_what_its_merged_unet_renders(tmp_path: Path, xl: bool) -> None:
+@pytest.mark.parametrize(("xl", "dtype"), [(False, "float32"), (True, "float32"), (True, "bfloat16")])
+def test_a_lora_renders_what_its_merged_unet_renders(tmp_path: Path, xl: bool, dtype: Dtype) -> None:
     write_diffusion(tmp_path, xl=xl)
-    networks, lora = load_networks(tmp_path), matrices(tmp_path / "base")
+    networks, lora = load_networks(tmp_path, dtype), matrices(tmp_path / "base")
     by_hand = UNet2DConditionModel.from_pretrained(tmp_path / "base" / "unet")
     by_hand.load_state_dict(merged(by_hand.state_dict(), lora))
     by_hand.save_pretrained(tmp_path / "unet")
-    (expected,) = images(open_editor(tmp_path, networks, few_step(tmp_path)).render(FEW, [item()]))
-    chosen = few_step(tmp_path, write_lora(tmp_path, lora, "kohya"))
+    (expected,) = images(open_editor(tmp_path, networks, few_step(tmp_path, dtype=dtype)).render(FEW, [item()]))
+    chosen = few_step(tmp_path, write_lora(tmp_path, lora, "kohya"), dtype=dtype)
     (image,) = images(open_editor(tmp_path, networks, chosen).render(FEW, [item()]))
     (base,) = images(ControlNetEditor(networks, None).render(FEW, [item()]))
-    assert np.abs(image.astype(int) - expected).max() <= 1
-    assert np.abs(image.astype(int) - base).mean() > 1
+    near, far = (np.abs(image.astype(int) - other).mean() for other in (expected, base))
+    assert far > 1
+    assert near < (0.01 if dtype == "float32" else 0.25) * far, "half precision rounds the merged parameters"
 
 
 @pytest.mark.parametrize("changed", ARRANGEMENTS)
@@ -153,6 +167,25 @@ def test_noise_within_steps_is_drawn_where_the_scheduler_draws_it(folder: Path, 
     assert not torch.equal(draws[0], networks.noise(3, 64, 64).flatten()[:8]), "not the noise that it starts from"
 
 
+@pytest.mark.parametrize("changed", ARRANGEMENTS)
+def test_protected_shapes_are_held_in_few_steps_too(
+    folder: Path, networks: StableDiffusion, changed: dict[str, Any]
+) -> None:
+    write_segmenter(folder / "segmenter")
+    segmenter = HalfSegmenter(weights(folder / "segmenter"), ["object"], device="cpu")
+    few = load_few_step(few_step(folder, **changed), weights(folder / "base"), networks)
+    seen: list[torch.Tensor] = []
+    watched: Any = Watched(few.networks, seen)
+    editor = ControlNetEditor(networks, ControlImages(segmenter), replace(few, networks=watched))
+    editor.render(FEW, [protected(None), protected("blended"), protected("relit")])
+    columns = slice(networks.noise(0, 64, 64).shape[-1] // 2 - 1)  # all but the soft edge
+    free, held, lit = seen[0][..., columns]
+    clean = networks.encode(source().image)[0][..., columns]
+    torch.testing.assert_close(held, clean, atol=1e-5, rtol=0)
+    assert not torch.allclose(free, clean, atol=0.1)
+    assert not torch.allclose(lit, free, atol=0.1)
+
+
 def test_evaluations_are_those_of_few_steps(folder: Path, networks: StableDiffusion) -> None:
     (plain,) = open_editor(folder, networks, few_step(folder)).render(FEW, [item()])
     guided = few_step(folder, guidance=1.5)
@@ -191,3 +224,37 @@ def test_what_does_not_fit_is_refused_on_loading(folder: Path, networks: StableD
     (folder / "pickled.bin").write_bytes(b"no pickles")
     with pytest.raises(OSError, match=r"absent\.safetensors"):
         load_few_step(few_step(folder, "absent.safetensors"), base, networks)
+
+
+PROFILE = """[diffusion]
+few_step.steps = 2
+few_step.scheduler = "LCMScheduler"
+"""
+
+
+def test_the_service_renders_with_few_steps_and_says_so(folder: Path) -> None:
+    plain = write_profile(folder).read_text()
+    file = write_lora(folder / "lora", matrices(folder / "base"), "kohya")
+    lora = f'few_step.lora = {{ path = "lora", file = "{file}", licence = "none", gigabytes = 0.01 }}\n'
+    (folder / "blind.toml").write_text(plain)
+    (folder / "few.toml").write_text(plain.replace("[diffusion]\n", PROFILE + lora))
+    (folder / "tcd.toml").write_text((folder / "few.toml").read_text().replace("LCM", "TCD"))
+    picture = photo()
+    rendering = Rendering(prompt="A red car.", seed=1)
+    few = request(picture, rendering, rendering, guidance=1.0)
+    many = request(picture, rendering, steps=4, guidance=3.0)
+
+    async def ask(profile: str) -> tuple[ServiceInfo, RenderReply, RenderReply]:
+        async with serving(create_app(settings(folder, profile))) as client:
+            info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
+            return info, await render(client, few), await render(client, many)
+
+    without, base, expected = asyncio.run(ask("blind"))
+    info, image, same = asyncio.run(ask("few"))
+    other, third, _ = asyncio.run(ask("tcd"))
+    assert same == expected
+    assert image.evaluations == base.evaluations == 2
+    assert image.images[0] == image.images[1]
+    assert len({image.images[0].png, base.images[0].png, third.images[0].png}) == 3
+    assert [one.role for one in info.weights] == ["base", "controlnet-canny", "few-step lora", "few-step settings"]
+    assert len({without.revision, info.revision, other.revision}) == 3

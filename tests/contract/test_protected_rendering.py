@@ -85,7 +85,7 @@ def test_held_to_the_end_the_latents_inside_are_the_sources(
     editor: ControlNetEditor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     networks, seen = editor._weights, list[torch.Tensor]()
-    monkeypatch.setattr(editor, "_weights", _Watched(networks, seen))
+    monkeypatch.setattr(editor, "_weights", Watched(networks, seen))
     image(editor, item("blended"), item(None))
     (latents,) = seen
     clean = networks.encode(source().image)
@@ -95,7 +95,7 @@ def test_held_to_the_end_the_latents_inside_are_the_sources(
     assert not torch.allclose(latents[1:, :, :, :columns], clean[:, :, :, :columns], atol=0.1)
 
 
-class _Watched:
+class Watched:
     """The networks, with the final latents noted."""
 
     def __init__(self, networks: object, seen: list[torch.Tensor]) -> None:

@@ -152,6 +152,15 @@ def test_weights_are_held_against_the_profile() -> None:
     assert f"its {base.id} is revision ffffffffffff" in faults(weights=[other, control, *others])
 
 
+def test_few_step_weights_are_needed_and_count_as_a_second_unet() -> None:
+    modern = load_profile("modern")
+    wanted = needed_weights(modern)["diffusion_service"]
+    (lora,) = [source for source in wanted if isinstance(source, Weights) and source.id == "ByteDance/SDXL-Lightning"]
+    assert lora.gigabytes == pytest.approx(5.1)
+    (fault,) = service_faults(info("diffusion_service"), "paper", [lora])
+    assert "has not loaded ByteDance/SDXL-Lightning" in fault
+
+
 def test_the_weights_of_all_services_on_a_gpu_must_fit_it() -> None:
     small = GpuInfo(uuid="GPU-1", name="A10G", gigabytes=24.0)
     large = replace_gpu(small, uuid="GPU-2", gigabytes=80.0)

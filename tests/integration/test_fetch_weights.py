@@ -14,6 +14,9 @@ import pytest
 from shared.fetch_weights import LISTING, Wanted, wanted_by
 from shared.profiles import load_profile
 from shared.weights import REPOSITORY
+from tests.contract.small_diffusion import write_diffusion
+from tests.contract.small_few_step import matrices, write_lora
+from tests.contract.small_profile import write_profile
 from tests.integration.small_hub import COMMIT, SmallHub, served
 
 SHIPPED = REPOSITORY / "tinyworld" / "weights"
@@ -126,6 +129,11 @@ def test_the_tiny_profile_wants_nothing() -> None:
     assert wanted_by(load_profile("tiny"), servers=True) == []
 
 
+def test_of_a_lora_one_file_is_fetched() -> None:
+    wanted = [item for item in wanted_by(load_profile("modern")) if item.repository == "ByteDance/SDXL-Lightning"]
+    assert [item.patterns for item in wanted] == [("sdxl_lightning_4step_lora.safetensors",)]
+
+
 def test_a_subfolder_of_weights_is_all_that_is_fetched(tmp_path: Path, profile: Path) -> None:
     wanted = [item for item in wanted_by(load_profile(str(profile))) if item.repository == "us/diffusion"]
     controlnet = [item for item in wanted if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
@@ -145,3 +153,25 @@ def test_services_start_offline_from_the_volume(service: str, profile: Path, add
     assert done.returncode == 0, done.stderr[-3000:]
     assert COMMIT in done.stdout
     assert (home / LISTING).read_text() == before
+
+
+@pytest.mark.slow
+def test_a_lora_is_loaded_offline_from_the_volume(tmp_path: Path) -> None:
+    write_diffusion(tmp_path)
+    repository = tmp_path / "repository"
+    file = write_lora(repository, matrices(tmp_path / "base"), "kohya")
+    shutil.copy(repository / file, repository / "another.safetensors")
+    lora = f'hub = "us/lora", revision = "{COMMIT}", file = "{file}", licence = "none", gigabytes = 0.01'
+    small = write_profile(tmp_path)
+    table = f"[diffusion]\nfew_step.steps = 2\nfew_step.lora = {{ {lora} }}\n"
+    small.write_text(small.read_text().replace("[diffusion]\n", table))
+    hub = SmallHub({"us/lora": repository})
+    with served(hub) as url:
+        code, text = fetch(small, tmp_path / "volume", url)
+    assert code == 0, text
+    assert hub.served == [f"us/lora/{file}"]
+    environment = {"HF_HOME": str(tmp_path / "volume"), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = run("tests.integration.start_service", "diffusion_service", CONTRAFACT_PROFILE=str(small), **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert COMMIT in done.stdout
+    assert "few-step lora" in done.stdout

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gateway.catalogue import plan
+from gateway.catalogue import method_defaults, methods_listing, plan
 from gateway.methods.controlled import ControlledParameters, HeldShapes, judge_regions
 from gateway.methods.counterfactual import Change
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.text_checks import check_protected_classes
 from shared.images import encode
 from shared.problems import InvalidInput
-from shared.profiles import load_profile
+from shared.profiles import Profile, load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import ProtectedRegion, ProtectionReply, RegionOutcome, Rendering
 from shared.schemas.jobs import JobSpec
@@ -151,6 +151,30 @@ def test_segmentation_jobs_protect_the_profiles_things_unless_they_say_otherwise
     assert protected("paper", methods=[{"name": "dillema", "parameters": {"protect": ["car"]}}], **masks) == ("car",)
     assert protected("paper", methods=[{"name": "dillema", "parameters": {"protect": []}}], **masks) == ()
     assert protected("paper", methods=[{"name": "dillema"}]) == (), "the paper's jobs over classifiers hold edges alone"
+
+
+def test_few_steps_are_the_default_unless_a_job_names_others() -> None:
+    modern = load_profile("modern")
+    assert modern.diffusion.few_step is not None
+
+    def chosen(profile: Profile, **parameters: Any) -> tuple[Any, Any]:
+        spec = JobSpec.model_validate(
+            {"task": "name the vehicle", "models": [], "methods": [{"name": "dillema", "parameters": parameters}]}
+        )
+        (method,) = plan(spec, profile, []).methods
+        return method["parameters"]["steps"], method["parameters"]["guidance"]
+
+    assert chosen(modern) == (4, 1.0)
+    assert chosen(modern, steps=4) == chosen(modern, guidance=1) == (4, 1.0)
+    assert chosen(modern, steps=25) == (25, 6.0), "with the guidance of the base weights, which then render"
+    assert chosen(modern, guidance=3.5) == (30, 3.5)
+    assert chosen(modern, steps=4, guidance=6) == (4, 6.0)
+    few_step = modern.diffusion.few_step.model_copy(update={"default": False})
+    other = modern.model_copy(update={"diffusion": modern.diffusion.model_copy(update={"few_step": few_step})})
+    assert chosen(other) == (30, 6.0)
+    (dillema,) = [method for method in methods_listing(modern).methods if method.name == "dillema"]
+    assert [dillema.parameters["properties"][name]["default"] for name in ("steps", "guidance")] == [4, 1.0]
+    assert "steps" not in method_defaults("lance", modern), "inversion methods edit with the base weights"
 
 
 @pytest.mark.parametrize(

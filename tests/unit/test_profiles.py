@@ -25,7 +25,8 @@ def sources(profile: Profile) -> Iterator[Weights | Server]:
     yield profile.diffusion.base
     yield from profile.diffusion.controlnets.values()
     yield profile.evaluator.scorer
-    readers = (profile.diffusion.vae, profile.diffusion.segmenter, profile.diffusion.depth)
+    few_step = profile.diffusion.few_step.weights if profile.diffusion.few_step else None
+    readers = (profile.diffusion.vae, profile.diffusion.segmenter, profile.diffusion.depth, few_step)
     for optional in (*readers, profile.evaluator.text_embedder, profile.language.masked_words):
         if optional is not None:
             yield optional
@@ -69,6 +70,8 @@ def test_tiny_needs_no_network(name: str) -> None:
 
 
 TINY = shipped_profiles()["tiny"].read_text()
+SOME = '{ path = "x", licence = "none", gigabytes = 1 }'
+MODERN = shipped_profiles()["modern"].read_text()
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,52 @@ def test_broken_profiles_are_refused_in_a_sentence(tmp_path: Path, old: str, new
     path.write_text(TINY.replace(old, new, 1))
     with pytest.raises(ProfileError, match=re.escape(says)):
         load_profile(str(path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("[diffusion.few_step.lora]", "[diffusion.few_step.adapter]", "adapter: Extra inputs are not permitted"),
+        ("steps = 4\n", f"steps = 4\nunet = {SOME}\n", "either `unet` (a whole UNet) or `lora`"),
+        ("lora.safetensors", "lora.bin", "few_step.lora.file: String should match pattern"),
+        ('lora.safetensors"\ndtype = "bfloat16"', 'lora.safetensors"', "dtype 'float32' and base's 'bfloat16'"),
+        ("steps = 4\nguidance = 1.0", "steps = 0\nguidance = 1.0", "few_step.steps: Input should be greater"),
+        ("steps = 4\nguidance = 1.0", "steps = 4\nguidance = 0.0", "few_step.guidance: Input should be greater"),
+    ],
+)  # fmt: skip
+def test_few_step_weights_that_do_not_fit_are_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in MODERN
+    path = tmp_path / "broken.toml"
+    path.write_text(MODERN.replace(old, new, 1))
+    with pytest.raises(ProfileError, match=re.escape(says)):
+        load_profile(str(path))
+
+
+def test_how_few_step_weights_are_used_is_part_of_their_revision(tmp_path: Path) -> None:
+    few_step = load_profile("modern").diffusion.few_step
+    assert few_step is not None
+    weights, use = few_step.infos()
+    assert (weights.role, weights.id, weights.revision) == (
+        "few-step lora",
+        "ByteDance/SDXL-Lightning",
+        few_step.weights.revision,
+    )
+    lora = few_step.lora
+    assert lora is not None
+    changes: list[dict[str, object]] = [
+        {"steps": 8},
+        {"guidance": 1.5},
+        {"scheduler": "TCDScheduler"},
+        {"scheduler_options": {"timestep_spacing": "leading"}},
+        {"lora": lora.model_copy(update={"scale": 0.5})},
+        {"lora": lora.model_copy(update={"file": "sdxl_lightning_8step_lora.safetensors"})},
+    ]
+    others = {few_step.model_copy(update=change).infos()[1].revision for change in changes}
+    assert len(others) == len(changes)
+    assert use.revision not in others
+    assert few_step.model_copy(update={"default": False}).infos() == [weights, use], (
+        "which jobs use it changes no image"
+    )
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
