@@ -20,7 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import diffusers.utils.logging
 import torch
+import transformers.utils.logging
 
 from benchmarks.cost_arms import Arm, arms_of
 from benchmarks.cost_of_methods import measure
@@ -44,6 +46,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    for library in (diffusers.utils.logging, transformers.utils.logging):
+        library.set_verbosity_error()
+        library.disable_progress_bar()
     started = time.perf_counter()
     figures: dict[str, Any] = {"processor": processor(), "threads": options.threads}
     print(f"{figures['processor']}, {options.threads} thread(s), torch {torch.__version__}\n")
@@ -70,8 +75,8 @@ def tiny_arms(images: int, lance_images: int) -> list[Arm]:
     arms.arms = [arm for arm in arms.arms if arm.name != "lance, their settings"]
     found = sources(max(images, lance_images), 2)
     for method, count in (("lance", lance_images), ("dillema", images)):
-        for _ in measure(arms, found[:count], [method]):
-            pass
+        if count:
+            list(measure(arms, found[:count], [method]))
     return [arm for arm in arms.arms if arm.produced]
 
 

@@ -100,7 +100,7 @@ def measure_prices(shape: Shape, how: LoopSettings) -> Prices:
         loop = PipelineLoop(write_random(Path(folder), shape, [PROMPT]), None, "cpu")
     prices = Prices(parameters={name: sum(p.numel() for p in one.parameters()) for name, one in loop.networks.items()})
     clock = PassClock(loop.networks, prices)
-    with torch.inference_mode():
+    with torch.no_grad():
         prices.pipeline_step = _one_step(loop, how)
         for network in (loop.pipeline.unet, loop.pipeline.controlnet, loop.pipeline.vae):
             network.to(memory_format=torch.channels_last)  # as our loader does
