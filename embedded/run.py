@@ -38,6 +38,8 @@ from shared.storage import DirectoryStore
 from shared.turns import ComputeTurns
 
 LOG = "contrafact.log"
+# A job can be created once the evaluator lists its models; the others load in the order of the stages.
+START_ORDER: tuple[ServiceName, ...] = ("evaluator_service", "caption_service", "llm_service", "diffusion_service")
 DRAIN_SECONDS = 10.0
 DEADLINE_SECONDS = 3000.0  # on a slow machine a rendering waits behind those of all other images in flight
 
@@ -141,10 +143,10 @@ def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iter
 
     def serve_all() -> None:
         os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would run through our own lines
-        for name, port in ports.items():
+        for name in START_ORDER:
             if stopping.is_set():
                 return
-            port.serve(importlib.import_module(f"{name}.app").create_app(settings, turns))
+            ports[name].serve(importlib.import_module(f"{name}.app").create_app(settings, turns))
 
     thread = threading.Thread(target=serve_all, name="start services", daemon=True)
     thread.start()
