@@ -117,7 +117,8 @@ def arms_of(
         *(_pipeline(plain, plain_meter, how, profile) for how in pipelines),
         _dillema(ControlNetEditor(ours, segmenter, few_step), str(ours.dtype), profile, meter),
     ]
-    infos = [profile.diffusion.base.info("base"), profile.diffusion.controlnets["canny"].info("controlnet")]
+    infos = [diffusion.base.info("base"), diffusion.controlnets["canny"].info("controlnet")]
+    infos += diffusion.few_step.infos() if diffusion.few_step else []
     return Arms(arms, infos, Judge(profile, segmenter) if judged and segmenter else None)
 
 

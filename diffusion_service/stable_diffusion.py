@@ -99,10 +99,11 @@ class StableDiffusion:
 
         `states` are batch × tokens × width. Without `controls` the UNet runs alone; what several ControlNets say is
         added up, as diffusers' MultiControlNetModel does. `injection` reaches the attention layers of the UNet, not
-        those of the ControlNets. Passes with it, and passes with gradients, are never compiled.
+        those of the ControlNets. Passes with it, and those outside inference mode (inversion), are
+        never compiled.
         """
         speed = self.acceleration
-        plain = injection is None and not torch.is_grad_enabled()
+        plain = injection is None and torch.is_inference_mode_enabled()
         time = torch.as_tensor(time, device=self.device)  # a number would be compiled anew for every step
         speed.start_step()
         with speed.kernels(), nullcontext() if plain else speed.eagerly():
