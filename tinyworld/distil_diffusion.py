@@ -34,7 +34,7 @@ from tinyworld.model_card import weights_of, write_card
 from tinyworld.publish_diffusion import save_small
 from tinyworld.train_autoencoder import LATENT_CHANNELS
 from tinyworld.train_diffusion import FOLDERS, SCHEDULE, Examples, Generator, text_states
-from tinyworld.training_loop import DISTRICTS, Recipe, begun, device, recipe_record, train
+from tinyworld.training_loop import DISTRICTS, Recipe, begun, command_of, device, recipe_record, train
 
 FOLDER, LORA_FOLDER = "unet-few-step", "lora-few-step"
 LORA_LAYERS = (
@@ -170,7 +170,7 @@ def publish(student: UNet2DConditionModel, folder: Path, record: dict[str, objec
             f"guidance; the teacher took {record['teacher_steps']} steps at guidance {record['guidance']}. "
             "Autoencoder, text encoder and ControlNets are the generator's."
         ),
-        command="python -m tinyworld.distil_diffusion",
+        command=str(record["command"]),
         results={name: record[name] for name in ("spent_steps", "spent_seconds", "spent_loss")},
         record=record,
     )
@@ -212,6 +212,10 @@ def main() -> None:
     print(record)
     if args.publish:
         record |= {
+            "command": command_of(
+                "tinyworld.distil_diffusion", args.district, None, steps=args.steps, substeps=args.substeps, rank=args.rank,
+                minutes=args.minutes,
+            ),
             "steps": args.steps, "teacher_steps": args.steps * args.substeps, "guidance": args.guidance,
             "rank": args.rank, "district": args.district, "split": "generator", "pictures": args.pictures,
         }  # fmt: skip
