@@ -44,7 +44,7 @@ UVICORN = (sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--log-level"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "CONTRAFACT_THREADS": "1"}
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
-_HTTP = httpx.Client(timeout=10, trust_env=False, headers={"Connection": "close"})
+_HTTP = httpx.Client(timeout=60, trust_env=False, headers={"Connection": "close"})
 
 
 @dataclass

@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import pre_tokenizers, trainers
+from tokenizers import pre_tokenizers
 from transformers import CLIPTokenizer
+
+from tinyworld.byte_pairs import count_words, learn_merges
 
 BOS, EOS = "<|startoftext|>", "<|endoftext|>"
 END_OF_WORD = "</w>"
@@ -15,23 +17,27 @@ MAX_LENGTH = 77
 
 
 def learn_clip_tokenizer(captions: Iterable[str], merged: int, folder: Path) -> CLIPTokenizer:
-    """Learn about `merged` tokens beyond the bytes, write the tokenizer into `folder`, return it as reloaded."""
-    blank = CLIPTokenizer()
+    """Learn `merged` tokens beyond the bytes, write the tokenizer into `folder`, return it as reloaded."""
+    backend = CLIPTokenizer().backend_tokenizer
+
+    def split(text: str) -> list[str]:
+        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))]
+
+    words = count_words(captions, split)
+    merges = learn_merges({(*word[:-1], word[-1] + END_OF_WORD): count for word, count in words.items()}, merged)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=2 + len(alphabet) + merged,
-        special_tokens=[BOS, EOS],
-        initial_alphabet=alphabet,
-        end_of_word_suffix=END_OF_WORD,
-        show_progress=False,
-    )
-    blank.backend_tokenizer.train_from_iterator(captions, trainer)
+    # Every byte may end a word: else one that ends in an unseen letter would read as the end of the text.
+    pieces = [
+        BOS,
+        EOS,
+        *alphabet,
+        *(byte + END_OF_WORD for byte in alphabet),
+        *(first + second for first, second in merges),
+    ]
     folder.mkdir(parents=True, exist_ok=True)
-    vocab_file, merges_file = (Path(name) for name in blank.backend_tokenizer.model.save(str(folder)))
-    vocabulary = json.loads(vocab_file.read_text())
-    for byte in alphabet:  # else a word that ends in an unseen letter would read as the end of the text
-        vocabulary.setdefault(byte + END_OF_WORD, len(vocabulary))
-    vocab_file.write_text(json.dumps(vocabulary))
+    vocab_file, merges_file = folder / "vocab.json", folder / "merges.txt"
+    vocab_file.write_text(json.dumps({piece: number for number, piece in enumerate(dict.fromkeys(pieces))}))
+    merges_file.write_text("\n".join(["#version: 0.2", *(" ".join(pair) for pair in merges)]))
     tokenizer = CLIPTokenizer(vocab=str(vocab_file), merges=str(merges_file), model_max_length=MAX_LENGTH)
     vocab_file.unlink()
     merges_file.unlink()

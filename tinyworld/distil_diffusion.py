@@ -213,8 +213,8 @@ def main() -> None:
     if args.publish:
         record |= {
             "command": command_of(
-                "tinyworld.distil_diffusion", args.district, None, steps=args.steps, substeps=args.substeps, rank=args.rank,
-                minutes=args.minutes,
+                "tinyworld.distil_diffusion", args.district, None, steps=args.steps, substeps=args.substeps,
+                rank=args.rank, minutes=args.minutes,
             ),
             "steps": args.steps, "teacher_steps": args.steps * args.substeps, "guidance": args.guidance,
             "rank": args.rank, "district": args.district, "split": "generator", "pictures": args.pictures,

@@ -1,4 +1,4 @@
-"""One training loop for the small perception models: a budget in seconds, cosine learning rate, EMA, resumable.
+"""One training loop for the small perception models: a budget in seconds or steps, cosine rate, EMA, resumable.
 
 The batch of a step depends on (seed, step) only, so a run that was stopped goes on where its last checkpoint was.
 Time spent before a stop counts against the budget.
@@ -23,7 +23,10 @@ RUNS = Path("runs")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one model is trained. `run` names the folder under `runs/` that holds its checkpoint and log."""
+    """How one model is trained. `run` names the folder under `runs/` that holds its checkpoint and log.
+
+    The budget is `seconds` and, where given, `steps`: training ends with the one that is spent first.
+    """
 
     run: str
     seconds: float
@@ -34,6 +37,11 @@ class Recipe:
     ema: float = 0.998
     seed: int = 0
     checkpoint_every: float = 60.0
+    steps: int | None = None
+
+    def spent_share(self, steps: int, seconds: float) -> float:
+        """The share of the budget that a training has spent, from 0 to 1 and a little over."""
+        return max(seconds / self.seconds, steps / self.steps if self.steps else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +116,9 @@ def train(model: nn.Module, loss_of: Callable[[nn.Module, int], Tensor], recipe:
     model.train()
     started = time.monotonic() - spent
     saved = spent
-    while (spent := time.monotonic() - started) < recipe.seconds:
+    while (share := recipe.spent_share(step, spent := time.monotonic() - started)) < 1:
         scale = min(1.0, (step + 1) / recipe.warmup_steps)
-        rate = recipe.learning_rate * scale * (0.02 + 0.49 * (1 + math.cos(math.pi * spent / recipe.seconds)))
+        rate = recipe.learning_rate * scale * (0.02 + 0.49 * (1 + math.cos(math.pi * share)))
         for group in optimiser.param_groups:
             group["lr"] = rate * group["factor"]
         torch.manual_seed(recipe.seed * 1_000_003 + step)
@@ -135,7 +143,8 @@ def train(model: nn.Module, loss_of: Callable[[nn.Module, int], Tensor], recipe:
 
 def recipe_record(recipe: Recipe, progress: Progress) -> dict[str, float | int | str]:
     """Recipe and outcome, as `training.json` keeps them."""
-    return {**asdict(recipe), **{f"spent_{name}": value for name, value in asdict(progress).items()}}
+    given = {name: value for name, value in asdict(recipe).items() if value is not None}
+    return {**given, **{f"spent_{name}": value for name, value in asdict(progress).items()}}
 
 
 def _groups(model: nn.Module, recipe: Recipe) -> list[dict[str, object]]:

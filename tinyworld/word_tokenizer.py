@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
+
+from tinyworld.byte_pairs import count_words, learn_merges
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -16,23 +18,34 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 def learn_word_tokenizer(texts: Iterable[str], size: int, folder: Path, *, max_length: int) -> PreTrainedTokenizerFast:
     """Learn at most `size` WordPieces, write the tokenizer into `folder`, and return it."""
-    words = _blank(models.WordPiece(unk_token="[UNK]"))
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=list(LETTERS), show_progress=False
-    )
-    words.train_from_iterator(texts, trainer)
-    return _written(words, folder, max_length)
+    counted = _counted(texts)
+    spelt = {(word[0], *(f"##{letter}" for letter in word[1:])): count for word, count in counted.items()}
+    symbols = sorted({symbol for word in spelt for symbol in word} - set(LETTERS))
+    known = [*SPECIAL, *LETTERS, *symbols]
+    merges = learn_merges(spelt, size - len(known), lambda left, right: left + right.removeprefix("##"))
+    pieces = [*known, *(left + right.removeprefix("##") for left, right in merges)]
+    return _written(_of_pieces(pieces), folder, max_length)
 
 
 def whole_word_tokenizer(texts: Iterable[str], folder: Path, *, max_length: int) -> PreTrainedTokenizerFast:
     """A tokenizer whose pieces are the whole words of some texts and, for other words, letters; written as above."""
+    common = [word for word, _ in _counted(texts).most_common()]
+    pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *common]
+    return _written(_of_pieces(pieces), folder, max_length)
+
+
+def _counted(texts: Iterable[str]) -> Counter[str]:
     blank = _blank(models.WordPiece(unk_token="[UNK]"))
-    counted = Counter(
-        word for text in texts for word, _ in blank.pre_tokenizer.pre_tokenize_str(blank.normalizer.normalize_str(text))
-    )
-    pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *(word for word, _ in counted.most_common())]
+
+    def split(text: str) -> list[str]:
+        return [word for word, _ in blank.pre_tokenizer.pre_tokenize_str(blank.normalizer.normalize_str(text))]
+
+    return count_words(texts, split)
+
+
+def _of_pieces(pieces: Iterable[str]) -> Tokenizer:
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
-    return _written(_blank(models.WordPiece(vocab=vocabulary, unk_token="[UNK]")), folder, max_length)
+    return _blank(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
 
 
 def _blank(model: models.WordPiece) -> Tokenizer:

@@ -52,14 +52,14 @@ def serve_gateway(directory: Path, database_url: str | None = None, **settings: 
             profile=load_profile("tiny"),
             sessions=open_sessions(engine),
             store=DirectoryStore(directory / "objects"),
-            services=ModelServices(dict.fromkeys(SERVICES, url), deadline=5, wait=1),
+            services=ModelServices(dict.fromkeys(SERVICES, url), deadline=60, wait=1),
             wake=lambda: wakes.append(None),
         )
         app = create_app(parts)
         port = ListeningPort()
         try:
             port.serve(app)
-            with httpx.Client(base_url=port.base_url, timeout=30) as client:
+            with httpx.Client(base_url=port.base_url, timeout=120) as client:
                 yield Gateway(client, parts, app, wakes, directory)
         finally:
             port.close()

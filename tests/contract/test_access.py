@@ -52,7 +52,7 @@ def test_only_keys_open_and_only_their_hash_is_kept(locked: Gateway, key: str) -
 
 def test_a_stranger_is_refused_before_sending_a_byte(locked: Gateway) -> None:
     address = urlsplit(str(locked.client.base_url))
-    with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
         connection.sendall(
             b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
             b"Content-Length: 150000\r\n\r\n"

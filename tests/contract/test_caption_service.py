@@ -146,11 +146,8 @@ def test_missing_weights_are_named_by_readyz(tmp_path: Path) -> None:
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
         ):
-            for _ in range(100):
-                document = (await client.get("/readyz")).json()
-                if document.get("failed"):
-                    break
-                await asyncio.sleep(0.05)
+            while not (document := (await client.get("/readyz")).json()).get("failed"):
+                await asyncio.sleep(0.02)
             assert (await client.get("/healthz")).status_code == 200
             assert (await client.post("/v1/captions", json={})).status_code == 503
             return dict(document)

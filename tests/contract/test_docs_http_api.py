@@ -61,6 +61,6 @@ def test_the_command_runs(gateway: Gateway, folder: Path, block: str) -> None:
         gateway.client.post(f"/jobs/{job}/cancel")
     script = STRICT + block.replace("http://127.0.0.1:8000", str(gateway.client.base_url))
     done = subprocess.run(
-        ["bash", "-c", script], cwd=folder, env={**os.environ, "JOB": job}, capture_output=True, text=True, timeout=60
+        ["bash", "-c", script], cwd=folder, env={**os.environ, "JOB": job}, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr

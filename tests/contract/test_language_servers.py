@@ -113,11 +113,11 @@ def test_a_dead_server_is_a_failed_dependency_within_the_deadline(tmp_path: Path
     async def main() -> httpx.Response:
         async with serving(create_app(settings(profile))) as client:
             body = asked("A bus.").model_dump_json()
-            return await client.post("/v1/generate", content=body, headers={"X-Deadline-Seconds": "20"})
+            return await client.post("/v1/generate", content=body, headers={"X-Deadline-Seconds": "120"})
 
     started = time.monotonic()
     reply = asyncio.run(main())
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
     assert (reply.status_code, reply.json()["type"]) == (502, "urn:contrafact:problem:dependency-failed")
 
 
@@ -147,7 +147,7 @@ def test_a_busy_server_is_asked_again_when_it_says(tmp_path: Path) -> None:
     async def complete(request: Request) -> Response:
         seen.append(time.monotonic())
         if len(seen) < 3:
-            return JSONResponse({"error": "busy"}, 503, {"Retry-After": "1"})
+            return JSONResponse({"error": "busy"}, 503, {"Retry-After": "2"})
         message = {"role": "assistant", "content": '{"keywords": [], "sure": true}'}
         return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
 
@@ -158,7 +158,9 @@ def test_a_busy_server_is_asked_again_when_it_says(tmp_path: Path) -> None:
 
     with listening(app) as url:
         assert asyncio.run(main(url)) == {"keywords": [], "sure": True}
-    assert [round(later - earlier) for earlier, later in itertools.pairwise(seen)] == [1, 1]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(seen)]
+    assert len(pauses) == 2
+    assert min(pauses) > 1.9, "not after the second that it would wait by itself"
 
 
 @pytest.mark.parametrize("text", ["no JSON", '{"keywords": 3, "sure": true}', ""])
@@ -234,9 +236,8 @@ def test_tgi_through_the_hub_client(folder: Path) -> None:
     torch.set_num_threads(1)
 
     async def main(url: str) -> tuple[list[Any], ScoreReply]:
-        for _ in range(200):
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                break
+        while (ready := httpx.get(f"{url}/readyz", timeout=60)).status_code != 200:
+            assert not ready.json().get("failed"), ready.text
             await asyncio.sleep(0.05)
         profile = write_profile(folder / "tgi", language_engine="tgi", url=url)
         async with serving(create_app(settings(profile))) as client:

@@ -71,7 +71,7 @@ def test_the_port_for_the_machinery_asks_no_key_and_reports_the_truth() -> None:
 
     with (
         operations_port(0, check, check, CollectorRegistry()) as port,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         assert client.get("/healthz").json() == {"status": "alive"}
         assert client.get("/readyz").json() == {"status": "ready"}

@@ -69,15 +69,11 @@ def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEdi
     target = editor._weights.pictures(editor._weights.encode(source().image))[0].astype(float)
     for by in ("blended", "relit", "edges"):
         assert not np.array_equal(image(editor, item(by))[0], plain), by
-    # Of eight seeds: a single one nearly ties at a half, since the small tokenizer differs from run to run.
-    far = [
-        float(
-            np.mean(
-                [np.abs(image(editor, item("blended", held, seed))[0][:, :24] - target[:, :24]) for seed in range(8)]
-            )
-        )
-        for held in (0.0, 0.5, 1.0)
-    ]
+    # Of eight seeds: with random weights a single one may nearly tie at a half.
+    far = []
+    for held in (0.0, 0.5, 1.0):
+        rendered = image(editor, *(item("blended", held, seed) for seed in range(8)))
+        far.append(float(np.mean([np.abs(one[:, :24] - target[:, :24]) for one in rendered])))
     assert far[0] > far[1] > far[2], far
 
 

@@ -42,13 +42,13 @@ def test_it_travels_from_the_gateway_to_the_services_and_into_the_log(tmp_path: 
     with (
         serve(small) as url,
         run_embedded(tmp_path, service_urls=dict.fromkeys(SERVICES, url)) as system,
-        httpx.Client(base_url=system.base_url, timeout=30) as client,
+        httpx.Client(base_url=system.base_url, timeout=120) as client,
     ):
         mine = {"X-Request-ID": "mine-1"}
         made = client.post("/jobs", files={"images": picture(1)}, data={"task": "name the vehicle"}, headers=mine)
         assert (made.status_code, made.headers["X-Request-ID"]) == (202, "mine-1")
         address = made.headers["Location"]
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + 300
         while client.get(address).json()["state"] == "running":
             assert time.monotonic() < give_up
             time.sleep(0.1)
@@ -85,7 +85,7 @@ def test_the_message_carries_it() -> None:
     try:
         with bound(request_id="mine-2"):
             wake_worker(celery)
-        assert rung.wait(20)
+        assert rung.wait(120)
     finally:
         thread.stop()
     assert heard == ["mine-2"]

@@ -85,7 +85,7 @@ def post(client: httpx.Client, data: bytes, spec: dict[str, Any], path: str = "/
 
 
 def finished(client: httpx.Client, job: str) -> dict[str, Any]:
-    give_up = time.monotonic() + 120
+    give_up = time.monotonic() + 600
     while (detail := client.get(f"/jobs/{job}").json())["state"] == "running":
         assert time.monotonic() < give_up
         time.sleep(0.1)

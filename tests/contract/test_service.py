@@ -17,6 +17,9 @@ from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 from tests.contract.test_language_servers import listening
 
+PATIENCE = 120.0  # seconds, which only a hang takes
+HTTP = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"Connection": "close"})
+
 
 class Count(Contract):
     """A number to square."""
@@ -46,7 +49,7 @@ class Squares:
         self.runs.set()
 
     def load(self, make_batcher: MakeBatcher) -> Squares:
-        self.loads.wait(10)
+        assert self.loads.wait(PATIENCE)
         self.batcher = make_batcher(self.run, 1)
         return self
 
@@ -57,11 +60,11 @@ class Squares:
 
     def at_the_gate(self) -> None:
         """Return once a batch waits there."""
-        assert self.entered.wait(10)
+        assert self.entered.wait(PATIENCE)
 
     def run(self, key: str, items: Sequence[int]) -> list[int]:
         self.entered.set()
-        self.runs.wait(10)
+        assert self.runs.wait(PATIENCE)
         self.ran += items
         return [item * item for item in items]
 
@@ -87,24 +90,23 @@ def url(squares: Squares) -> Iterator[str]:
 
 def wait_until(condition: object) -> None:
     assert callable(condition)
-    for _ in range(500):
-        if condition():
-            return
+    give_up = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen in time"
         time.sleep(0.01)
-    raise AssertionError("waited 5 s in vain")
 
 
 def ready(url: str) -> None:
-    wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
+    wait_until(lambda: HTTP.get(f"{url}/readyz").status_code == 200)
 
 
 def waiting(url: str) -> float:
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    lines = HTTP.get(f"{url}/metrics").text.splitlines()
     return float(next(line for line in lines if line.startswith("contrafact_waiting{")).split()[-1])
 
 
 def ask(url: str, number: int, **headers: str) -> httpx.Response:
-    return httpx.post(f"{url}/v1/squares", json={"number": number}, headers=headers, timeout=10)
+    return HTTP.post(f"{url}/v1/squares", json={"number": number}, headers=headers)
 
 
 def test_alive_at_once_ready_when_loaded(squares: Squares, url: str) -> None:
@@ -117,9 +119,9 @@ def test_not_ready_is_a_problem_that_says_when_to_come_back() -> None:
     squares.loads.clear()
     service = ModelService("squares", "1", ServiceSettings(), squares.load)
     with listening(service.app) as url:
-        assert httpx.get(f"{url}/healthz").json() == {"status": "alive"}
+        assert HTTP.get(f"{url}/healthz").json() == {"status": "alive"}
         for path in ("/readyz", "/v1/info"):
-            reply = httpx.get(url + path)
+            reply = HTTP.get(url + path)
             assert reply.status_code == 503
             assert reply.headers["retry-after"] == "2"
         squares.loads.set()
@@ -131,7 +133,7 @@ def test_a_client_that_leaves_costs_nothing(squares: Squares, url: str) -> None:
     squares.close()
 
     async def leave() -> None:
-        async with httpx.AsyncClient(timeout=10) as client:
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
             first = asyncio.create_task(client.post(f"{url}/v1/squares", json={"number": 1}))
             await asyncio.to_thread(squares.at_the_gate)
             second = asyncio.create_task(client.post(f"{url}/v1/squares", json={"number": 2}))
@@ -148,7 +150,7 @@ def test_a_client_that_leaves_costs_nothing(squares: Squares, url: str) -> None:
     asyncio.run(leave())
     assert ask(url, 3).json() == {"square": 9}
     assert squares.ran == [1, 3]
-    assert 'outcome="cancelled",service="squares"} 1.0' in httpx.get(f"{url}/metrics").text
+    assert 'outcome="cancelled",service="squares"} 1.0' in HTTP.get(f"{url}/metrics").text
 
 
 def test_a_deadline_that_passes_is_504_and_costs_nothing(squares: Squares, url: str) -> None:
@@ -193,7 +195,7 @@ def test_bodies_are_bounded_while_they_stream(url: str) -> None:
             yield b" " * 1_000_000
 
     async def main() -> int:
-        async with httpx.AsyncClient(timeout=10) as client:
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
             return (await client.post(f"{url}/v1/squares", content=endless())).status_code
 
     try:
@@ -202,7 +204,7 @@ def test_bodies_are_bounded_while_they_stream(url: str) -> None:
         status = 413
     assert status == 413
     assert sent[0] < 2 * MAX_MESSAGE_BYTES / 1_000_000
-    declared = httpx.post(f"{url}/v1/squares", content=b"x" * (MAX_MESSAGE_BYTES + 1), timeout=10)
+    declared = HTTP.post(f"{url}/v1/squares", content=b"x" * (MAX_MESSAGE_BYTES + 1))
     assert declared.status_code == 413
 
 

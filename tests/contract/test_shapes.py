@@ -1,16 +1,15 @@
-"""The check of shapes by a segmenter really trained on driving scenes: over HTTP, in verdicts, and its calibration."""
+"""The check of shapes by the shipped segmenter of driving scenes: over HTTP, in verdicts, and its calibration."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tomllib
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-import torch
-from transformers import SegformerImageProcessorPil
 
 from evaluator_service.app import create_app
 from gateway.methods.checks import judge
@@ -25,50 +24,32 @@ from tests.contract.small_evaluator import write_scorer
 from tests.contract.small_profile import write_profile
 from tinyworld.broken import Trial
 from tinyworld.calibrate_checks import held_out, thresholds
-from tinyworld.pictures import as_pixel_values
 from tinyworld.roads.calibrate_shapes import CHECKS, Judge, edit_of, shifted, trials, written
 from tinyworld.roads.render import RoadRendering, render
-from tinyworld.roads.segmenters import new_segmenter, segmented
 from tinyworld.roads.world import CLASSES, THINGS, RoadScene, sample_scene
 
-SIDE = 64
-SCENES = 32
+SIDE = 128  # the segmenter's own
+SCENES = 24
 LIMITS = {"shapes": {"default": 0.75}, "things": {"default": 0.6}}
 
 
 def scene_of(split: str, index: int) -> RoadScene:
-    """A photo with a bus ahead: large enough for 64 pixels."""
+    """A photo with a bus ahead, the largest of the vehicles."""
     return sample_scene(split, index).changed(style="photo", vehicle="bus")  # type: ignore[arg-type]
 
 
-def write_judge(folder: Path, steps: int = 220) -> None:
-    """A SegFormer that has seen 120 scenes, by day and by night, in every weather."""
-    drawn = [render(scene_of("oracle-a", index), SIDE, SIDE) for index in range(120)]
-    pixels = as_pixel_values(np.stack([one.image for one in drawn]))
-    labels = torch.from_numpy(np.stack([one.classes for one in drawn])).long()
-    torch.manual_seed(0)
-    random = np.random.default_rng(0)
-    model = new_segmenter("segformer").train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps)
-    for _ in range(steps):
-        chosen = torch.from_numpy(random.choice(len(drawn), 8, replace=False))
-        logits = segmented(model, pixels[chosen])
-        loss = torch.nn.functional.cross_entropy(logits, labels[chosen], ignore_index=CLASSES.index("void"))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    model.eval().save_pretrained(folder)
-    SegformerImageProcessorPil(
-        size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
-    ).save_pretrained(folder)
+def judge_folder() -> Path:
+    """The shipped segmenter of the check: trained once, and the same bits on every machine."""
+    segmenter = load_profile("tiny-roads").evaluator.segmenter
+    assert segmenter is not None
+    assert segmenter.path is not None
+    return Path(segmenter.path)
 
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("judge")
-    write_judge(folder / "judge")
+    shutil.copytree(judge_folder(), folder / "judge")
     write_scorer(folder / "scorer")
     path = write_profile(folder)
     segmenter = '[evaluator.segmenter]\npath = "judge"\nlicence = "none"\ngigabytes = 0.01\n'
@@ -100,11 +81,12 @@ def test_relit_scenes_pass_and_those_whose_shapes_moved_do_not(by_kind: dict[str
     assert relit
     assert accepted(relit) >= 0.75
     assert accepted(by_kind["good"]) >= 0.85
+    assert accepted(by_kind["moved"] + by_kind["shifted"]) <= 0.1
     judged = held_out([one for some in by_kind.values() for one in some], CHECKS)
     passed = {kind: np.mean([ok for trial, ok, _ in judged if trial.kind == kind]) for kind in by_kind}
     assert passed["moved"] <= 0.15
-    assert passed["shifted"] <= 0.25
-    assert passed["gone"] <= 0.6, "small things that a coarse segmenter hardly sees"
+    assert passed["shifted"] <= 0.15
+    assert passed["gone"] <= 0.3
     assert passed["good"] >= 0.7
 
 
@@ -135,7 +117,7 @@ def test_thresholds_and_errors_are_calibrated_and_written_into_the_profile(
 
 
 def test_the_evaluator_answers_by_class_and_thing_and_says_what_it_cannot_judge(profile: Path) -> None:
-    day = scene_of("calibration", 3).changed(time="day", weather="clear")
+    day = scene_of("calibration", 12).changed(time="day", weather="clear")
     drawn = render(day, SIDE, SIDE)
     images = [render(day.changed(time="night"), SIDE, SIDE).image, shifted(drawn.image, (0, 16))]
     asked = ShapesRequest(
@@ -147,10 +129,11 @@ def test_the_evaluator_answers_by_class_and_thing_and_says_what_it_cannot_judge(
     )
     reply = answered(profile, asked)
     night, moved = reply.outcomes
-    assert np.mean(night.classes) > np.mean(moved.classes)
+    assert np.mean(night.classes) > np.mean(moved.classes) + 0.3
     bus = max(range(len(reply.things)), key=lambda place: reply.things[place].share)
     assert reply.things[bus].label == "vehicle"
-    assert night.things[bus] >= 0.5 > moved.things[bus]
+    assert night.things[bus] >= 0.7
+    assert moved.things[bus] <= 0.3
     unknown = [name if name != "vehicle" else "Fahrzeug" for name in asked.classes]
     reply = answered(profile, asked.model_copy(update={"classes": unknown, "things": ["Fahrzeug"]}))
     assert "Fahrzeug" in reply.unjudged

@@ -36,17 +36,19 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         server = subprocess.Popen([*serve, *arguments], stdout=log, stderr=log, env=environment)
     url = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(600):
+        give_up = time.monotonic() + 600
+        while True:
             assert server.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < give_up, (folder / "log").read_text()
             try:
-                httpx.get(f"{url}/health")
+                httpx.get(f"{url}/health", timeout=60)
                 break
             except httpx.TransportError:
                 time.sleep(0.1)
         yield write_profile(folder, caption_engine="openai", url=f"{url}/v1", model=str(folder / "model"))
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(120)
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def finish(directory: Path, services_url: str | None, job: Job) -> None:
         url = life.base_url()
         job_id = job.post(url)
         give_up = time.monotonic() + job.seconds
-        while (state := httpx.get(f"{url}/jobs/{job_id}", timeout=30).json()["state"]) == "running":
+        while (state := httpx.get(f"{url}/jobs/{job_id}", timeout=120).json()["state"]) == "running":
             assert time.monotonic() < give_up, "the job did not finish"
             time.sleep(0.2)
         assert state == "done"
@@ -123,7 +123,7 @@ def kill_again_and_again(directory: Path, services_url: str | None, job: Job, lo
             time.sleep(moments.uniform(0.2, 2.0))
         else:
             job_id = job.post(url := life.base_url())
-            unfinished += httpx.get(f"{url}/jobs/{job_id}", timeout=30).json()["state"] == "running"
+            unfinished += httpx.get(f"{url}/jobs/{job_id}", timeout=120).json()["state"] == "running"
             time.sleep(moments.uniform(0.0, longest_life))
         life.kill()
     return unfinished
@@ -132,7 +132,7 @@ def kill_again_and_again(directory: Path, services_url: str | None, job: Job, lo
 def test_ten_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
     pictures = np.random.default_rng(3).integers(0, 255, (32, 12, 12, 3)).astype(np.uint8)
     spec = '{"task": "name the vehicle", "models": ["m1", "m2"], "ground_truth": "none"}'
-    job = Job([(f"{n}.png", encode(picture)) for n, picture in enumerate(pictures)], spec, seconds=300)
+    job = Job([(f"{n}.png", encode(picture)) for n, picture in enumerate(pictures)], spec, seconds=900)
     small = SmallServices(seconds=0.12)
     with serve(small) as url:
         finish(tmp_path / "undisturbed", url, job)

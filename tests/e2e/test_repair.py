@@ -23,7 +23,7 @@ MODEL = '\n[evaluator.models_under_test.m1]\npath = "{path}"\nlicence = "Apache-
 
 
 def wait(client: Client, repair: str, until: Callable[[RepairView], bool]) -> RepairView:
-    give_up = time.monotonic() + 300
+    give_up = time.monotonic() + 900
     while not until(view := client.repair(repair)):
         assert time.monotonic() < give_up, view
         time.sleep(0.1)

@@ -102,7 +102,7 @@ class SmallServices:
             self.app.post(path)(answer)
 
     def _called(self, name: str) -> None:
-        self.gate.wait(30)
+        self.gate.wait(300)  # only a hang takes so long
         began = time.monotonic()
         while (left := began + self._pace() - time.monotonic()) > 0:
             time.sleep(min(left, 0.1) if isinstance(self.seconds, Path) else left)

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fastapi import Request, Response
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 import gateway.model_services
 import gateway.table_base
@@ -52,8 +52,9 @@ from tests.integration.work_site import Site, wait_for
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 ON_POSTGRES = pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
 HASTY = Settings(
-    lease_seconds=2, lease_renewal_seconds=0.3, sweep_seconds=0.3, pause_seconds=0.05, max_lost_leases=4,
+    lease_seconds=60, lease_renewal_seconds=0.3, sweep_seconds=0.3, pause_seconds=0.05, max_lost_leases=4,
 )  # fmt: skip
+STALL = 3.0  # seconds
 Answer = Callable[[bytes], Response | None]
 
 
@@ -64,18 +65,23 @@ class Day:
         self.site = Site(sessions, DirectoryStore(directory / "objects"), small, url)
         self.answer: Answer = lambda body: None
 
-    def worker(self, deadline: float = 20.0, pause: float = 0.05) -> Worker:
+    def worker(self, deadline: float = 120.0, pause: float = 0.05, lease: float = HASTY.lease_seconds) -> Worker:
         services = ModelServices(dict.fromkeys(SERVICES, self.site.url), deadline=deadline, wait=1.5)
         self.site.clients.append(services)
-        settings = HASTY.model_copy(update={"pause_seconds": pause})
+        settings = HASTY.model_copy(update={"pause_seconds": pause, "lease_seconds": lease})
         return Worker(settings, self.site.sessions, self.site.store, services, self.site.celery)
+
+    def resume(self) -> None:
+        """As if the pauses after failures were over."""
+        with self.site.sessions.begin() as session:
+            session.execute(update(SourceImage).values(not_before=None))
 
     def until_done(self, worker: Worker) -> list[SourceImage]:
         def over() -> bool:
             worker.step()
             return self.site.state() == "done"
 
-        wait_for(over, seconds=120)
+        wait_for(over)
         return self.site.images()
 
 
@@ -113,11 +119,12 @@ def test_a_hanging_service_costs_a_lease_and_no_attempt(day: Day, monkeypatch: p
     monkeypatch.setattr(gateway.model_services, "GRACE_SECONDS", 0.2)
     day.site.add_job(images=1)
     day.site.small.gate.clear()
-    day.worker(deadline=0.5, pause=1.5).step()
+    day.worker(deadline=2, pause=600).step()
     (image,) = day.site.images()
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 1)
-    assert "gave no answer to /v1/captions in 0.5 s" in image.failure
+    assert "gave no answer to /v1/captions in 2 s" in image.failure
     day.site.small.gate.set()
+    day.resume()
     (image,) = day.until_done(day.worker())
     assert (image.state, image.attempts, image.failure) == ("done", 0, "")
 
@@ -137,11 +144,12 @@ def test_a_hanging_service_costs_a_lease_and_no_attempt(day: Day, monkeypatch: p
 def test_nonsense_costs_a_lease_and_no_attempt(day: Day, wrong: Response, said: str) -> None:
     day.site.add_job(images=1)
     day.answer = first(1, wrong)
-    worker = day.worker(pause=1.5)
+    worker = day.worker(pause=600)
     worker.step()
     (image,) = day.site.images()
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 1)
     assert said in image.failure
+    day.resume()
     (image,) = day.until_done(worker)
     assert (image.attempts, image.lost_leases) == (0, 1)
 
@@ -202,10 +210,10 @@ def test_a_full_object_store_only_holds_the_work_up(
         # No file beyond so many bytes: what the kernel then says is what it says of a full disk, but for the number.
         resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
         wake_worker(open_celery(redis_url(server)))
-        wait_for(lambda: any("cannot write to the object store" in i.failure for i in day.site.images()), seconds=120)
+        wait_for(lambda: any("cannot write to the object store" in i.failure for i in day.site.images()), seconds=600)
         assert all((image.attempts, image.lost_leases) == (0, 0) for image in day.site.images())
         resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        wait_for(lambda: day.site.state() == "done", seconds=300)
+        wait_for(lambda: day.site.state() == "done")
     finally:
         process.kill()
         server.kill()
@@ -246,7 +254,7 @@ def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Pa
         with serve(small) as url:
             day = Day(open_sessions(engine), tmp_path, small, url)
             day.site.add_job(images=4)
-            one, two = day.worker(), day.worker()
+            one, two = day.worker(lease=STALL / 1.5), day.worker(lease=STALL / 1.5)
             one.start()
             two.start()
             steps = [threading.Thread(target=each.step) for each in (one, two)]
@@ -257,11 +265,11 @@ def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Pa
             stalled = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]
             for process in stalled:
                 process.suspend()
-            time.sleep(1.5 * HASTY.lease_seconds)
+            time.sleep(STALL)
             for process in stalled:
                 process.resume()
             for step in steps:
-                step.join(120)
+                step.join(600)
             images = day.until_done(one)
             one.stop()
             two.stop()
@@ -306,7 +314,7 @@ def test_a_worker_whose_clock_is_wrong_neither_loses_nor_steals_a_lease(
         worker.step()
         return [image.state for image in day.site.images()] == ["leased", "done", "done"]
 
-    wait_for(over, seconds=120)
+    wait_for(over, seconds=600)
     worker.stop()
     taken, swept, plain = day.site.images()
     assert (taken.lost_leases, swept.lost_leases, plain.lost_leases) == (0, 1, 0)

@@ -158,7 +158,7 @@ def posted(client: httpx.Client, files: list[Any]) -> str:
     """The id of a job, once it is done."""
     reply = client.post("/jobs", files=files)
     assert reply.status_code == 202, reply.text
-    job, give_up = str(reply.json()["id"]), time.monotonic() + 120
+    job, give_up = str(reply.json()["id"]), time.monotonic() + 600
     while (state := client.get(f"/jobs/{job}").json()["state"]) == "running":
         assert time.monotonic() < give_up
         time.sleep(0.2)

@@ -18,7 +18,7 @@ def run_together(commands: Sequence[Sequence[str]], environment: dict[str, str])
         for command in commands
     ]
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors.decode()[-3000:]
 
 

@@ -114,7 +114,7 @@ def trainer(site: Site) -> Trainer:
     return Trainer(site.store, "tiny", "cpu", beat_seconds=0.2)
 
 
-def wait_for(path: Path, seconds: float = 120) -> None:
+def wait_for(path: Path, seconds: float = 600) -> None:
     give_up = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < give_up, f"no {path.name}"

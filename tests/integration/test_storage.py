@@ -57,9 +57,9 @@ def test_a_link_opens_one_object_for_a_while(request: pytest.FixtureRequest) -> 
     key = model_key("ab" * 32, "1")
     store.put_file(key, io.BytesIO(b"a model"))
     link = store.link(key, 60)
-    assert httpx.get(link, trust_env=False).content == b"a model"
-    assert httpx.get(link.replace("ab", "ac", 1), trust_env=False).status_code in (403, 404)
-    assert httpx.get(link[:-1] + ("0" if link[-1] != "0" else "1"), trust_env=False).status_code == 403
+    assert httpx.get(link, trust_env=False, timeout=60).content == b"a model"
+    assert httpx.get(link.replace("ab", "ac", 1), trust_env=False, timeout=60).status_code in (403, 404)
+    assert httpx.get(link[:-1] + ("0" if link[-1] != "0" else "1"), trust_env=False, timeout=60).status_code == 403
 
 
 def test_a_file_is_stored_from_its_beginning(store: ObjectStore) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from sqlalchemy import func, select
@@ -144,9 +143,9 @@ def test_a_cancelled_job_stops_its_workers_and_writes_nothing_more(site: Site) -
     wait_for(lambda: site.images()[0].state == "leased")
     with site.sessions.begin() as session:
         claims.cancel_job(session, "job")
-    time.sleep(0.8)  # a renewal notices
+    wait_for(lambda: not worker._leases)  # a renewal notices
     site.small.gate.set()
-    step.join(20)
+    step.join(120)
     worker.stop()
     assert [image.state for image in site.images()] == ["cancelled"] * 2
     assert site.results() == ([], [])
@@ -163,7 +162,7 @@ def test_a_stopped_worker_gives_its_image_back(site: Site) -> None:
     wait_for(lambda: site.images()[0].state == "leased")
     worker.stop()
     site.small.gate.set()
-    step.join(20)
+    step.join(120)
     (image,) = site.images()
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded,
 from shared.turns import ComputeTurns, begun, begun_from
 
 Run = Callable[[str, Sequence[int]], Sequence[int | Exception]]
+PATIENCE = 120.0  # seconds, which only a hang takes
 
 
 class Recorder:
@@ -31,7 +33,7 @@ class Recorder:
 
     def __call__(self, key: str, items: Sequence[int]) -> list[int | Exception]:
         self.entered.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(PATIENCE)
         self.batches.append((key, list(items)))
         if len(items) > self.fits:
             raise OutOfMemory("too many at once")
@@ -39,7 +41,7 @@ class Recorder:
 
     async def hold(self) -> None:
         """Return once the owner's thread stands at the closed gate."""
-        assert await asyncio.to_thread(self.entered.wait, 10)
+        assert await asyncio.to_thread(self.entered.wait, PATIENCE)
 
 
 def batcher(run: Run, registry: CollectorRegistry | None = None, **policy: float) -> MicroBatcher[str, int, int]:
@@ -52,7 +54,7 @@ def batcher(run: Run, registry: CollectorRegistry | None = None, **policy: float
     return MicroBatcher(run, chosen, BatchMetrics("test", registry or CollectorRegistry()))
 
 
-def soon(seconds: float = 10.0) -> float:
+def soon(seconds: float = PATIENCE) -> float:
     return time.monotonic() + seconds
 
 
@@ -111,14 +113,14 @@ def test_the_oldest_item_is_always_in_the_next_batch() -> None:
 
 def test_waiting_fills_a_batch_and_a_full_one_does_not_wait() -> None:
     run = Recorder()
-    owner = batcher(run, max_batch=4, max_wait=5.0)
+    owner = batcher(run, max_batch=4, max_wait=PATIENCE)
 
     async def main() -> float:
         started = time.monotonic()
         await asyncio.gather(*(owner.submit(item, key="a", deadline=soon()) for item in range(4)))
         return time.monotonic() - started
 
-    assert asyncio.run(main()) < 2
+    assert asyncio.run(main()) < PATIENCE / 2
     owner.drain()
     assert run.batches == [("a", [0, 1, 2, 3])]
 
@@ -127,19 +129,16 @@ def test_expired_items_are_answered_at_once_and_never_run() -> None:
     run = Recorder()
     owner = batcher(run)
 
-    async def main() -> float:
+    async def main() -> None:
         run.gate.clear()
         blocker = asyncio.create_task(owner.submit(1, key="a", deadline=soon()))
         await run.hold()
-        started = time.monotonic()
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(DeadlineExceeded):  # while the gate is closed
             await owner.submit(2, key="a", deadline=soon(0.05))
-        waited = time.monotonic() - started
         run.gate.set()
         await blocker
-        return waited
 
-    assert asyncio.run(main()) < 1
+    asyncio.run(main())
     owner.drain()
     assert run.batches == [("a", [1])]
 
@@ -244,14 +243,19 @@ def test_drain_finishes_the_line_and_refuses_the_rest() -> None:
     run = Recorder()
     owner = batcher(run, max_batch=1, max_wait=1.0)
 
+    async def until_refused() -> None:
+        """Until it drains, what is submitted waits behind the closed gate."""
+        while True:
+            with suppress(DeadlineExceeded):
+                await owner.submit(4, key="a", deadline=soon(0.01))
+
     async def main() -> list[int]:
         run.gate.clear()
         asked = asyncio.create_task(owner.submit_all([1, 2, 3], key="a", deadline=soon()))
         await run.hold()
         draining = asyncio.create_task(asyncio.to_thread(owner.drain))
-        await asyncio.sleep(0.05)
         with pytest.raises(NotReady):
-            await owner.submit(4, key="a", deadline=soon())
+            await until_refused()
         run.gate.set()
         await draining
         return await asked
@@ -412,7 +416,9 @@ def test_whatever_happens_everybody_is_answered_and_nothing_runs_twice(
 
     async def one(number: int, key: str, mood: str, delay: int) -> int | BaseException:
         await asyncio.sleep(delay / 1000)
-        asked = asyncio.ensure_future(owner.submit(number, key=key, deadline=soon(0.004 if mood == "hasty" else 10.0)))
+        asked = asyncio.ensure_future(
+            owner.submit(number, key=key, deadline=soon(0.004 if mood == "hasty" else PATIENCE))
+        )
         if mood == "leaves":
             await asyncio.sleep(0.002)
             asked.cancel()
