@@ -56,6 +56,7 @@ from shared.schemas.repairs import (
 from shared.service import LOADING
 from shared.storage import ObjectMissing, ObjectStore, image_key, repair_key
 from shared.stores import store_at
+from shared.threads import compute_threads
 from shared.weights import Weights, write_tar
 
 BEAT_SECONDS = 5.0
@@ -292,6 +293,7 @@ def main() -> None:
     place = (settings.object_store, "", settings.s3_endpoint, settings.s3_access_key, secret, settings.s3_secure)
     stopping = threading.Event()
     worker_shutting_down.connect(lambda **_: stopping.set(), weak=False)
+    torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
     register(celery, Trainer(store_at(*place), settings.profile, settings.device, stopping=stopping))
     if settings.metrics_port:
         start_http_server(settings.metrics_port)

@@ -21,4 +21,5 @@ class TrainerSettings(BaseSettings):
     s3_secure: bool = False
     profile: str = "tiny"
     device: str = "auto"
+    threads: Annotated[int, Field(ge=0)] = 0
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0

@@ -41,7 +41,8 @@ class Pace:
         if self._first is None or self._at_start is None or done - self._at_start < LEAST_FINISHED:
             return None
         since, counted = self._first
-        return (done - counted) / (self._clock() - since) if done > counted else None
+        seconds = self._clock() - since
+        return (done - counted) / seconds if done > counted and seconds > 0 else None
 
     def words(self, done: int, total: int, unit: str) -> str:
         """The rate and the time left, or that they are not known yet."""

@@ -27,7 +27,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
 from gateway import claims, image_step
 from gateway.claims import Lease
-from gateway.database import Sessions, open_engine, open_sessions
+from gateway.database import Sessions, database_now, open_engine, open_sessions
 from gateway.events import add_event
 from gateway.housekeeping import keep_house_now_and_then
 from gateway.messages import WORK, broker_fault, open_celery, send_repair, wake_worker
@@ -113,9 +113,9 @@ class Worker:
         claimed = self._claim()
         if claimed is None:
             return False
-        lease, request_id = claimed
+        lease, request_id, claimed_at = claimed
         bound = json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id)
-        with self._held(lease), bound, begun(time.time()):
+        with self._held(lease), bound, begun(claimed_at):
             started, outcome = time.monotonic(), "done"
             if first:
                 wake_worker(self._celery)
@@ -131,15 +131,19 @@ class Worker:
             STEPS.labels(stage, outcome).observe(time.monotonic() - started)
         return True
 
-    def _claim(self) -> tuple[Lease, str] | None:
-        """A lease, and the id of the request that made its job: the one who rang may have meant another job."""
+    def _claim(self) -> tuple[Lease, str, float] | None:
+        """A lease, the id of the request that made its job, and when it began: Unix time by the database's clock.
+
+        The message may have been sent for another job. Workers' own clocks may differ; the database's orders them all.
+        """
         seconds = self._settings.lease_seconds
         with self._sessions.begin() as session:
             # Analyses first: the report of a small job must not wait for the last image of a large one.
             lease = claims.claim_analysis(session, seconds) or claims.claim(session, seconds)
             if lease is None:
                 return None
-            return lease, session.scalar(select(Job.request_id).where(Job.id == lease.job_id)) or ""
+            request_id = session.scalar(select(Job.request_id).where(Job.id == lease.job_id)) or ""
+            return lease, request_id, session.execute(select(database_now())).scalar_one().timestamp()
 
     def _work_on_image(self, lease: Lease) -> None:
         work = image_step.load(self._sessions, lease)

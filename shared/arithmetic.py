@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from shared.gpu import compute_capability
+from shared.profiles import ModelUnderTest
 from shared.weights import Dtype, Section, Weights
 
 DtypeChoice = Literal["auto", "float32", "float16", "bfloat16"]
@@ -33,8 +34,8 @@ _Section = TypeVar("_Section", bound=Section)
 def native_weights(section: _Section, device: str, wanted: DtypeChoice = "auto") -> _Section:
     """A part of a profile with each set of weights in the type that `device` (torch's name) computes natively.
 
-    `wanted` other than `auto` is taken instead. Weights that the profile holds at float32 stay there either way:
-    thresholds and models under test belong to that precision.
+    `wanted` other than `auto` is taken instead. Weights that the profile holds at float32 stay there either way: the
+    thresholds of the checks belong to that precision. A model under test stays in the precision that its owner names.
     """
     choose = partial(native_dtype, device=device) if wanted == "auto" else lambda _: wanted
     return _with_dtypes(section, choose)
@@ -77,6 +78,8 @@ def _cpu_features(cpu_info: Path) -> frozenset[str]:
 
 def _with_dtypes(section: _Section, choose: Callable[[Dtype], Dtype]) -> _Section:
     changed: dict[str, Any] = {}
+    if isinstance(section, ModelUnderTest):
+        return section
     if isinstance(section, Weights) and section.dtype != "float32":
         changed["dtype"] = choose(section.dtype)
     for name in type(section).model_fields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import cache
 
 from shared.schemas.service import GpuInfo
 
@@ -23,6 +24,7 @@ def gpu_of(device: str) -> GpuInfo | None:
     return GpuInfo(uuid=uuid, name=name, gigabytes=round(int(mebibytes) * 2**20 / 1e9, 2))
 
 
+@cache
 def compute_capability(device: str) -> float | None:
     """NVIDIA's compute capability of a GPU (8.0 is Ampere's first); None where nvidia-smi does not know it."""
     row = _row_of(device)

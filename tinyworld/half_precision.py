@@ -1,4 +1,4 @@
-"""Mixed precision for training and measuring: autocast to what the device computes natively, else none."""
+"""Mixed precision for training and measuring: autocast to bfloat16 where the device computes it natively, else none."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from shared.service import ServiceSettings
 
 
 def autocast(device: torch.device | str) -> torch.autocast:
-    """A context in which matrices and convolutions run in native half precision; in float32 where there is none.
+    """A context in which matrices and convolutions run in bfloat16 where it is native, in float32 elsewhere.
 
     `CONTRAFACT_DTYPE` overrides, as it does for the services.
     """
     kind = torch.device(device).type
     wanted = ServiceSettings().dtype
     name = native_dtype("bfloat16", str(device)) if wanted == "auto" else wanted
-    if name == "float32":
+    if name != "bfloat16":  # float16 would lose small gradients without loss scaling
         return torch.autocast(kind, enabled=False)
-    return torch.autocast(kind, getattr(torch, name))
+    return torch.autocast(kind, torch.bfloat16)

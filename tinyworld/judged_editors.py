@@ -87,7 +87,7 @@ def drawing(name: str, profile: str, given: Parameters, null_every: int) -> Iter
     DILLEMA's null arms cost as much as its edits: it draws one for every `null_every`th scene only.
     """
     editor, loaded = EDITORS[name], load_profile(profile)
-    parameters = parameters_of(editor, loaded) | given
+    parameters = parameters_of(editor, loaded, given)
     if editor.method == "dillema":
         yield controlled(loaded, DillemaParameters.model_validate(parameters), null_every)
         return
@@ -96,11 +96,12 @@ def drawing(name: str, profile: str, given: Parameters, null_every: int) -> Iter
         yield edited(services, editor.method, parameters)
 
 
-def parameters_of(editor: Editor, profile: Profile) -> Parameters:
-    """The profile's parameters of the editor's method, thresholds included, and the editor's own."""
+def parameters_of(editor: Editor, profile: Profile, given: Parameters | None = None) -> Parameters:
+    """The profile's parameters of the editor's method, thresholds included; the editor's own and `given` override."""
     if editor.method not in METHODS:
         raise ValueError(f"there is no method {editor.method!r}; there are {', '.join(METHODS)}")
-    return method_defaults(editor.method, profile) | dict(editor.parameters)
+    own = dict(editor.parameters) | (given or {})
+    return method_defaults(editor.method, profile, own) | own
 
 
 def controlled(profile: Profile, parameters: DillemaParameters, null_every: int) -> Draw:

@@ -224,7 +224,7 @@ def main() -> None:
     given = json.loads(args.parameters)
     proposals = list(asked(FIRST, args.count, args.fields))
     try:
-        settings = parameters_of(EDITORS[args.method], profile) | given
+        settings = parameters_of(EDITORS[args.method], profile, given)
         done = records(args.out)
         if args.again:
             done = read_again(args.out, done, proposals)

@@ -196,7 +196,7 @@ class ControlNetEditor:
         if protection is None or protection.by not in ("blended", "relit") or not one.regions:
             return None
         mask = soft_mask(one.regions, one.source.image.shape[:2], self._weights.factor).to(noise)
-        until = round(protection.strength * steps)
+        until = max(1, round(protection.strength * steps)) if protection.strength else 0
         return Shape(self._latents(one.source), mask, noise, until, relit=protection.by == "relit")
 
 

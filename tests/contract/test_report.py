@@ -134,7 +134,7 @@ def test_the_page_is_self_contained_well_formed_and_speaks_to_those_who_do_not_s
         "too few images",
         "numpy 2",
         "stands unless more than",
-        "with your 16 <code>bus</code> images: drops of",
+        "<code>bus</code>, 16 images: a drop",
     ],
 )
 def test_the_page_says(made: Made, said: str) -> None:

@@ -96,5 +96,16 @@ def test_autocast_of_trainings_obeys_the_setting(
 
 
 def test_this_machine_is_described_by_torch_and_by_us_alike() -> None:
-    if torch.backends.cpu.get_cpu_capability() == "AVX2":
-        assert not cpu_has_bfloat16(os.environ)
+    torch_says = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    if os.uname().machine == "x86_64" and torch.backends.cpu.get_cpu_capability() == "AVX512":
+        assert cpu_has_bfloat16() == torch_says
+    else:
+        assert not (cpu_has_bfloat16() and torch.backends.cpu.get_cpu_capability() == "AVX2")
+
+
+def test_a_model_under_test_keeps_the_precision_that_its_owner_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "cpu_has_bfloat16", lambda: False)
+    evaluator = load_profile("tiny").evaluator
+    half = evaluator.models_under_test["street-classifier"].model_copy(update={"dtype": "bfloat16"})
+    resolved = native_weights(evaluator.model_copy(update={"models_under_test": {"mine": half}}), "cpu")
+    assert resolved.models_under_test["mine"].dtype == "bfloat16"

@@ -54,6 +54,8 @@ def test_a_batch_follows_from_its_number(examples: Examples) -> None:
     again = teacher.target(5)
     assert torch.equal(first.noisy, again.noisy)
     assert torch.equal(first.velocity, again.velocity)
+    torch.manual_seed(7)
+    assert not torch.equal(first.noisy, teacher.target(6).noisy), "another step has other pictures"
 
 
 def sampler(steps: int) -> DDIMScheduler:
