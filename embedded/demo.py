@@ -1,9 +1,9 @@
 """`make demo`: one whole job on this machine, as a user would run it, with small models.
 
-Two models under test see 60 drawn street pictures and their counterfactuals. One has a planted weakness, and the
+Two models under test see 75 drawn street pictures and their counterfactuals. One has a planted weakness, and the
 demo shows whether Contrafact finds it. The commands are the public ones; they are printed before they run.
 
-    python -m embedded.demo [--directory contrafact-demo] [--per-class 20]
+    python -m embedded.demo [--directory contrafact-demo] [--per-class 25]
     python -m embedded.demo --roads [--images 60]     # segmenters instead, on driving scenes with masks
 """
 
@@ -34,7 +34,7 @@ def main() -> None:
     """Parse the command line and run the demo."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("contrafact-demo"), help="where everything is written")
-    parser.add_argument("--per-class", type=int, default=20, help="source images per class")
+    parser.add_argument("--per-class", type=int, default=25, help="source images per class")
     parser.add_argument("--roads", action="store_true", help="a segmentation job over driving scenes")
     parser.add_argument("--images", type=int, default=60, help="of these scenes")
     options = parser.parse_args()

@@ -274,13 +274,9 @@ class ModelService(Generic[Model]):
         self._request_schemas[asked.__name__] = schema
         reference = {"$ref": f"#/components/schemas/{asked.__name__}"}
         seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_DEADLINE_SECONDS}
-        moment = {"type": "number", "minimum": 0, "description": "Unix time at which the caller's work began"}
         return {
             "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
-            "parameters": [
-                {"name": name, "in": "header", "required": False, "schema": schema}
-                for name, schema in ((DEADLINE_HEADER, seconds), (BEGUN_HEADER, moment))
-            ],
+            "parameters": [{"name": DEADLINE_HEADER, "in": "header", "required": False, "schema": seconds}],
         }
 
     async def _readyz(self) -> dict[str, str]:

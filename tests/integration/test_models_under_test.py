@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +28,7 @@ SPEC = {
     "task": "classify the vehicle",
     "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2}}],
 }
-SECONDS = 120.0
+SECONDS = 600.0
 
 
 class System:
@@ -72,7 +71,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         profile=str(profile), device="cpu", threads=1, deterministic=True, model_origin=f"http://127.0.0.1:{port}"
     )
     evaluator, small = ListeningPort(), SmallServices()
-    evaluator.serve(create_app(settings, threading.Lock()))
+    evaluator.serve(create_app(settings))
     try:
         with serve(small) as url:
             urls = {**dict.fromkeys(SERVICES, url), "evaluator_service": evaluator.base_url}
