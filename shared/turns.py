@@ -44,14 +44,12 @@ def begun_from(header: str | None) -> float:
 
 
 class ComputeTurns:
-    """Lets some of several batchers compute at a time: those whose oldest items belong to the oldest work."""
+    """Lets one of several batchers compute at a time: the one whose oldest item belongs to the oldest work."""
 
-    def __init__(self, at_once: int = 1) -> None:
-        """`at_once`: how many may compute at the same time."""
+    def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: list[Callable[[], float]] = []
-        self._holders: list[Callable[[], float]] = []
-        self._at_once = at_once
+        self._holder: Callable[[], float] | None = None
 
     @property
     def waiting(self) -> int:
@@ -64,14 +62,14 @@ class ComputeTurns:
         """Wait for the turn and hold it. `oldest` is asked whenever a turn ends: items may come and go meanwhile."""
         with self._changed:
             self._waiting.append(oldest)
-            self._admit()
-            self._changed.wait_for(lambda: any(holder is oldest for holder in self._holders))
+            if self._holder is None:
+                self._pass_on()
+            self._changed.wait_for(lambda: self._holder is oldest)
         try:
             yield
         finally:
             with self._changed:
-                self._holders = [holder for holder in self._holders if holder is not oldest]
-                self._admit()
+                self._pass_on()
                 self._changed.notify_all()
 
     def may_go_on(self, oldest: Callable[[], float]) -> bool:
@@ -79,9 +77,8 @@ class ComputeTurns:
         with self._changed:
             return bool(self._waiting) and oldest() < min(other() for other in self._waiting)
 
-    def _admit(self) -> None:
+    def _pass_on(self) -> None:
         # Chosen here, once: a plain lock goes back to whoever released it last, and the others would starve.
-        while self._waiting and len(self._holders) < self._at_once:
-            chosen = min(self._waiting, key=lambda oldest: oldest())
-            self._waiting = [waiting for waiting in self._waiting if waiting is not chosen]
-            self._holders.append(chosen)
+        self._holder = min(self._waiting, key=lambda oldest: oldest(), default=None)
+        if self._holder is not None:
+            self._waiting.remove(self._holder)

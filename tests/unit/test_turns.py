@@ -1,0 +1,57 @@
+"""Turns of batchers that share a processor: one at a time, the oldest work first."""
+
+from __future__ import annotations
+
+import threading
+
+from shared.turns import ComputeTurns
+
+HANG_SECONDS = 120.0
+
+
+class Holder:
+    """A thread that takes a turn for work of an age, and gives it back when told."""
+
+    def __init__(self, turns: ComputeTurns, begun: float) -> None:
+        self.computing, self._release = threading.Event(), threading.Event()
+        self._turns, self._begun = turns, begun
+        self._thread = threading.Thread(target=self._compute, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        self._release.set()
+        self._thread.join(HANG_SECONDS)
+
+    def _compute(self) -> None:
+        with self._turns.turn(lambda: self._begun):
+            self.computing.set()
+            self._release.wait(HANG_SECONDS)
+
+
+def test_one_computes_at_a_time_and_the_next_turn_is_the_oldest_works() -> None:
+    turns = ComputeTurns()
+    first = Holder(turns, 2.0)
+    assert first.computing.wait(HANG_SECONDS)
+    young, old = Holder(turns, 9.0), Holder(turns, 1.0)
+    while turns.waiting < 2:
+        threading.Event().wait(0.01)
+    assert not young.computing.is_set()
+    assert not old.computing.is_set()
+    first.finish()
+    assert old.computing.wait(HANG_SECONDS)
+    assert not young.computing.is_set()
+    old.finish()
+    assert young.computing.wait(HANG_SECONDS)
+    young.finish()
+
+
+def test_an_error_within_a_turn_ends_it() -> None:
+    turns = ComputeTurns()
+    try:
+        with turns.turn(lambda: 1.0):
+            raise ValueError("out of memory")
+    except ValueError:
+        pass
+    after = Holder(turns, 2.0)
+    assert after.computing.wait(HANG_SECONDS)
+    after.finish()
