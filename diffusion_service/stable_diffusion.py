@@ -186,7 +186,8 @@ def load(
     sampling = Sampling.of(_read_json(base, "scheduler/scheduler_config.json"), scheduler)
     unet = load_network(UNet2DConditionModel, base, "unet", device)
     coder = load_network(AutoencoderKL, vae or base, "" if vae else "vae", device)
-    coder = coder.to(acceleration.coder_dtype(coder.dtype, device, bool(coder.config.force_upcast)))
+    # Module's own `to`: that of diffusers warns of layers to keep in float32, of which this class has none.
+    coder = torch.nn.Module.to(coder, acceleration.coder_dtype(coder.dtype, device, bool(coder.config.force_upcast)))
     factor = 2 ** (len(coder.config.block_out_channels) - 1)
     nets = {kind: load_network(ControlNetModel, weights, "", device) for kind, weights in controls.items()}
     return StableDiffusion(
