@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator
@@ -73,11 +74,19 @@ def containers(pod: Object) -> list[Object]:
 
 
 def environment(container: Object) -> dict[str, str]:
-    """Variables with what they are: a value, or the key of a secret."""
-    return {
-        item["name"]: item["value"] if "value" in item else f"secret {item['valueFrom']['secretKeyRef']['key']}"
-        for item in container.get("env", [])
-    }
+    """Variables with their values; `secret KEY` for one from a Secret, the requested cores, rounded up, for threads."""
+    return {item["name"]: _value(item, container) for item in container.get("env", [])}
+
+
+def _value(item: Object, container: Object) -> str:
+    if "value" in item:
+        return str(item["value"])
+    source = item["valueFrom"]
+    if "secretKeyRef" in source:
+        return f"secret {source['secretKeyRef']['key']}"
+    assert source == {"resourceFieldRef": {"resource": "requests.cpu"}}
+    cores = str(container["resources"]["requests"]["cpu"])
+    return str(math.ceil(int(cores[:-1]) / 1000 if cores.endswith("m") else float(cores)))
 
 
 def test_there_are_four_ways_to_install() -> None:
@@ -149,6 +158,17 @@ def test_variables_are_settings_of_the_code(release: Object, monkeypatch: pytest
                     if not value.startswith("secret "):
                         patch.setenv(key, value)
                 settings()
+
+
+def test_models_compute_with_the_cores_that_they_request(release: Object) -> None:
+    threads = {
+        container["name"]: environment(container)["CONTRAFACT_THREADS"]
+        for _, pod in pods(release)
+        for container in containers(pod)
+        if "CONTRAFACT_DEVICE" in environment(container)
+    }
+    assert {"caption-service", "llm-service", "diffusion-service", "evaluator-service"} <= threads.keys()
+    assert all(int(count) >= 1 for count in threads.values())
 
 
 def test_services_are_where_their_callers_look(release: Object) -> None:
