@@ -67,8 +67,8 @@ def load_few_step(few_step: FewStep, base: Weights, networks: StableDiffusion) -
 def _check_layout(weights: Weights, config: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     different = [name for name in _SHARED_CONFIG if config.get(name) != wanted.get(name)]
     if different:
-        told = "; ".join(f"{name} is {config.get(name)}, base's {wanted.get(name)}" for name in different)
-        raise ValueError(f"the UNet {weights.id} does not have the layout of base: {told}")
+        differences = "; ".join(f"{name} is {config.get(name)}, base's {wanted.get(name)}" for name in different)
+        raise ValueError(f"the UNet {weights.id} does not have the layout of base: {differences}")
 
 
 def _merged(lora: Lora, unet: UNet2DConditionModel) -> UNet2DConditionModel:
@@ -97,7 +97,7 @@ def _check_keys(lora: Lora, state: Mapping[str, Tensor], unet: UNet2DConditionMo
     """Raise ValueError for a file that changes other networks, or modules that the UNet lacks: diffusers only warns."""
     modules = {f"unet.{name}" for name, _ in unet.named_modules()}
     keys = [key.partition(".lora_")[0] for key in convert_unet_state_dict_to_peft(dict(state))]
-    strange = sorted(set(keys) - modules)
-    if strange or not keys:
-        told = f"it has no {strange[0]}" if strange else "the file holds nothing"
-        raise ValueError(f"{lora.file} of {lora.id} is no LoRA of base's UNet: {told}")
+    unknown = sorted(set(keys) - modules)
+    if unknown or not keys:
+        reason = f"it has no {unknown[0]}" if unknown else "the file holds nothing"
+        raise ValueError(f"{lora.file} of {lora.id} is no LoRA of base's UNet: {reason}")

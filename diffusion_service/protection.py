@@ -3,8 +3,8 @@
 `blended` (after blended latent diffusion, arXiv 2206.02779): after each of the first steps, the latents inside the mask
 are those of the source, noised to that step's level with the image's own noise. `relit` does the same with a source
 whose light is the new image's: from place to place, its mean latent inside the mask is that of what the network sees
-there by now. The mask is soft: a latent counts as far as the mask covers it. In the last steps nothing is held, so that
-light and seams settle. Pixels are never pasted.
+there by now. The mask is soft: a latent counts as far as the mask covers it. A strength below 1 holds nothing in the
+last steps, so that light and seams settle. Pixels are never pasted.
 """
 
 from __future__ import annotations

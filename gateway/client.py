@@ -296,8 +296,12 @@ class Client:
                 time.sleep(RETRY_SECONDS)
 
     def follow(self, job: str) -> Iterator[JobDetail]:
-        """The job again and again until it is over. A gateway that is away is waited for, up to a while."""
+        """The job again and again until it is over.
+
+        A gateway that is away is waited for, up to a while; meanwhile the last that is known comes again.
+        """
         pause, lost = LEAST_PAUSE_SECONDS, 0
+        detail: JobDetail | None = None
         while True:
             try:
                 detail = self.job(job)
@@ -305,6 +309,8 @@ class Client:
                 lost += 1
                 if lost > MAX_RETRIES:
                     raise
+                if detail is not None:
+                    yield detail
                 time.sleep(RETRY_SECONDS)
                 continue
             yield detail

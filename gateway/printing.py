@@ -146,10 +146,10 @@ def finished(progress: Progress) -> int:
 def details(progress: Progress) -> str:
     """Source images in progress by stage, the counterfactuals so far, and what holds the work up."""
     rendered, accepted = (sum(getattr(funnel, n) for funnel in progress.funnel) for n in ("rendered", "accepted"))
-    made = f"{rendered:,} counterfactuals, {accepted:,} accepted" if rendered else ""
+    counterfactuals = f"{rendered:,} counterfactuals, {accepted:,} accepted" if rendered else ""
     failed = f"{progress.images.failed:,} failed" if progress.images.failed else ""
     held_up = f"held up: {progress.held_up}" if progress.held_up else ""
-    return " · ".join(filter(None, [in_flight(progress), failed, made, held_up]))
+    return " · ".join(filter(None, [in_flight(progress), failed, counterfactuals, held_up]))
 
 
 def jobs(page: JobsPage) -> RenderableType:

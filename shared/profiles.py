@@ -132,8 +132,8 @@ class FewStep(Section):
         merged = "" if self.lora is None else f"{self.lora.file} {self.lora.scale}"
         options = json.dumps(self.scheduler_options, sort_keys=True)
         use = derive_digest(self.steps, str(self.guidance), self.scheduler or "", options, merged).hex()
-        told = WeightsInfo(role="few-step settings", id="[diffusion.few_step]", revision=use, dtype="", licence="")
-        return [self.weights.info(f"few-step {kind}"), told]
+        settings = WeightsInfo(role="few-step settings", id="[diffusion.few_step]", revision=use, dtype="", licence="")
+        return [self.weights.info(f"few-step {kind}"), settings]
 
 
 class Diffusion(Section):

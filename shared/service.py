@@ -40,7 +40,7 @@ from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.gpu import gpu_of
 from shared.problems import DeadlineExceeded, InvalidInput, Malformed, NotReady
 from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
-from shared.schemas.jobs import ProblemDocument
+from shared.schemas.problems import ProblemDocument
 from shared.schemas.service import GpuInfo, ServiceInfo, WeightsInfo
 from shared.seeds import derive_digest
 from shared.turns import BEGUN_HEADER, ComputeTurns, begun, begun_from
@@ -219,9 +219,9 @@ class ModelService(Generic[Model]):
         policy = BatchPolicy(
             settings.max_batch or max_batch, settings.max_wait_seconds, settings.capacity, settings.deterministic
         )
-        made = MicroBatcher(run, policy, self._metrics, self._turns)
-        self._batchers.append(made)
-        return made
+        batcher = MicroBatcher(run, policy, self._metrics, self._turns)
+        self._batchers.append(batcher)
+        return batcher
 
     def _load(self) -> None:
         try:

@@ -11,8 +11,8 @@ from shared.schemas.jobs import (
     JobSpec,
     JobView,
     ManifestImage,
-    ProblemDocument,
 )
+from shared.schemas.problems import ProblemDocument
 
 _BUS, _NIGHT, _NULL, _EDGES = "5c" * 32, "9f" * 32, "31" * 32, "77" * 32
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from gateway.parts import Parts
 from gateway.parts import stored as stored
 from shared.problems import InvalidInput
-from shared.schemas.jobs import ProblemDocument
+from shared.schemas.problems import ProblemDocument
 
 PROBLEM = {"model": ProblemDocument, "content": {"application/problem+json": {}}}
 

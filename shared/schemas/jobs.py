@@ -491,15 +491,3 @@ class ProfilesReply(Contract):
     """`GET /profiles`."""
 
     profiles: list[ProfileView]
-
-
-class ProblemDocument(Contract):
-    """An error (RFC 9457). `detail` says what is wrong and what to change."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str | None = None

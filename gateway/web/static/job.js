@@ -5,12 +5,13 @@ if (progress?.dataset.events) {
   const refresh = async () => {
     clearTimeout(waiting);
     waiting = null;
-    const reply = await fetch(progress.dataset.fragment);
-    if (!reply.ok) return;
+    const reply = await fetch(progress.dataset.fragment).catch(() => null); // the gateway may be away for a while
+    if (!reply?.ok) return;
     progress.innerHTML = await reply.text(); // our own fragment, rendered with escaping
     if (progress.firstElementChild.dataset.state !== "running") location.reload();
   };
-  setInterval(refresh, 5000); // stages change between events
+  const refreshAgain = () => refresh().finally(() => setTimeout(refreshAgain, 5000)); // stages change between events
+  setTimeout(refreshAgain, 5000);
   const events = new EventSource(progress.dataset.events);
   for (const kind of ["job", "image"]) {
     events.addEventListener(kind, () => {

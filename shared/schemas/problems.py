@@ -1,0 +1,19 @@
+"""What the gateway and every model service answer when something is wrong."""
+
+from __future__ import annotations
+
+from pydantic import ConfigDict
+
+from shared.schemas.base import Contract
+
+
+class ProblemDocument(Contract):
+    """An error (RFC 9457). `detail` says what is wrong and what to change."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str | None = None
