@@ -31,10 +31,20 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
         torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
         torch.backends.cudnn.deterministic = settings.deterministic
         device = choose_device(settings.device)
+        if settings.batches_at_once > 1 and (device != "cpu" or settings.compile != "off"):
+            raise ValueError(
+                "CONTRAFACT_BATCHES_AT_ONCE is for CPUs, with CONTRAFACT_COMPILE=off; leave it at 1 here, "
+                "and raise CONTRAFACT_MAX_BATCH to fill a GPU"
+            )
         weights = native_weights(profile, device, settings.dtype)
         wanted = Acceleration(settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype)
         return DiffusionModel(
-            weights, device, make_batcher, deterministic=settings.deterministic, acceleration=wanted.on(device)
+            weights,
+            device,
+            make_batcher,
+            deterministic=settings.deterministic,
+            batches_at_once=settings.batches_at_once,
+            acceleration=wanted.on(device),
         )
 
     service = ModelService("diffusion_service", CODE_REVISION, settings, load, turns)

@@ -59,7 +59,7 @@ Result = TypeVar("Result")
 
 
 class DiffusionModel:
-    """The editors over one set of weights, behind one batcher whose thread owns them all."""
+    """The editors over one set of weights, behind one batcher; they keep no state between its batches but caches."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class DiffusionModel:
         make_batcher: MakeBatcher,
         *,
         deterministic: bool = False,
+        batches_at_once: int = 1,
         acceleration: Acceleration = OFF,
     ) -> None:
         """Load the profile's weights onto `device` (torch's name) and use each editor once, so that nobody waits."""
@@ -87,7 +88,7 @@ class DiffusionModel:
         self._inverter = Inverter(networks, partial(_edit_control, images), images.keep)
         self._prompt_to_prompt = PromptToPromptEditor(networks, fixed_shapes=deterministic)
         self._warm_up(networks.resolution, few_step)
-        self._batcher = make_batcher(_compute, profile.max_batch)
+        self._batcher = make_batcher(_compute, profile.max_batch, batches_at_once)
 
     async def render(self, request: RenderRequest, deadline: float) -> RenderReply:
         """Render all of a request; raises InvalidInput for a source or prompt that cannot be rendered."""

@@ -1,8 +1,8 @@
 """The whole system in one process: the same apps, worker and methods as deployed, over SQLite and a directory.
 
 Gateway and model services are served by threads on loopback ports, Celery's worker is a thread on an in-memory broker,
-and one model computes at a time, for the source image that was begun first (`shared.turns`). The gateway answers at
-once; services load meanwhile, and steps wait for them.
+and two batches are computed at a time, for the source images that were begun first (`shared.turns`). The gateway
+answers at once; services load meanwhile, and steps wait for them.
 Started again on the same directory, after whatever end, it goes on with the jobs that are not finished.
 """
 
@@ -35,12 +35,15 @@ from gateway.worker import Worker, register
 from shared.profiles import load_profile
 from shared.service import ServiceSettings
 from shared.storage import DirectoryStore
+from shared.threads import usable_cores
 from shared.turns import ComputeTurns
 
 LOG = "contrafact.log"
 # A job can be created once the evaluator lists its models; the others load in the order of the stages.
 START_ORDER: tuple[ServiceName, ...] = ("evaluator_service", "caption_service", "llm_service", "diffusion_service")
 DRAIN_SECONDS = 10.0
+# Two batches with half of the cores each use them better than one with all: small networks do not fill many threads.
+BATCHES_AT_ONCE = 2
 DEADLINE_SECONDS = 3000.0  # on a slow machine a rendering waits behind those of all other images in flight
 
 
@@ -134,10 +137,17 @@ def _worker(
 @contextmanager
 def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iterator[dict[ServiceName, str]]:
     """The ports of the four services at once; one thread imports and serves them; they load one after the other."""
+    cores = usable_cores()
+    at_once = min(cores, BATCHES_AT_ONCE)
     settings = ServiceSettings(
-        profile=profile, deterministic=deterministic, drain_seconds=DRAIN_SECONDS, model_origin=gateway_url
+        profile=profile,
+        deterministic=deterministic,
+        threads=cores // at_once,
+        batches_at_once=at_once,
+        drain_seconds=DRAIN_SECONDS,
+        model_origin=gateway_url,
     )
-    turns = ComputeTurns()  # two models with half of the cores each were slower: rendering is most of the work
+    turns = ComputeTurns(at_once)
     ports: dict[ServiceName, ListeningPort] = {name: ListeningPort() for name in SERVICES}
     stopping = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The micro-batcher: one thread owns a model and runs it on whatever compatible items are waiting.
+"""The micro-batcher: one thread (or a few) runs a model on whatever compatible items are waiting.
 
     submit ──► line (bounded; full → Overloaded) ──► batch of equal keys ──► run(key, items) in the owner's thread
                  expired, cancelled: dropped before they cost            out of memory → halved and tried again
@@ -39,17 +39,18 @@ class BatchPolicy:
     An idle model waits at most `max_wait` seconds (from the first item's arrival) for a batch to fill up to
     `max_batch`. `deterministic`: every batch has exactly `max_batch` items, short ones padded by repeating the last
     item, so that a result never depends on its neighbours; memory errors then are not halved away, because another
-    batch shape gives other bits.
+    batch shape gives other bits. `at_once` batches run at the same time, each in its own thread: `run` must allow it.
     """
 
     max_batch: int = 8
     max_wait: float = 0.005
     capacity: int = 256
     deterministic: bool = False
+    at_once: int = 1
 
     def __post_init__(self) -> None:
-        if self.max_batch < 1 or self.capacity < 1 or self.max_wait < 0:
-            raise ValueError(f"max_batch and capacity must be at least 1 and max_wait at least 0: {self}")
+        if min(self.max_batch, self.capacity, self.at_once) < 1 or self.max_wait < 0:
+            raise ValueError(f"max_batch, capacity and at_once must be at least 1 and max_wait at least 0: {self}")
 
 
 class BatchMetrics:
@@ -101,11 +102,12 @@ class _Entry(Generic[Key, Item, Result]):
 
 
 class MicroBatcher(Generic[Key, Item, Result]):
-    """Runs `run(key, items) -> results` in one thread of its own, on batches of waiting items with equal keys.
+    """Runs `run(key, items) -> results` in threads of its own, on batches of waiting items with equal keys.
 
     `run` must return as many results as it was given items, in their order; a result that is an exception is raised
     to its own caller only. `run` may raise `OutOfMemory` to have the batch halved. `turns`, when given, are waited for
-    before `run` runs: a process that embeds several services passes the same to all, so one model computes at a time.
+    before `run` runs: a process that embeds several services passes the same to all, which bounds the batches that are
+    computed at a time.
     """
 
     def __init__(
@@ -118,13 +120,16 @@ class MicroBatcher(Generic[Key, Item, Result]):
         self._run = run
         self.policy = policy
         self._metrics = metrics
-        self._turns = turns or ComputeTurns()
+        self._turns = turns or ComputeTurns(policy.at_once)
         self._line: list[_Entry[Key, Item, Result]] = []
         self._changed = threading.Condition()
         self._draining = False
         self._seconds_per_item = 0.0
-        self._thread = threading.Thread(target=self._own, name="model-owner", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._own, name=f"model-{number}", daemon=True) for number in range(policy.at_once)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     async def submit(self, item: Item, *, key: Key, deadline: float) -> Result:
         """The result of one item; see `submit_all`."""
@@ -150,11 +155,13 @@ class MicroBatcher(Generic[Key, Item, Result]):
             self._leave(entries)
 
     def drain(self, timeout: float = 30.0) -> None:
-        """Refuse new items, finish those in the line, and stop the thread; after `timeout` seconds give up waiting."""
+        """Refuse new items, finish those in the line, and stop; after `timeout` seconds give up waiting."""
+        until = time.monotonic() + timeout
         with self._changed:
             self._draining = True
             self._changed.notify_all()
-        self._thread.join(timeout)
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _enter(self, entries: list[_Entry[Key, Item, Result]]) -> None:
         with self._changed:

@@ -28,7 +28,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from starlette.responses import Response
 
@@ -86,7 +86,8 @@ class ServiceSettings(BaseSettings):
     attention: AttentionKernel = "auto"
     pinned_copies: bool = False
     vae_dtype: DtypeChoice = "auto"
-    """This and the three above are diffusion_service's; see docs/performance.md."""
+    batches_at_once: int = Field(default=1, ge=1)
+    """This and the four above are diffusion_service's; see docs/performance.md. Each batch has `threads` threads."""
     drain_seconds: float = 30.0
     model_origin: str = ""
     """Of evaluator_service: `http://host:port` of the object store, the only place it fetches uploaded models from."""
@@ -113,9 +114,9 @@ class MakeBatcher(Protocol):
     """Makes a `MicroBatcher` under the service's policy, metrics and compute lock."""
 
     def __call__(
-        self, run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]], max_batch: int
+        self, run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]], max_batch: int, at_once: int = 1
     ) -> MicroBatcher[Key, Item, Result]:
-        """`max_batch` is the profile's; the environment's `CONTRAFACT_MAX_BATCH` overrides it."""
+        """`max_batch` is the profile's; the environment's `CONTRAFACT_MAX_BATCH` overrides it. See `BatchPolicy`."""
         ...
 
 
@@ -212,12 +213,16 @@ class ModelService(Generic[Model]):
         return register
 
     def batcher(
-        self, run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]], max_batch: int
+        self, run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]], max_batch: int, at_once: int = 1
     ) -> MicroBatcher[Key, Item, Result]:
         """See `MakeBatcher`."""
         settings = self._settings
         policy = BatchPolicy(
-            settings.max_batch or max_batch, settings.max_wait_seconds, settings.capacity, settings.deterministic
+            settings.max_batch or max_batch,
+            settings.max_wait_seconds,
+            settings.capacity,
+            settings.deterministic,
+            at_once,
         )
         batcher = MicroBatcher(run, policy, self._metrics, self._turns)
         self._batchers.append(batcher)

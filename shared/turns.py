@@ -44,12 +44,14 @@ def begun_from(header: str | None) -> float:
 
 
 class ComputeTurns:
-    """Lets one of several batchers compute at a time: the one whose oldest item belongs to the oldest work."""
+    """Lets some of several batchers compute at a time: those whose oldest items belong to the oldest work."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = 1) -> None:
+        """`at_once`: how many may compute at the same time."""
         self._changed = threading.Condition()
         self._waiting: list[Callable[[], float]] = []
-        self._holder: Callable[[], float] | None = None
+        self._holders: list[Callable[[], float]] = []
+        self._at_once = at_once
 
     @property
     def waiting(self) -> int:
@@ -62,14 +64,14 @@ class ComputeTurns:
         """Wait for the turn and hold it. `oldest` is asked whenever a turn ends: items may come and go meanwhile."""
         with self._changed:
             self._waiting.append(oldest)
-            if self._holder is None:
-                self._pass_on()
-            self._changed.wait_for(lambda: self._holder is oldest)
+            self._admit()
+            self._changed.wait_for(lambda: any(holder is oldest for holder in self._holders))
         try:
             yield
         finally:
             with self._changed:
-                self._pass_on()
+                self._holders = [holder for holder in self._holders if holder is not oldest]
+                self._admit()
                 self._changed.notify_all()
 
     def may_go_on(self, oldest: Callable[[], float]) -> bool:
@@ -77,8 +79,9 @@ class ComputeTurns:
         with self._changed:
             return bool(self._waiting) and oldest() < min(other() for other in self._waiting)
 
-    def _pass_on(self) -> None:
+    def _admit(self) -> None:
         # Chosen here, once: a plain lock goes back to whoever released it last, and the others would starve.
-        self._holder = min(self._waiting, key=lambda oldest: oldest(), default=None)
-        if self._holder is not None:
-            self._waiting.remove(self._holder)
+        while self._waiting and len(self._holders) < self._at_once:
+            chosen = min(self._waiting, key=lambda oldest: oldest())
+            self._waiting = [waiting for waiting in self._waiting if waiting is not chosen]
+            self._holders.append(chosen)

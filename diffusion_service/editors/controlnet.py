@@ -78,7 +78,7 @@ class _Prepared:
 
 
 class ControlNetEditor:
-    """The editor `controlnet`: owns the networks; `render` must be called from one thread only.
+    """The editor `controlnet`: renders any number of batches at once.
 
     `few_step`, where given, renders what is asked for in its own number of steps with its own guidance.
     """

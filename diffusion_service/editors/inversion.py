@@ -14,6 +14,7 @@ So `direct` reconstructs what the autoencoder makes of the image, exactly; `null
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -78,7 +79,7 @@ class Inversion:
 
 
 class Inverter:
-    """Inverts source images, and keeps the last inversions; must be called from one thread only."""
+    """Inverts source images, and keeps the last inversions. Several threads may call it at once."""
 
     def __init__(
         self,
@@ -91,14 +92,15 @@ class Inverter:
         self._control = control
         self._keep = keep
         self._kept: dict[tuple[InversionKey, InversionItem], Inversion] = {}
+        self._lock = threading.Lock()  # of `_kept`
 
     def invert(self, key: InversionKey, items: Sequence[InversionItem]) -> list[Inversion | InvalidInput]:
         """One inversion, or why there is none, per item; what was inverted before is found."""
         results: dict[InversionItem, Inversion | InvalidInput] = {}
         controls: dict[InversionItem, Pixels | None] = {}
         for item in dict.fromkeys(items):
-            if (key, item) in self._kept:
-                results[item] = self._kept[key, item] = self._kept.pop((key, item))  # the last used comes last
+            if (kept := self._look_up(key, item)) is not None:
+                results[item] = kept
                 continue
             try:
                 controls[item] = self._control(item.source, key.control)
@@ -109,10 +111,22 @@ class Inverter:
             batch = [*controls, *[next(iter(controls))] * (len(items) - len(controls))]
             made = self._compute(key, batch, [controls[item] for item in batch])
             for item, inversion in zip(controls, made, strict=False):
-                results[item] = self._kept[key, item] = inversion
-        for oldest in list(self._kept)[:-KEPT]:
-            del self._kept[oldest]
+                results[item] = inversion
+                self._keep_inversion(key, item, inversion)
         return [results[item] for item in items]
+
+    def _look_up(self, key: InversionKey, item: InversionItem) -> Inversion | None:
+        with self._lock:
+            kept = self._kept.pop((key, item), None)
+            if kept is not None:
+                self._kept[key, item] = kept  # the last used comes last
+            return kept
+
+    def _keep_inversion(self, key: InversionKey, item: InversionItem, inversion: Inversion) -> None:
+        with self._lock:
+            self._kept[key, item] = inversion
+            for oldest in list(self._kept)[:-KEPT]:
+                del self._kept[oldest]
 
     def _compute(
         self, key: InversionKey, batch: Sequence[InversionItem], controls: Sequence[Pixels | None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -222,6 +223,23 @@ def test_inversions_of_a_batch_do_not_feel_one_another_and_are_kept(editor: Edit
     assert torch.equal(alone[0].latents, both[0].latents)
     assert alone[0].evaluations == both[0].evaluations
     assert inverter.invert(key, items[::-1]) == both[::-1], "the same objects: nothing is inverted twice"
+
+
+def test_batches_at_the_same_time_draw_what_they_draw_alone(editor: Editor) -> None:
+    inverter = new_inverter(editor.weights)  # keeps nothing yet
+    sources = [source(PHOTO), source(MIRRORED)]
+
+    def draw(number: int, keeper: Inverter) -> Pixels:
+        (made,) = keeper.invert(QUICKLY, [InversionItem(sources[number % 2], CAPTION)])
+        assert isinstance(made, Inversion)
+        (image,) = editor.edit(EditItem(made, PromptEdit(prompt=NIGHT), 0.5))
+        return image
+
+    alone = [draw(number, new_inverter(editor.weights)) for number in range(2)]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda number: draw(number, inverter), range(8)))
+    for number, image in enumerate(together):
+        np.testing.assert_array_equal(image, alone[number % 2])
 
 
 def test_without_guidance_there_are_no_unconditional_rows(editor: Editor) -> None:

@@ -263,6 +263,22 @@ def test_drain_finishes_the_line_and_refuses_the_rest() -> None:
     assert asyncio.run(main()) == [1, 4, 9]
 
 
+def test_as_many_batches_run_at_the_same_time_as_the_policy_allows() -> None:
+    together = threading.Barrier(2)
+
+    def run(key: str, items: Sequence[int]) -> list[int]:
+        together.wait(PATIENCE)  # passes only while two batches run
+        return [item * item for item in items]
+
+    owner = MicroBatcher(run, BatchPolicy(1, max_wait=0.0, at_once=2), BatchMetrics("test", CollectorRegistry()))
+
+    async def main() -> list[int]:
+        return await owner.submit_all([1, 2, 3, 4], key="a", deadline=soon())
+
+    assert asyncio.run(main()) == [1, 4, 9, 16]
+    owner.drain()
+
+
 def test_one_model_computes_at_a_time_among_batchers_that_share_turns() -> None:
     turns = ComputeTurns()
     running: list[int] = []

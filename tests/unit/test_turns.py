@@ -1,4 +1,4 @@
-"""Turns of batchers that share a processor: one at a time, the oldest work first."""
+"""Turns of batchers that share a processor: so many at a time, the oldest work first."""
 
 from __future__ import annotations
 
@@ -42,6 +42,23 @@ def test_one_computes_at_a_time_and_the_next_turn_is_the_oldest_works() -> None:
     assert not young.computing.is_set()
     old.finish()
     assert young.computing.wait(HANG_SECONDS)
+    young.finish()
+
+
+def test_two_compute_at_a_time_where_two_may() -> None:
+    turns = ComputeTurns(at_once=2)
+    first, second = Holder(turns, 5.0), Holder(turns, 6.0)
+    assert first.computing.wait(HANG_SECONDS)
+    assert second.computing.wait(HANG_SECONDS)
+    young, old = Holder(turns, 9.0), Holder(turns, 1.0)
+    while turns.waiting < 2:
+        threading.Event().wait(0.01)
+    second.finish()
+    assert old.computing.wait(HANG_SECONDS)
+    assert not young.computing.is_set()
+    first.finish()
+    assert young.computing.wait(HANG_SECONDS)
+    old.finish()
     young.finish()
 
 
