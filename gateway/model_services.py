@@ -67,6 +67,7 @@ SERVICES: tuple[ServiceName, ...] = ("caption_service", "llm_service", "diffusio
 
 REVISION_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 10.0
+KEEP_IDLE_SECONDS = 2.0  # uvicorn closes an idle connection after 5 s; a request that meets this is lost
 GRACE_SECONDS = 10.0
 EXAMINATION_SECONDS = 300.0  # to fetch a model of gigabytes, load it and run it
 
@@ -186,7 +187,7 @@ class ModelServices(TypedServices):
         self.stopping = stopping or threading.Event()
         self._client = httpx.Client(
             timeout=httpx.Timeout(deadline + GRACE_SECONDS, connect=5.0),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=KEEP_IDLE_SECONDS),
             trust_env=False,
         )
         self._revisions: dict[ServiceName, tuple[str, float]] = {}

@@ -1,0 +1,15 @@
+"""Idle connections to the model services are given up before the services close them."""
+
+from __future__ import annotations
+
+import uvicorn
+from fastapi import FastAPI
+
+from gateway.model_services import KEEP_IDLE_SECONDS, ModelServices
+
+
+def test_the_worker_gives_idle_connections_up_before_uvicorn_closes_them() -> None:
+    services = ModelServices({})
+    assert services._client._transport._pool._keepalive_expiry == KEEP_IDLE_SECONDS  # type: ignore[attr-defined]
+    services.close()
+    assert uvicorn.Config(FastAPI()).timeout_keep_alive > KEEP_IDLE_SECONDS
