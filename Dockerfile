@@ -50,6 +50,7 @@ EXPOSE ${PORT}
 
 FROM server AS gateway
 COPY gateway/ gateway/
+COPY contrafact/ contrafact/
 ENV UVICORN_APP=gateway.app:create_app \
     UVICORN_PORT=8000
 EXPOSE 8000

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
 BIN := $(VENV)/bin
-PACKAGES := gateway caption_service llm_service diffusion_service evaluator_service shared embedded tinyworld
+PACKAGES := contrafact gateway caption_service llm_service diffusion_service evaluator_service shared embedded tinyworld
 
 .DEFAULT_GOAL := help
 
@@ -88,6 +88,6 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 		printf '%s\n' "$$line"; done < .env.example > .env
 
 migrate: $(VENV)/.installed-gateway ## bring the database of CONTRAFACT_DATABASE_URL up to date
-	$(BIN)/python -m gateway.migrations
+	$(BIN)/python -m gateway.database.migrations
 
 .PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate scale paper-tables cost yardstick env migrate

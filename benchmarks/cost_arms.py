@@ -19,7 +19,7 @@ from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey
 from diffusion_service.few_steps import FewStepDiffusion, load_few_step
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import StableDiffusion, load
-from gateway.catalogue import method_defaults
+from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
 from gateway.methods.lance import LanceParameters
 from shared.arithmetic import native_weights

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from diffusion_service.segmentation import Segmenter
-from gateway.catalogue import method_defaults
+from gateway.jobs.choices import method_defaults
 from gateway.methods.checks import CHECKS, EDIT_CHECKS, check_images
 from gateway.methods.counterfactual import Edit, SourceImage
 from gateway.methods.dillema import DillemaParameters
@@ -18,11 +18,11 @@ from gateway.methods.lance import LanceParameters
 from gateway.methods.sweep import Attempt, best
 from shared.images import Pixels, decode
 from shared.profiles import Profile
-from tinyworld.measure_counterfactuals import seen_of
-from tinyworld.oracles import in_place, judge
-from tinyworld.pictures import rendered
-from tinyworld.trials import TASK, Evaluator, Proposal, payload, proposals, source_picture
-from tinyworld.world import Scene, sample_scene
+from tinyworld.judges.oracles import in_place, judge
+from tinyworld.judges.trials import TASK, Evaluator, Proposal, payload, proposals, source_picture
+from tinyworld.measure.counterfactuals import seen_of
+from tinyworld.objects.pictures import rendered
+from tinyworld.objects.world import Scene, sample_scene
 
 FIRST = 90_000  # final-test scenes from here on: no card's figure and no threshold rests on them
 Method = Literal["lance", "dillema"]

@@ -20,7 +20,7 @@ from transformers import CLIPTextConfig, CLIPTextModel
 
 from shared.profiles import Diffusion
 from shared.weights import Dtype, Weights
-from tinyworld.clip_tokenizer import learn_clip_tokenizer
+from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
 
 LAYOUT = {
     "_class_name": "StableDiffusionPipeline",

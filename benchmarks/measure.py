@@ -17,7 +17,7 @@ from typing import TypeVar
 import httpx
 import psutil
 
-from gateway.model_services import ServiceName
+from gateway.model_services.clients import ServiceName
 
 Request = TypeVar("Request")
 

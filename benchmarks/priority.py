@@ -29,7 +29,7 @@ from benchmarks.replayed import Edit, Image, Replay, replays
 from gateway.analysis.effects import Outcomes, Predictions, differences
 from gateway.analysis.findings import assess
 from gateway.analysis.priority import Fault, apfd, turns
-from gateway.database import open_engine, open_sessions, reading
+from gateway.database.sessions import open_engine, open_sessions, reading
 from shared.storage import DirectoryStore
 from tinyworld.yardstick.classifiers import YARDSTICK
 from tinyworld.yardstick.formats import AnswerKey

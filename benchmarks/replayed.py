@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Outcomes
 from gateway.analysis.priority import Fault
-from gateway.job_rows import CounterfactualRow, SourceRows, cells_of, stream_sources
-from gateway.outcomes import load_rows
-from gateway.report.review import ReviewList
-from gateway.results import measure
-from gateway.tables import Counterfactual, Job, Prediction, RecordedCall, SourceImage
+from gateway.database.tables import Counterfactual, Job, Prediction, RecordedCall, SourceImage
+from gateway.report.review_order import ReviewList
+from gateway.results.classification import load_rows
+from gateway.results.results import measure
+from gateway.results.stream import CounterfactualRow, SourceRows, cells_of, stream_sources
 from shared.images import decode
 from shared.storage import ObjectStore, image_key
-from tinyworld.oracles import judge
+from tinyworld.judges.oracles import judge
 from tinyworld.yardstick.formats import AnswerKey
 from tinyworld.yardstick.score import truth_of
 

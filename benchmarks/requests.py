@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.catalogue import method_defaults
+from gateway.jobs.choices import method_defaults
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import SourceImage, TaskDescription
-from gateway.model_services import Answered, Asked, Endpoint, ModelServices, ServiceName
+from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices, ServiceName
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.evaluation import PredictRequest
-from tinyworld.render import render
-from tinyworld.world import CLASSES, sample_scene
+from tinyworld.objects.render import render
+from tinyworld.objects.world import CLASSES, sample_scene
 
 TASK = TaskDescription("classify the object in the picture", CLASSES)
 

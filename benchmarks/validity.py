@@ -31,10 +31,10 @@ from gateway.methods.counterfactual import SourceImage
 from shared.profiles import Profile, load_profile
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.results import CheckErrors, Interval
-from tinyworld.own_distribution import own_distribution
-from tinyworld.pictures import Pixels
-from tinyworld.trials import TASK, Evaluator, Proposal, payload, proposal, source_picture
-from tinyworld.world import CLASSES, Split
+from tinyworld.judges.trials import TASK, Evaluator, Proposal, payload, proposal, source_picture
+from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.pictures import Pixels
+from tinyworld.objects.world import CLASSES, Split
 
 RESULTS = Path(__file__).parent / "results" / "validity.json"
 Kind = Literal["valid", "class", "unedited"]

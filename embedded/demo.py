@@ -17,12 +17,12 @@ import shlex
 import time
 from pathlib import Path
 
+from contrafact.cli import app
+from contrafact.client import Client
 from embedded.demo_picture import draw_finding
 from embedded.run import run_embedded
-from gateway.cli import app
-from gateway.client import Client
 from shared.schemas.results import JobResults
-from tinyworld.demo_images import write_demo_images
+from tinyworld.objects.demo import write_demo_images
 from tinyworld.roads.demo import demo_scenes, write_demo
 
 TASK = "classify the vehicle in a street photo"

@@ -11,7 +11,7 @@ from textwrap import wrap
 
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from gateway.client import Client
+from contrafact.client import Client
 from gateway.report.overlays import painted_png
 from shared.schemas.jobs import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import CellEffect, ModelResults

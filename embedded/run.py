@@ -24,14 +24,15 @@ from embedded.directory import locked
 from embedded.log import logging_into
 from embedded.serving import ListeningPort
 from embedded.trainer import TrainerThread
-from gateway import claims, repair_watch
 from gateway.app import create_app
-from gateway.database import Sessions, migrate, open_engine, open_sessions
-from gateway.messages import open_celery, wake_worker
-from gateway.model_services import SERVICES, ModelServices, ServiceName
-from gateway.parts import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Parts
+from gateway.context import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Parts
+from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
+from gateway.model_services.clients import SERVICES, ModelServices, ServiceName
+from gateway.queue import leases
+from gateway.queue.celery_tasks import open_celery, wake_worker
+from gateway.repairs import dispatch
 from gateway.settings import Settings
-from gateway.worker import Worker, register
+from gateway.worker.worker import Worker, register
 from shared.profiles import load_profile
 from shared.service import ServiceSettings
 from shared.storage import DirectoryStore
@@ -106,8 +107,8 @@ def _engine(url: str) -> Iterator[Engine]:
     engine = open_engine(url)
     migrate(engine)
     with open_sessions(engine).begin() as session:
-        claims.expire_leases(session)  # the lock says that whoever held them is dead
-        repair_watch.give_out_anew(session)
+        leases.expire_leases(session)  # the lock says that whoever held them is dead
+        dispatch.give_out_anew(session)
     yield engine
     engine.dispose()
 

@@ -11,17 +11,29 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
-from gateway.access import DATABASE_AWAY, Access, no_database
-from gateway.api import catalogue, events, export, images, jobs, models, repairs, results, reviews, stored, suites
+from gateway.api import (
+    catalogue,
+    events,
+    export,
+    images,
+    jobs,
+    models,
+    repairs,
+    results,
+    reviews,
+    signed_downloads,
+    suites,
+)
+from gateway.api.dependencies import problems as problem_responses
+from gateway.api.dependencies import refuse_unknown_parameters
 from gateway.api.examples import EXAMPLES
-from gateway.api.requests import problems as problem_responses
-from gateway.api.requests import refuse_unknown_parameters
-from gateway.keys import ensure_local_owner
+from gateway.auth.keys import ensure_local_owner
+from gateway.auth.middleware import DATABASE_AWAY, Access, no_database
+from gateway.context import Parts, open_parts
 from gateway.metrics import Work, exposition
-from gateway.operations import operations_port, refuse_unready
-from gateway.parts import Parts, open_parts
+from gateway.operations.probes import operations_port, refuse_unready
+from gateway.operations.startup import refuse_unsafe_start, told_to_stop
 from gateway.settings import read_settings
-from gateway.startup import refuse_unsafe_start, told_to_stop
 from gateway.web import home, login, review
 from gateway.web import routes as pages
 from shared import __version__, problems
@@ -79,7 +91,7 @@ def create_app(parts: Parts | None = None) -> FastAPI:
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)
-    app.include_router(stored.router)
+    app.include_router(signed_downloads.router)
     app.include_router(catalogue.health)
     app.add_api_route("/metrics", partial(_prometheus, registry), include_in_schema=False)
     problems.install(app)

@@ -17,9 +17,9 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
-from gateway.database import Sessions, reading
-from gateway.table_base import SourceImageState
-from gateway.tables import Job, SourceImage
+from gateway.database.sessions import Sessions, reading
+from gateway.database.table_base import SourceImageState
+from gateway.database.tables import Job, SourceImage
 from shared.asgi import SECONDS
 from shared.schemas.jobs import JobState
 

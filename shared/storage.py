@@ -98,7 +98,8 @@ def check_key(key: str) -> str:
 class DirectoryStore:
     """Objects as files under one directory; a put is a rename, so a crash leaves the old object or the new one.
 
-    Links are signed with a secret that lies in the directory; the gateway at `url` serves them (`gateway.api.stored`).
+    Links are signed with a secret that lies in the directory. The gateway at `url` serves them
+    (`gateway.api.signed_downloads`).
     """
 
     def __init__(self, root: Path, url: str = "http://127.0.0.1:8000") -> None:

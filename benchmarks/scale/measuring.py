@@ -18,8 +18,8 @@ from sqlalchemy import Connection, event, select, text
 from sqlalchemy.orm import Session
 
 from benchmarks.scale.site import Site
-from gateway.database import Sessions
-from gateway.tables import Job
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Job
 
 MEBIBYTE = 1024**2
 _EXECUTED = re.compile(r"^worker\|LOG:  (?:execute [^:]*|statement): (.*(?:\n\t.*)*)", re.MULTILINE)

@@ -25,8 +25,8 @@ from benchmarks.scale.__main__ import intake, kept
 from benchmarks.scale.measuring import images_done
 from benchmarks.scale.site import Pace, Site, absolute, running
 from benchmarks.scale.waiting_services import Balance, Batches
-from gateway.model_services import ServiceName
-from gateway.tables import Job
+from gateway.database.tables import Job
+from gateway.model_services.clients import ServiceName
 
 IMAGES_PER_BATCH = 6  # five shifts and their null arm: one source image
 OTHERS = Pace(seconds=0.1)

@@ -25,12 +25,13 @@ from sqlalchemy.orm import Session
 from benchmarks.scale.copied_rows import fill
 from benchmarks.scale.measuring import blocks
 from benchmarks.scale.site import absolute
-from gateway import claims, jobs
-from gateway.counterfactuals import Listing, results_page
-from gateway.cursors import encode_cursor
-from gateway.database import Sessions, migrate, open_engine, open_sessions
-from gateway.results import build_report
-from gateway.tables import Job, SourceImage
+from gateway.database.pagination import encode_cursor
+from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
+from gateway.database.tables import Job, SourceImage
+from gateway.jobs import jobs
+from gateway.queue import leases
+from gateway.results.counterfactuals import Listing, results_page
+from gateway.results.results import build_report
 from shared.storage import DirectoryStore
 from tests.deployment import postgres, postgres_url
 
@@ -111,7 +112,7 @@ def _measure(sessions: Sessions, job: str, rows: int) -> dict[str, Any]:
     return {
         "rows": rows,
         "blocks": {
-            "claim": blocks(sessions, lambda session: claims.claim(session, 60)),
+            "claim": blocks(sessions, lambda session: leases.claim(session, 60)),
             "page": {"first": page(-1), "middle": page(rows // 2), "last": page(rows - PENDING - 11)},
             "progress": blocks(sessions, progress),
         },

@@ -16,10 +16,10 @@ import httpx
 import psutil
 
 from benchmarks.scale.waiting_services import Balance
-from gateway.client import Client
-from gateway.database import Sessions, migrate, open_engine, open_sessions
-from gateway.keys import create_key
-from gateway.model_services import SERVICES, ServiceName
+from contrafact.client import Client
+from gateway.auth.keys import create_key
+from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
+from gateway.model_services.clients import SERVICES, ServiceName
 from tests.deployment import (
     ONE_THREAD,
     UVICORN,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from gateway import catalogue
-from gateway.api.requests import Gateway, problems
-from gateway.operations import refuse_unready
+from gateway.api.dependencies import Gateway, problems
+from gateway.jobs import choices
+from gateway.operations.probes import refuse_unready
 from shared.schemas.jobs import MethodsReply, ProfilesReply
 
 router = APIRouter(tags=["catalogue"])
@@ -16,13 +16,13 @@ health = APIRouter(tags=["health"])
 @router.get("/methods")
 def list_methods(gateway: Gateway) -> MethodsReply:
     """The methods, each with the JSON schema of its parameters and this installation's defaults."""
-    return catalogue.methods_listing(gateway.profile)
+    return choices.methods_listing(gateway.profile)
 
 
 @router.get("/profiles")
 def list_profiles(gateway: Gateway) -> ProfilesReply:
     """The profiles, and which one this installation runs."""
-    return catalogue.profiles_listing(gateway.settings.profile)
+    return choices.profiles_listing(gateway.settings.profile)
 
 
 @health.get("/healthz")

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Header, Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from gateway import jobs
-from gateway.api.requests import Gateway, JobId, Owner, problems
-from gateway.database import reading
-from gateway.events import events_after
-from gateway.parts import Parts
+from gateway.api.dependencies import Gateway, JobId, Owner, problems
+from gateway.context import Parts
+from gateway.database.events import events_after
+from gateway.database.sessions import reading
+from gateway.jobs import jobs
 from shared.schemas.jobs import EventView
 
 router = APIRouter(tags=["events"])

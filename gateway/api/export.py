@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from gateway.api.requests import Gateway, JobId, Owner, problems
+from gateway.api.dependencies import Gateway, JobId, Owner, problems
 from gateway.export.job import open_export
 from gateway.export.records import FormatName
 from gateway.export.selection import Selection

@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from gateway.sources import NamedFile
-from gateway.submission import Submission
+from gateway.intake.sources import NamedFile
+from gateway.jobs.submit import Submission
 from shared.problems import InvalidInput, Malformed, Overloaded, TooLarge, validation_sentence
 from shared.schemas.base import Contract
 from shared.schemas.jobs import JobRequest, JobSpec

@@ -9,12 +9,12 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from gateway import images
-from gateway.api.requests import Gateway, Owner, problems, stored
-from gateway.database import reading
-from gateway.mask_intake import keep_values
-from gateway.parts import Parts
-from gateway.sources import keep_image
+from gateway.api.dependencies import Gateway, Owner, problems, stored
+from gateway.context import Parts
+from gateway.database.sessions import reading
+from gateway.intake.mask_files import keep_values
+from gateway.intake.sources import keep_image
+from gateway.storage import images
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageView
 from shared.storage import image_key

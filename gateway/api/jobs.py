@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from gateway import jobs
+from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems
 from gateway.api.forms import REQUEST_BODY, read_submission
-from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, problems
-from gateway.database import reading
-from gateway.submission import planned, submit
+from gateway.database.sessions import reading
+from gateway.jobs import jobs
+from gateway.jobs.submit import planned, submit
 from shared.schemas.jobs import JobDetail, JobPlan, JobsPage
 
 router = APIRouter(tags=["jobs"])

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
-from gateway import models
+from gateway.api.dependencies import Gateway, JobId, Owner, problems
 from gateway.api.forms import parse, part_of, read_form
-from gateway.api.requests import Gateway, JobId, Owner, problems
-from gateway.database import reading
-from gateway.sources import NamedFile
+from gateway.database.sessions import reading
+from gateway.intake.sources import NamedFile
+from gateway.models_under_test import models
 from shared.problems import InvalidInput
 from shared.schemas.jobs import JobDetail, ModelsListing, ModelView
 from shared.schemas.models import NAME_PATTERN, AddedModels, ModelSpec

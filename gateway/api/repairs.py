@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from gateway import repairs
-from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, problems, stored
-from gateway.database import reading
+from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems, stored
+from gateway.database.sessions import reading
+from gateway.repairs import repairs
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
 
 router = APIRouter(tags=["repairs"])

@@ -7,12 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from gateway import counterfactuals, jobs
-from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, problems, stored
-from gateway.counterfactuals import Listing
-from gateway.database import reading
-from gateway.failure_points import failure_points_page
-from gateway.tables import Report
+from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems, stored
+from gateway.database.sessions import reading
+from gateway.database.tables import Report
+from gateway.jobs import jobs
+from gateway.results import counterfactuals
+from gateway.results.counterfactuals import Listing
+from gateway.results.failure_points import failure_points_page
 from shared.problems import NotFound
 from shared.schemas.jobs import CounterfactualDetail, FailurePointsPage, ResultsPage
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from gateway import jobs, reviews
-from gateway.api.requests import Cursor, Gateway, JobId, Limit, Owner, Reviewer, problems
-from gateway.database import reading
+from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, Reviewer, problems
+from gateway.database.sessions import reading
+from gateway.jobs import jobs
+from gateway.reviews import reviews
 from shared.schemas.jobs import JobDetail
 from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 

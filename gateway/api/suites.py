@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from gateway import suite_runs, suites
-from gateway.api.requests import Cursor, Gateway, Limit, Owner, problems
-from gateway.database import reading
+from gateway.api.dependencies import Cursor, Gateway, Limit, Owner, problems
+from gateway.database.sessions import reading
+from gateway.suites import runs, suites
 from shared.schemas.suites import (
     MAX_DROP,
     RunRequest,
@@ -72,7 +72,7 @@ def delete_suite(suite: SuiteId, gateway: Gateway, owner: Owner) -> None:
 )
 def start_run(suite: SuiteId, request: RunRequest, response: Response, gateway: Gateway, owner: Owner) -> RunView:
     """Test a release: predictions on the suite's images, nothing is rendered. The same weights are not tested twice."""
-    run = suite_runs.start(gateway, owner, suite, request.model)
+    run = runs.start(gateway, owner, suite, request.model)
     response.headers["Location"] = f"/suites/{suite}/runs/{run.id}"
     return run
 
@@ -100,4 +100,4 @@ def show_run_results(
 ) -> RunResults:
     """Accuracy in every cell, against a baseline's on the same images (paired) or against its own null arms."""
     with reading(gateway.sessions) as session:
-        return suite_runs.results(session, owner, suite, run, baseline, max_drop)
+        return runs.results(session, owner, suite, run, baseline, max_drop)

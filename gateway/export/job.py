@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from gateway import jobs
-from gateway.database import Sessions, reading
+from gateway.database.sessions import Sessions, reading
+from gateway.database.tables import Job, Report, SourceImage
 from gateway.export.archive import END
 from gateway.export.coco import coco
 from gateway.export.fiftyone import fiftyone
@@ -18,7 +18,7 @@ from gateway.export.huggingface import huggingface
 from gateway.export.names import class_folders
 from gateway.export.records import ExportNote, FormatName
 from gateway.export.selection import Selection, exported_images
-from gateway.tables import Job, Report, SourceImage
+from gateway.jobs import jobs
 from shared import __version__
 from shared.label_maps import VOID
 from shared.problems import Conflict

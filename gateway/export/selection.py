@@ -15,10 +15,10 @@ from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gateway.counterfactuals import Filters, Verdict, conditions, has_class
-from gateway.database import Sessions, reading
+from gateway.database.sessions import Sessions, reading
+from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
 from gateway.export.records import ARMS, Arm, ExportedImage, ExportedPrediction
-from gateway.tables import Counterfactual, Image, Job, Prediction, SourceImage
+from gateway.results.counterfactuals import Filters, Verdict, conditions, has_class
 from shared.problems import NotFound
 from shared.schemas.jobs import ChangeView
 

@@ -14,15 +14,7 @@ from typing import Annotated, Self, get_args
 from pydantic import Field, model_validator
 
 from gateway.methods.checks import CHECKS
-from gateway.methods.counterfactual import (
-    Change,
-    Counterfactual,
-    Edit,
-    Services,
-    SourceImage,
-    TaskDescription,
-    Verdict,
-)
+from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription, Verdict
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest
 from shared.seeds import derive_seed

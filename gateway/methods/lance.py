@@ -20,15 +20,7 @@ from pydantic import Field, TypeAdapter
 
 from gateway.methods.asking import Exchange, Schema, ask, object_schema, text_schema
 from gateway.methods.checks import Scores, skipped_checks
-from gateway.methods.counterfactual import (
-    Change,
-    Counterfactual,
-    Edit,
-    Services,
-    SourceImage,
-    TaskDescription,
-    Verdict,
-)
+from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription, Verdict
 from gateway.methods.inverted import ProtectedClasses, caption_of
 from gateway.methods.sweep import SweepParameters, Swept, swept
 from gateway.methods.text_checks import check_protected_classes, check_texts

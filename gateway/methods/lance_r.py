@@ -15,15 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods.checks import WORD_CHECKS, skipped_checks
-from gateway.methods.counterfactual import (
-    Change,
-    Counterfactual,
-    Edit,
-    Services,
-    SourceImage,
-    TaskDescription,
-    Verdict,
-)
+from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription, Verdict
 from gateway.methods.inverted import caption_of
 from gateway.methods.sweep import SweepParameters, swept
 from gateway.methods.words import content_words, stem

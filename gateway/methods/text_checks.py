@@ -22,16 +22,7 @@ import numpy as np
 
 from gateway.methods.checks import Scores, Thresholds, Vector
 from gateway.methods.counterfactual import Change, Edit, SourceImage, TaskDescription, Verdict
-from gateway.methods.words import (
-    PEOPLE,
-    STOP_WORD,
-    WORD,
-    content_stems,
-    in_captions,
-    names_class,
-    occurrences,
-    stems,
-)
+from gateway.methods.words import PEOPLE, STOP_WORD, WORD, content_stems, in_captions, names_class, occurrences, stems
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
 
 # Words that name a protected characteristic of people: an edit must never bring one in.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import NamedTuple
 
-from gateway.job_rows import CounterfactualRow, PredictionRow, SourceRows, cells_of
+from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, cells_of
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, JobResults
 

@@ -10,14 +10,15 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
-from gateway import jobs, models
+from gateway.api.dependencies import Cursor, Gateway, Owner
 from gateway.api.forms import MANY_IMAGES, MAX_FILES, MAX_MANIFEST_BYTES, files_of, parse, part_of, read_form
-from gateway.api.requests import Cursor, Gateway, Owner
-from gateway.catalogue import methods_listing
-from gateway.database import reading
-from gateway.parts import Parts
-from gateway.sources import NamedFile
-from gateway.submission import Submission, submit
+from gateway.context import Parts
+from gateway.database.sessions import reading
+from gateway.intake.sources import NamedFile
+from gateway.jobs import jobs
+from gateway.jobs.choices import methods_listing
+from gateway.jobs.submit import Submission, submit
+from gateway.models_under_test import models
 from gateway.web.rendering import render
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.jobs import JobSpec

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from gateway.access import COOKIE, TOKEN_COOKIE, csrf_token, refuse_other_sites
+from gateway.api.dependencies import Gateway
 from gateway.api.forms import refuse_other_types
-from gateway.api.requests import Gateway
-from gateway.logins import log_in, log_out
-from gateway.parts import Parts
+from gateway.auth.middleware import COOKIE, TOKEN_COOKIE, csrf_token, refuse_other_sites
+from gateway.auth.sessions import log_in, log_out
+from gateway.context import Parts
 from gateway.web.rendering import render
 
 HOME = "/"

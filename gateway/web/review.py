@@ -7,10 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from gateway import counterfactuals, jobs, reviews
-from gateway.api.requests import Gateway, JobId, Owner, Reviewer
-from gateway.database import reading
-from gateway.review_queue import next_up
+from gateway.api.dependencies import Gateway, JobId, Owner, Reviewer
+from gateway.database.sessions import reading
+from gateway.jobs import jobs
+from gateway.results import counterfactuals
+from gateway.reviews import reviews
+from gateway.reviews.queue import next_up
 from gateway.web.rendering import render
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)

@@ -9,13 +9,15 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
-from gateway import counterfactuals, images, jobs
+from gateway.api.dependencies import Cursor, Gateway, JobId, Owner, stored
 from gateway.api.images import IMMUTABLE, ImageDigest
-from gateway.api.requests import Cursor, Gateway, JobId, Owner, stored
-from gateway.counterfactuals import Listing
-from gateway.database import reading
+from gateway.database.sessions import reading
+from gateway.jobs import jobs
 from gateway.report.overlays import class_colours, painted_png
 from gateway.report.page import ASSETS
+from gateway.results import counterfactuals
+from gateway.results.counterfactuals import Listing
+from gateway.storage import images
 from gateway.web.rendering import HERE, render
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.jobs import CounterfactualView

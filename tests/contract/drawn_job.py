@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from gateway.database import Sessions
-from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
+from gateway.database.sessions import Sessions
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
 from shared.images import CanonicalImage, from_array
 from shared.schemas.jobs import JobState
 from shared.seeds import derive_id, derive_seed
 from shared.storage import ObjectStore, image_key
-from tinyworld.captions import caption
-from tinyworld.render import render
-from tinyworld.world import CLASSES, EDIT_FACTOR, Scene, sample_scene
+from tinyworld.objects.captions import caption
+from tinyworld.objects.render import render
+from tinyworld.objects.world import CLASSES, EDIT_FACTOR, Scene, sample_scene
 
 LABELS = ("bus", "car", "boat")
 CHANGES = (("time", "night"), ("weather", "rain"), ("weather", "snow"), ("background", "beach"))

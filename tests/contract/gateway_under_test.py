@@ -15,10 +15,10 @@ from fastapi import FastAPI
 
 from embedded.serving import ListeningPort
 from gateway.app import create_app
-from gateway.database import migrate, open_engine, open_sessions
-from gateway.keys import create_key
-from gateway.model_services import SERVICES, ModelServices
-from gateway.parts import Parts
+from gateway.auth.keys import create_key
+from gateway.context import Parts
+from gateway.database.sessions import migrate, open_engine, open_sessions
+from gateway.model_services.clients import SERVICES, ModelServices
 from gateway.settings import Settings
 from shared.images import encode
 from shared.profiles import load_profile

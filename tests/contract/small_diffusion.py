@@ -23,7 +23,7 @@ from transformers import (
 from transformers.models.dpt.image_processing_pil_dpt import DPTImageProcessorPil
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
-from tinyworld.clip_tokenizer import learn_clip_tokenizer
+from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
 
 WIDTH = 32
 CAPTIONS = ["A red car stands on a beach. It rains.", "A blue bus drives through a city at night."] * 4

@@ -16,7 +16,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
 
-from tinyworld.clip_tokenizer import learn_clip_tokenizer
+from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
 
 CAPTIONS = ["A red car stands on a beach. It rains.", "A blue bus drives through a city at night."] * 4
 CLASSES = ["car", "bus", "boat"]

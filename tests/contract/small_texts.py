@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
-from tinyworld.word_tokenizer import learn_word_tokenizer
+from tinyworld.networks.word_tokenizer import learn_word_tokenizer
 
 TEXTS = ["A red car stands on a beach. It rains.", "A blue bus drives through a city at night."] * 4
 

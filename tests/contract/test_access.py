@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from gateway.client import Client
-from gateway.keys import SCOPES, Limits, Scope, create_key, revoke_key
-from gateway.tables import ApiKey
+from contrafact.client import Client
+from gateway.auth.keys import SCOPES, Limits, Scope, create_key, revoke_key
+from gateway.database.tables import ApiKey
 from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from embedded.demo import run_demo
-from gateway.catalogue import method_defaults
+from gateway.jobs.choices import method_defaults
 from gateway.methods.counterfactual import Verdict
 from gateway.methods.dillema import DillemaParameters
 from shared.images import Pixels
 from shared.profiles import load_profile
 from shared.schemas.results import Cell, JobResults
-from tinyworld.measure_counterfactuals import asked
-from tinyworld.trials import Drawing, Studio, source_picture
+from tinyworld.judges.trials import Drawing, Studio, source_picture
+from tinyworld.measure.counterfactuals import asked
 
 FIRST = 9_200_000  # scenes that no figure rests on
 EDITS = 8

@@ -98,13 +98,13 @@ def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path)
     names = {item["name"].lower() for item in json.loads(listed)}
     assert not names & {"torch", "transformers", "diffusers", "triton"}
     # Celery imports a broker's transport, and SQLAlchemy a database's driver, when they are first used.
-    programs = "gateway.app, gateway.worker, kombu.transport.redis, minio, psycopg"
+    programs = "gateway.app, gateway.worker.worker, kombu.transport.redis, minio, psycopg"
     loaded = image.run(f"python -c 'import sys, {programs}; print(*sys.modules)'")
     assert loaded.returncode == 0, loaded.stderr
     assert "torch" not in loaded.stdout.split()
     url = {"CONTRAFACT_DATABASE_URL": f"sqlite:///{tmp_path}/contrafact.db"}
     url["CONTRAFACT_OBJECT_STORE"] = f"directory:{tmp_path}/objects"
-    for step in ("python -m gateway.migrations", "python -m gateway.object_store"):
+    for step in ("python -m gateway.database.migrations", "python -m gateway.storage.object_store"):
         done = image.run(step, **url)
         assert done.returncode == 0, done.stderr
     key = "cf_" + "a1" * 32

@@ -22,11 +22,11 @@ import pytest
 from sqlalchemy import select, update
 from typer.testing import CliRunner, Result
 
-from gateway.cli import app
+from contrafact.cli import app
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
 from gateway.export import selection
 from gateway.export.job import open_export
 from gateway.export.selection import Selection, exported_images
-from gateway.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
 from shared.images import decode, digest
 from shared.problems import NotFound
 from shared.s3_store import S3Store

@@ -9,11 +9,14 @@ import pytest
 from tests.contract.extras import packages, run
 
 PROGRAMS = {
-    "gateway": "gateway.app gateway.worker gateway.cli gateway.migrations.__main__ kombu.transport.redis psycopg minio",
+    "gateway": (
+        "gateway.app gateway.worker.worker contrafact.cli gateway.database.migrations.__main__ kombu.transport.redis "
+        "psycopg minio"
+    ),
     "evaluator": "evaluator_service.app evaluator_service.repair_worker kombu.transport.redis minio",
     "weights": "shared.fetch_weights",
     # Everything that it does with the models of the user's included: parquet, ONNX, repairs.
-    "embedded": "embedded.demo gateway.cli gateway.export.huggingface caption_service.app llm_service.app "
+    "embedded": "embedded.demo contrafact.cli gateway.export.huggingface caption_service.app llm_service.app "
     "diffusion_service.app evaluator_service.app evaluator_service.models_under_test.onnx_check "
     "evaluator_service.models_under_test.onnx_models evaluator_service.repair_worker kornia.augmentation.auto "
     "accelerate peft",

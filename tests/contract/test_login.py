@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.access import COOKIE, TOKEN_COOKIE
-from gateway.keys import create_key, revoke_key
+from gateway.auth.keys import create_key, revoke_key
+from gateway.auth.middleware import COOKIE, TOKEN_COOKIE
 from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
 
 HTML = {"Accept": "text/html,*/*"}

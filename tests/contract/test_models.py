@@ -17,8 +17,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
-from gateway.housekeeping import Graces, keep_house
+from contrafact.cli import app
+from gateway.operations.housekeeping import Graces, keep_house
 from shared.problems import InvalidInput
 from tests.contract.drawn_job import add_drawn_job
 from tests.contract.gateway_under_test import Gateway, key_of, picture, serve_gateway

@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from gateway import metrics
-from gateway.database import Sessions
+from gateway.database.sessions import Sessions
 from shared.batching import BatchMetrics
 from tests.contract.compose_files import BASE, ROOT, composed
 

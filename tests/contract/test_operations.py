@@ -14,16 +14,16 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from sqlalchemy import delete, text
 from typer.testing import CliRunner
 
+from contrafact.cli import app as command_line
 from embedded.serving import ListeningPort
 from gateway.app import create_app
-from gateway.cli import app as command_line
-from gateway.database import Sessions, migrate, open_engine, open_sessions
-from gateway.keys import create_key
-from gateway.operations import operations_port
-from gateway.parts import open_parts
+from gateway.auth.keys import create_key
+from gateway.context import open_parts
+from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
+from gateway.database.tables import ApiKey
+from gateway.operations.probes import operations_port
+from gateway.operations.startup import refuse_unsafe_start
 from gateway.settings import Settings
-from gateway.startup import refuse_unsafe_start
-from gateway.tables import ApiKey
 from shared.asgi import AccessLog
 from shared.batching import BatchMetrics
 from shared.problems import NotReady

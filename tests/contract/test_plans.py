@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
-from gateway.cli import app
-from gateway.tables import Image, Job, OwnedImage, Table, Upload
+from contrafact.cli import app
+from gateway.database.tables import Image, Job, OwnedImage, Table, Upload
 from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
 
 TASK = "classify the vehicle"

@@ -13,11 +13,11 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from gateway.methods.lance import perturb_schema
 from llm_service.engines.transformers import json_grammar
-from tinyworld.evaluate_language import generate, is_right, phrases_found
-from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
-from tinyworld.model_card import WEIGHTS
-from tinyworld.tokenizer import add_pieces
-from tinyworld.train_language import prompt_digests
+from tinyworld.measure.language import generate, is_right, phrases_found
+from tinyworld.networks.language_tokenizer import add_pieces
+from tinyworld.objects.language_examples import KINDS, Example, Kind, Wordings, example
+from tinyworld.train.language import prompt_digests
+from tinyworld.train.model_card import WEIGHTS
 
 FOLDER = WEIGHTS / "language"
 ASKED = 20
@@ -26,7 +26,7 @@ ASKED = 20
 def test_prompts_have_not_drifted_from_the_weights() -> None:
     trained_on = json.loads((FOLDER / "training.json").read_text())["prompts"]
     assert trained_on == prompt_digests(), (
-        "the prompts of a method changed: train again with python -m tinyworld.train_language"
+        "the prompts of a method changed: train again with python -m tinyworld.train.language"
     )
 
 

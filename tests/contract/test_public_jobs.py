@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.keys import create_key
-from gateway.tables import Job, SourceImage
+from gateway.auth.keys import create_key
+from gateway.database.tables import Job, SourceImage
 from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
 
 TASK = "classify the vehicle"

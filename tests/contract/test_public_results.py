@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.database import Sessions
-from gateway.events import add_event
-from gateway.results import build_report
-from gateway.tables import Job
+from gateway.database.events import add_event
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Job
+from gateway.results.results import build_report
 from tests.contract.drawn_job import add_drawn_job
 from tests.contract.gateway_under_test import Gateway, serve_gateway
 

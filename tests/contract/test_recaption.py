@@ -13,13 +13,13 @@ from caption_service.app import create_app
 from embedded.serving import ListeningPort
 from gateway.methods.counterfactual import SourceImage
 from gateway.methods.recaption import recaptioned
-from gateway.model_services import ModelServices
+from gateway.model_services.clients import ModelServices
 from shared.service import ServiceSettings
-from tinyworld.measure_recaption import judged, table
-from tinyworld.measured import RECORDS, Record
-from tinyworld.render import render
-from tinyworld.trials import TASK, payload
-from tinyworld.world import Scene, sample_scene
+from tinyworld.judges.trials import TASK, payload
+from tinyworld.measure.recaption import judged, table
+from tinyworld.measure.records import RECORDS, Record
+from tinyworld.objects.render import render
+from tinyworld.objects.world import Scene, sample_scene
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import torch
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from contrafact.cli import app
+from gateway.database.tables import Job
 from gateway.settings import Settings
-from gateway.tables import Job
 from shared.schemas.repairs import RepairResult
 from tests.contract.gateway_under_test import Gateway, serve_gateway
 from tests.contract.small_packages import onnx_files, zipped

@@ -16,9 +16,9 @@ from fastapi import Request, Response
 
 from embedded.celery_thread import CeleryThread
 from embedded.run import run_embedded
-from gateway.messages import open_celery, wake_worker
-from gateway.model_services import SERVICES
-from gateway.worker import Worker, register
+from gateway.model_services.clients import SERVICES
+from gateway.queue.celery_tasks import open_celery, wake_worker
+from gateway.worker.worker import Worker, register
 from shared.logging import bound, request_id
 from shared.problems import InvalidInput
 from shared.service import ModelService, ServiceSettings

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
-from gateway.keys import Scope, create_key
-from gateway.results import build_report
+from contrafact.cli import app
+from gateway.auth.keys import Scope, create_key
+from gateway.results.results import build_report
 from tests.contract.drawn_job import add_drawn_job
 from tests.contract.gateway_under_test import Gateway, serve_gateway
 

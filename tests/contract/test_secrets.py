@@ -14,12 +14,12 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from typer.testing import CliRunner
 
-from gateway.access import COOKIE
+from contrafact.cli import app as command_line
 from gateway.app import create_app
-from gateway.cli import app as command_line
-from gateway.doctor import examine
-from gateway.keys import create_key, hash_of
-from gateway.messages import open_celery, wake_worker
+from gateway.auth.keys import create_key, hash_of
+from gateway.auth.middleware import COOKIE
+from gateway.operations.doctor import examine
+from gateway.queue.celery_tasks import open_celery, wake_worker
 from gateway.settings import Settings, read_settings
 from shared.logging import JsonFormatter
 from shared.schemas.service import WeightsInfo

@@ -20,10 +20,10 @@ from PIL import Image
 from sqlalchemy import select
 from typer.testing import CliRunner
 
+from contrafact.cli import app
 from embedded.run import run_embedded
-from gateway.cli import app
-from gateway.model_services import SERVICES
-from gateway.tables import SourceImage
+from gateway.database.tables import SourceImage
+from gateway.model_services.clients import SERVICES
 from shared.images import decode, digest, encode
 from shared.schemas.results import JobResults
 from shared.storage import image_key

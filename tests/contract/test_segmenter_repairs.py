@@ -14,16 +14,16 @@ from rich.console import Console
 from safetensors.torch import load
 from torch import Tensor, equal
 
+from contrafact.repair_commands import shown
 from evaluator_service.models_under_test.loading import load_folder
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.repair_worker import Trainer
 from gateway.analysis.segmentation import overlaps
-from gateway.model_packages import packed
-from gateway.repair_commands import shown
-from gateway.repairs import order
+from gateway.database.tables import LOCAL_OWNER, ModelUnderTest
+from gateway.intake.sources import NamedFile
+from gateway.models_under_test.packages import packed
+from gateway.repairs.repairs import order
 from gateway.settings import Settings
-from gateway.sources import NamedFile
-from gateway.tables import LOCAL_OWNER, ModelUnderTest
 from shared.label_maps import confusion, placed
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.models import ModelSpec

@@ -11,7 +11,7 @@ import pytest
 
 from embedded.run import run_embedded
 from gateway.methods import METHODS
-from gateway.model_services import SERVICES
+from gateway.model_services.clients import SERVICES
 from shared.images import encode
 from tests.contract import seventh_method
 from tests.integration.small_services import SmallServices, serve

@@ -22,9 +22,9 @@ from shared.service import ServiceSettings
 from tests.contract.serving import serving
 from tests.contract.small_evaluator import write_scorer
 from tests.contract.small_profile import write_profile
-from tinyworld.broken import Trial
-from tinyworld.calibrate_checks import held_out, thresholds
-from tinyworld.roads.calibrate_shapes import CHECKS, Judge, edit_of, shifted, trials, written
+from tinyworld.calibrate.broken import Trial
+from tinyworld.calibrate.checks import held_out, thresholds
+from tinyworld.calibrate.shapes import CHECKS, Judge, edit_of, shifted, trials, written
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import CLASSES, THINGS, RoadScene, sample_scene
 

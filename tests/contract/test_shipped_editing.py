@@ -18,9 +18,9 @@ from shared.arithmetic import native_weights
 from shared.images import Pixels, digest
 from shared.profiles import load_profile
 from shared.schemas.diffusion import NullText, PromptEdit
-from tinyworld.captions import caption
-from tinyworld.render import render
-from tinyworld.world import sample_scene
+from tinyworld.objects.captions import caption
+from tinyworld.objects.render import render
+from tinyworld.objects.world import sample_scene
 
 pytestmark = pytest.mark.slow
 

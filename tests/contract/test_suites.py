@@ -11,13 +11,13 @@ import pytest
 from sqlalchemy import select, update
 from typer.testing import CliRunner, Result
 
+from contrafact.cli import app
+from contrafact.client import Client
+from contrafact.suite_commands import wait
 from embedded.run import run_embedded
-from gateway.cli import app
-from gateway.client import Client
-from gateway.keys import create_key
-from gateway.model_services import SERVICES
-from gateway.suite_commands import wait
-from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
+from gateway.auth.keys import create_key
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
+from gateway.model_services.clients import SERVICES
 from shared.images import from_array
 from shared.schemas.suites import RunView
 from shared.seeds import derive_id

@@ -26,15 +26,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from gateway.client import Client
-from gateway.housekeeping import Graces, keep_house
-from gateway.tables import Counterfactual, Event, Image, Prediction, RecordedCall, Report, SourceImage, Table
+from contrafact.client import Client
+from gateway.database.tables import Counterfactual, Event, Image, Prediction, RecordedCall, Report, SourceImage, Table
+from gateway.operations.housekeeping import Graces, keep_house
 from shared.images import encode
 from shared.problems import Problem
 from shared.schemas.jobs import JobDetail, JobSpec
 from shared.storage import image_key
 from tests.deployment import TINY, Deployment, Part, deployed, small
-from tinyworld.demo_images import write_demo_images
+from tinyworld.objects.demo import write_demo_images
 
 KILLS = int(os.environ.get("KILLS", "60"))
 SEED = int(os.environ.get("SEED", "1"))

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import func, select
 
 from embedded.demo import run_demo, run_roads_demo
-from gateway.database import open_engine
-from gateway.tables import RecordedCall
+from gateway.database.sessions import open_engine
+from gateway.database.tables import RecordedCall
 from shared.schemas.results import Cell
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.model_services import SERVICES
+from gateway.model_services.clients import SERVICES
 from shared.storage import image_key
 from tests.deployment import TINY, Deployment, deployed
-from tinyworld.demo_images import write_demo_images
+from tinyworld.objects.demo import write_demo_images
 
 PARAMETERS = {"counterfactuals_per_image": 2, "max_keywords": 4, "alternatives_per_keyword": 2, "steps": 2}
 

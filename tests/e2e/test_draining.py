@@ -16,9 +16,9 @@ from pathlib import Path
 
 import httpx
 
-from gateway.database import migrate, open_engine, open_sessions
-from gateway.events import add_event
-from gateway.tables import LOCAL_OWNER, Job, Owner, SourceImage
+from gateway.database.events import add_event
+from gateway.database.sessions import migrate, open_engine, open_sessions
+from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
 
 PATIENCE = 300.0  # seconds, which only a hang takes
 

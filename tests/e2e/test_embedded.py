@@ -18,7 +18,7 @@ import pytest
 from embedded.directory import DirectoryInUse
 from embedded.run import Embedded, run_embedded
 from gateway.export.job import FORMATS
-from gateway.model_services import SERVICES
+from gateway.model_services.clients import SERVICES
 from shared.images import encode
 from tests.contract.extras import environment
 from tests.integration.small_services import SmallServices, serve

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from gateway.database import open_engine
-from gateway.tables import Counterfactual, Prediction, RecordedCall, Report, SourceImage, Table
+from gateway.database.sessions import open_engine
+from gateway.database.tables import Counterfactual, Prediction, RecordedCall, Report, SourceImage, Table
 from shared.images import encode
 from tests.integration.small_services import SmallServices, serve
-from tinyworld.demo_images import write_demo_images
+from tinyworld.objects.demo import write_demo_images
 
 KILLS = 10
 IN_FLIGHT = 8

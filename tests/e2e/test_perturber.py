@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gateway.analysis.certainty import wilson
-from tinyworld.storms import replies, trained
+from tinyworld.measure.unseen_weather import replies, trained
 
 ASKED = 60
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from contrafact.client import Client
 from embedded.run import run_embedded
-from gateway.client import Client
-from gateway.database import migrate, open_engine, open_sessions
-from gateway.model_services import SERVICES, ServiceName
+from gateway.database.sessions import migrate, open_engine, open_sessions
+from gateway.model_services.clients import SERVICES, ServiceName
 from shared.profiles import shipped_profiles
 from shared.schemas.repairs import RepairRequest, RepairView
 from shared.storage import DirectoryStore

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from contrafact.cli import app
 from embedded.run import run_embedded
-from gateway.cli import app
-from tinyworld.demo_images import write_demo_images
+from tinyworld.objects.demo import write_demo_images
 
 SPEC = {
     "task": "classify the vehicle",

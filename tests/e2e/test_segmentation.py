@@ -19,8 +19,8 @@ from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 from typer.testing import CliRunner, Result
 
+from contrafact.cli import app
 from embedded.run import run_embedded
-from gateway.cli import app
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.repairs import RepairResult
 from shared.schemas.results import JobResults

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tinyworld.train_classifier import new_classifier
+from tinyworld.train.classifier import new_classifier
 from tinyworld.yardstick.classifiers import save
 from tinyworld.yardstick.contrafact import Size, answers
 from tinyworld.yardstick.formats import Answer

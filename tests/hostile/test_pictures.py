@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from gateway.tables import Job
+from gateway.database.tables import Job
 from shared.images import canonical, decode
 from shared.problems import Problem
 from tests.contract.gateway_under_test import Gateway, picture

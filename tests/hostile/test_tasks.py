@@ -19,8 +19,8 @@ from shared.schemas.jobs import JobSpec
 from shared.schemas.language import GenerateRequest, Message
 from tests.hostile.tasks import CONTROL_WORDS, SUBMITTED
 from tests.integration.captioned_services import CAPTION, Services, captioned
-from tinyworld.captions import read
-from tinyworld.world import CLASSES
+from tinyworld.objects.captions import read
+from tinyworld.objects.world import CLASSES
 
 PICTURE = ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8)))
 

@@ -8,7 +8,7 @@ import warnings
 import httpx
 import pytest
 
-from gateway.tables import Job
+from gateway.database.tables import Job
 from tests.contract.gateway_under_test import Gateway, picture
 from tests.hostile.conftest import refused
 from tests.hostile.manifests import MANIFESTS, Manifest

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from embedded.serving import ListeningPort
-from gateway.model_services import ModelServices
+from gateway.model_services.clients import ModelServices
 from llm_service.app import create_app
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.service import ServiceSettings

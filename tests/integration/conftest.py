@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.database import Sessions
+from gateway.database.sessions import Sessions
 from shared.storage import DirectoryStore
 from tests.integration.small_services import SmallServices, serve
 from tests.integration.work_site import Site

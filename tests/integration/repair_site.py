@@ -16,10 +16,10 @@ from transformers import ResNetConfig, ResNetForImageClassification
 from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
 
 from evaluator_service.repair_worker import Trainer
-from gateway.database import Sessions
-from gateway.repair_watch import look_after
+from gateway.database.sessions import Sessions
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, SourceImage
+from gateway.repairs.dispatch import look_after
 from gateway.settings import Settings
-from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, SourceImage
 from shared.images import CanonicalImage, Pixels, from_array
 from shared.schemas.repairs import Grant
 from shared.storage import ObjectStore, image_key

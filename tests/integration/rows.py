@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gateway.database import Sessions
-from gateway.tables import LOCAL_OWNER, Image, Job, Owner, SourceImage
+from gateway.database.sessions import Sessions
+from gateway.database.tables import LOCAL_OWNER, Image, Job, Owner, SourceImage
 
 _FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -13,8 +13,8 @@ from PIL import Image
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
-from gateway.database import Sessions
-from gateway.tables import LOCAL_OWNER, Job, Owner, SourceImage
+from gateway.database.sessions import Sessions
+from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
 from shared.images import Pixels, from_array
 from shared.label_maps import VOID
 from shared.storage import ObjectStore

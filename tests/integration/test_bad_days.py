@@ -20,15 +20,15 @@ import pytest
 from fastapi import Request, Response
 from sqlalchemy import select, update
 
-import gateway.model_services
-import gateway.table_base
-from gateway import claims
-from gateway.database import Sessions, database_now, migrate, open_engine, open_sessions
-from gateway.messages import broker_fault, open_celery, send_repair, wake_worker
-from gateway.model_services import SERVICES, ModelServices
+import gateway.database.table_base
+import gateway.model_services.clients
+from gateway.database.sessions import Sessions, database_now, migrate, open_engine, open_sessions
+from gateway.database.tables import SourceImage
+from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.queue import leases
+from gateway.queue.celery_tasks import broker_fault, open_celery, send_repair, wake_worker
 from gateway.settings import Settings
-from gateway.tables import SourceImage
-from gateway.worker import Worker
+from gateway.worker.worker import Worker
 from shared.problems import DependencyFailed, OutOfMemory, Problem
 from shared.s3_store import S3Store
 from shared.schemas.repairs import Grant
@@ -172,7 +172,7 @@ def test_an_image_that_breaks_its_service_is_left_out_by_name_and_the_others_go_
     assert "a bug that one picture wakes" in images[1].failure
     day.answer = lambda body: None  # the service was mended
     with day.site.sessions.begin() as session:
-        assert claims.retry_job(session, "job") == 1
+        assert leases.retry_job(session, "job") == 1
     images = day.until_done(day.worker())
     assert [image.state for image in images] == ["done"] * 3
 
@@ -292,10 +292,10 @@ def test_a_worker_whose_clock_is_wrong_neither_loses_nor_steals_a_lease(
     """Leases run on the database's clock; the clock of a worker's machine says only when things were made."""
     day.site.add_job(images=3)
     with day.site.sessions.begin() as session:
-        healthy = claims.claim(session, 60)
+        healthy = leases.claim(session, 60)
         assert healthy is not None
     with day.site.sessions.begin() as session:
-        dead = claims.claim(session, 0.5)
+        dead = leases.claim(session, 0.5)
         assert dead is not None
 
     class Shifted(datetime):

@@ -8,7 +8,9 @@ from collections import Counter
 
 from sqlalchemy import select, update
 
-from gateway.claims import (
+from gateway.database.sessions import Sessions, database_now
+from gateway.database.tables import Event, Job, SourceImage
+from gateway.queue.leases import (
     Lease,
     cancel_job,
     claim,
@@ -22,8 +24,6 @@ from gateway.claims import (
     sweep,
     work_waits,
 )
-from gateway.database import Sessions, database_now
-from gateway.tables import Event, Job, SourceImage
 from tests.integration.rows import add_job
 
 LEASE = 60.0

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import select, update
 
-from gateway import claims
-from gateway.claims import Lease
-from gateway.database import database_now, open_engine, open_sessions
-from gateway.tables import Job, SourceImage, Table
+from gateway.database.sessions import database_now, open_engine, open_sessions
+from gateway.database.tables import Job, SourceImage, Table
+from gateway.queue import leases
+from gateway.queue.leases import Lease
 from tests.integration.rows import add_job
 
 JOBS = ("a", "b")
@@ -44,7 +44,7 @@ class Work(RuleBasedStateMachine):
     @rule()
     def claim(self) -> None:
         with self.sessions.begin() as session:
-            lease = claims.claim_analysis(session, 60) or claims.claim(session, 60)
+            lease = leases.claim_analysis(session, 60) or leases.claim(session, 60)
         if lease is not None:
             assert lease.job_id not in self.cancelled
             self.held.append(lease)
@@ -54,7 +54,7 @@ class Work(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, keep: bool) -> None:
         lease = self._some(data, keep)
         with self.sessions.begin() as session:
-            if claims.finish(session, lease):
+            if leases.finish(session, lease):
                 self.finished.append(lease.id)
 
     @precondition(lambda self: self.held)
@@ -63,19 +63,19 @@ class Work(RuleBasedStateMachine):
         lease = self._some(data, keep or outcome == "renew")
         with self.sessions.begin() as session:
             if outcome == "fail":
-                claims.fail(session, lease, "broken", MAX_ATTEMPTS, delay=0)
+                leases.fail(session, lease, "broken", MAX_ATTEMPTS, delay=0)
             elif outcome == "release":
-                claims.release(session, lease, "busy", delay=0)
+                leases.release(session, lease, "busy", delay=0)
             elif outcome == "lose":
-                claims.lose(session, lease, "died", MAX_LOST, delay=0)
+                leases.lose(session, lease, "died", MAX_LOST, delay=0)
             else:
-                claims.renew(session, [lease], 60)
+                leases.renew(session, [lease], 60)
 
     @rule()
     def everybody_dies(self) -> None:
         with self.sessions.begin() as session:
-            claims.expire_leases(session)
-            claims.sweep(session, MAX_LOST)
+            leases.expire_leases(session)
+            leases.sweep(session, MAX_LOST)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -87,18 +87,18 @@ class Work(RuleBasedStateMachine):
                 .where(lease.table.lease_token == lease.token)
                 .values(lease_expires_at=database_now(-1))
             )
-            claims.sweep(session, MAX_LOST)
+            leases.sweep(session, MAX_LOST)
 
     @rule(job=st.sampled_from(JOBS))
     def cancel(self, job: str) -> None:
         with self.sessions.begin() as session:
-            if claims.cancel_job(session, job):
+            if leases.cancel_job(session, job):
                 self.cancelled.add(job)
 
     @rule(job=st.sampled_from(JOBS))
     def retry(self, job: str) -> None:
         with self.sessions.begin() as session:
-            if claims.retry_job(session, job) is not None:
+            if leases.retry_job(session, job) is not None:
                 self.cancelled.discard(job)
                 self.finished = [row for row in self.finished if row != job]
 
@@ -128,7 +128,7 @@ class Work(RuleBasedStateMachine):
         """Whatever is open is leased, or claimable now (no delays are used here)."""
         with self.sessions() as session:
             running = session.scalars(select(Job).where(Job.state == "running")).all()
-            waits = claims.work_waits(session)
+            waits = leases.work_waits(session)
             unfinished = session.execute(
                 select(SourceImage.job_id, SourceImage.state).where(SourceImage.state.in_(["pending", "leased"]))
             ).all()

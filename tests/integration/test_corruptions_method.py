@@ -17,13 +17,13 @@ from diffusion_service.app import create_app as create_diffusion_service
 from embedded.run import run_embedded
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as create_evaluator_service
-from gateway.catalogue import methods_listing
-from gateway.image_step import _messages
+from gateway.jobs.choices import methods_listing
+from gateway.jobs.sensitivity import sensitivity_of
 from gateway.methods.checks import CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
 from gateway.methods.counterfactual import SourceImage, TaskDescription
-from gateway.model_services import SERVICES, ModelServices
-from gateway.plans import sensitivity_of
+from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.worker.image_step import _messages
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
@@ -31,7 +31,7 @@ from shared.schemas.diffusion import SEVERITIES, CorruptReply, CorruptRequest
 from shared.schemas.evaluation import PredictRequest
 from shared.service import ServiceSettings
 from tests.integration.small_services import CLASSES, SmallServices, serve
-from tinyworld.demo_images import write_demo_images
+from tinyworld.objects.demo import write_demo_images
 
 TASK = TaskDescription("name the vehicle", tuple(CLASSES))
 TWO = CorruptionsParameters(corruptions=("fog", "jpeg"))

@@ -13,9 +13,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from gateway.database import Sessions, database_now, migrate, migration_config
-from gateway.events import add_event
-from gateway.tables import Event, Job, Owner, SourceImage, Table
+from gateway.database.events import add_event
+from gateway.database.sessions import Sessions, database_now, migrate, migration_config
+from gateway.database.tables import Event, Job, Owner, SourceImage, Table
 from tests.integration.rows import add_job
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.database import Sessions
-from gateway.keys import create_key
-from gateway.messages import open_celery, wake_worker
+from gateway.auth.keys import create_key
+from gateway.database.sessions import Sessions
+from gateway.queue.celery_tasks import open_celery, wake_worker
 from shared.storage import DirectoryStore
 from tests.contract.gateway_under_test import picture
 from tests.deployment import Part, free_port, gateway, redis, redis_url, worker

@@ -28,7 +28,7 @@ def test_gateway_and_workers_may_migrate_at_the_same_moment(postgres_url: str) -
         connection.execute(text("CREATE DATABASE steps"))
     server.dispose()
     url = make_url(postgres_url).set(database="steps").render_as_string(hide_password=False)
-    run_together([["gateway.migrations"]] * 4, {"CONTRAFACT_DATABASE_URL": url})
+    run_together([["gateway.database.migrations"]] * 4, {"CONTRAFACT_DATABASE_URL": url})
     engine = create_engine(url)
     assert "source_images" in inspect(engine).get_table_names()
     with engine.connect() as connection:
@@ -44,4 +44,4 @@ def test_the_bucket_is_made_once_and_found_afterwards(s3_server: S3Server) -> No
         "CONTRAFACT_S3_SECRET_KEY": s3_server.secret_key,
     }
     for _ in range(2):
-        run_together([["gateway.object_store"]], environment)
+        run_together([["gateway.storage.object_store"]], environment)

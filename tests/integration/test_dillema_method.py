@@ -13,8 +13,8 @@ from gateway.methods.dillema import DillemaParameters, dillema
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from tests.integration.captioned_services import CAPTION, Services, captioned
-from tinyworld.captions import read
-from tinyworld.world import CLASSES
+from tinyworld.objects.captions import read
+from tinyworld.objects.world import CLASSES
 
 STATED = read(CAPTION)
 PICTURE = encode(np.full((32, 32, 3), 128, np.uint8))

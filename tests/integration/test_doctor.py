@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text, update
 
-from gateway.database import Sessions
-from gateway.doctor import Answer, Clock, _clocks, examine
-from gateway.keys import create_key
-from gateway.model_services import ServiceName
+from gateway.auth.keys import create_key
+from gateway.database.sessions import Sessions
+from gateway.database.tables import SourceImage
+from gateway.model_services.clients import ServiceName
+from gateway.operations.doctor import Answer, Clock, _clocks, examine
+from gateway.operations.weights_check import memory, needed_weights, service_faults
 from gateway.settings import Settings
-from gateway.tables import SourceImage
-from gateway.weights_check import memory, needed_weights, service_faults
 from shared import __version__
 from shared.gpu import compute_capability, gpu_of
 from shared.profiles import load_profile
@@ -99,8 +99,8 @@ def test_an_s3_server_is_tried(settings: Settings, s3_server: S3Server) -> None:
         }
     )
     absent = told(right)["object store"]
-    assert "`python -m gateway.object_store` makes the bucket" in absent.sentence
-    from gateway.object_store import open_store
+    assert "`python -m gateway.storage.object_store` makes the bucket" in absent.sentence
+    from gateway.storage.object_store import open_store
     from shared.s3_store import S3Store
 
     store = open_store(right)

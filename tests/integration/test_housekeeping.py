@@ -9,13 +9,13 @@ import time
 import numpy as np
 from sqlalchemy import delete, func, select, update
 
-from gateway import images
-from gateway.database import database_now
-from gateway.housekeeping import Graces, is_due, keep_house, keep_house_now_and_then
-from gateway.recorded import ImageShelf
+from gateway.database.sessions import database_now
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, RecordedCall, Report, Upload
+from gateway.intake.sources import IntakeLimits, KeptImage, keep_image
+from gateway.model_services.recorded import ImageShelf
+from gateway.operations.housekeeping import Graces, is_due, keep_house, keep_house_now_and_then
 from gateway.settings import Settings
-from gateway.sources import IntakeLimits, KeptImage, keep_image
-from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, RecordedCall, Report, Upload
+from gateway.storage import images
 from shared.images import encode
 from shared.schemas.jobs import ManifestImage
 from shared.storage import image_key

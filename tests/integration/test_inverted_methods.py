@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from gateway.catalogue import methods_listing
-from gateway.database import Sessions
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual as Row
+from gateway.jobs.choices import methods_listing
 from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
 from gateway.methods.inverted import InversionParameters
 from gateway.methods.reconstruction import reconstruction
 from gateway.methods.shifts import Shift, ShiftsParameters, shifted, shifts
-from gateway.model_services import SERVICES, ModelServices
-from gateway.outcomes import load_rows
-from gateway.tables import Counterfactual as Row
+from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.results.classification import load_rows
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload

@@ -6,10 +6,10 @@ import tracemalloc
 
 from sqlalchemy import insert, update
 
-from gateway.database import Sessions, reading
-from gateway.job_rows import stream_sources
-from gateway.outcomes import load_rows
-from gateway.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.database.sessions import Sessions, reading
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.results.classification import load_rows
+from gateway.results.stream import stream_sources
 from tests.integration.rows import add_job
 
 EDITS = 5

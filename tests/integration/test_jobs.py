@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from gateway import claims, counterfactuals, images, jobs
-from gateway.catalogue import Plan
-from gateway.counterfactuals import Listing
-from gateway.database import Sessions, reading
-from gateway.events import events_after
-from gateway.keys import Limits, admit, create_key, ensure_local_owner, hash_of, revoke_key
-from gateway.results import build_report
-from gateway.sources import KeptImage, SourceFile
-from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Prediction, SourceImage
+from gateway.auth.keys import Limits, admit, create_key, ensure_local_owner, hash_of, revoke_key
+from gateway.database.events import events_after
+from gateway.database.sessions import Sessions, reading
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Prediction, SourceImage
+from gateway.intake.sources import KeptImage, SourceFile
+from gateway.jobs import jobs
+from gateway.jobs.choices import Plan
+from gateway.queue import leases as claims
+from gateway.results import counterfactuals
+from gateway.results.counterfactuals import Listing
+from gateway.results.results import build_report
+from gateway.storage import images
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.jobs import JobSpec, ManifestImage, Progress, Stage, StageCounts
 from shared.storage import DirectoryStore

@@ -9,8 +9,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gateway.database import Sessions, open_engine, open_sessions
-from gateway.keys import (
+from gateway.auth.keys import (
     Caller,
     KeyRefused,
     Limits,
@@ -21,8 +20,9 @@ from gateway.keys import (
     list_keys,
     revoke_key,
 )
-from gateway.logins import log_in, log_out
-from gateway.tables import ApiKey, Login
+from gateway.auth.sessions import log_in, log_out
+from gateway.database.sessions import Sessions, open_engine, open_sessions
+from gateway.database.tables import ApiKey, Login
 from shared.problems import Overloaded
 
 DEFAULTS = Limits(requests_per_minute=600, bytes_per_hour=3_600_000)

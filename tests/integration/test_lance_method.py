@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from gateway.database import Sessions
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual as Row
 from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
 from gateway.methods.lance import LANCE_FACTORS, LanceParameters, lance
-from gateway.model_services import SERVICES, ModelServices
-from gateway.outcomes import load_rows
-from gateway.tables import Counterfactual as Row
+from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.results.classification import load_rows
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from embedded.serving import ListeningPort
-from gateway.catalogue import methods_listing, plan
+from gateway.jobs.choices import methods_listing, plan
 from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
 from gateway.methods.lance_r import LanceRParameters, lance_r
-from gateway.model_services import ModelServices
+from gateway.model_services.clients import ModelServices
 from llm_service.app import create_app
 from shared.images import encode
 from shared.problems import InvalidInput

@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 from shared.profiles import load_profile
-from tinyworld.counterfactual_report import report
-from tinyworld.judged_editors import drawing
-from tinyworld.measure_counterfactuals import FIRST, NULL_EVERY, Measurement, asked, read_again, sheets
-from tinyworld.measure_models import decibels, scenes_of
-from tinyworld.measured import RECORDS, records
-from tinyworld.world import withheld
+from tinyworld.judges.editors import drawing
+from tinyworld.measure.counterfactual_report import report
+from tinyworld.measure.counterfactuals import FIRST, NULL_EVERY, Measurement, asked, read_again, sheets
+from tinyworld.measure.models import decibels, scenes_of
+from tinyworld.measure.records import RECORDS, records
+from tinyworld.objects.world import withheld
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 from sqlalchemy import select
 
-from gateway.catalogue import plan
-from gateway.outcomes import load_rows
-from gateway.printing import findings
-from gateway.results import measure
-from gateway.tables import Counterfactual, Report, SourceImage
+from contrafact.printing import findings
+from gateway.database.tables import Counterfactual, Report, SourceImage
+from gateway.jobs.choices import plan
+from gateway.results.classification import load_rows
+from gateway.results.results import measure
 from shared.images import decode
 from shared.problems import InvalidInput
 from shared.profiles import load_profile

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image as Picture
 from sqlalchemy import select
 
-from gateway.database import Sessions
-from gateway.model_services import SERVICES, BrokenOff, ModelServices
-from gateway.recorded import ImageShelf, RecordedServices
-from gateway.tables import Image, OwnedImage, Owner, RecordedCall
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Image, OwnedImage, Owner, RecordedCall
+from gateway.model_services.clients import SERVICES, BrokenOff, ModelServices
+from gateway.model_services.recorded import ImageShelf, RecordedServices
 from shared.images import encode
 from shared.problems import InvalidInput, NotReady, Overloaded
 from shared.schemas.base import ImagePayload

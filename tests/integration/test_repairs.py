@@ -18,14 +18,14 @@ from sqlalchemy import select, update
 from torch import Tensor, equal
 
 from evaluator_service.repair_worker import Trainer
-from gateway.database import Sessions, database_now, migrate, open_engine, open_sessions
-from gateway.model_packages import packed
-from gateway.repair_orders import load as load_rows
-from gateway.repair_orders import order_of
-from gateway.repair_watch import give_out_anew, look_after
+from gateway.database.sessions import Sessions, database_now, migrate, open_engine, open_sessions
+from gateway.database.tables import LOCAL_OWNER, Repair
+from gateway.intake.sources import NamedFile
+from gateway.models_under_test.packages import packed
+from gateway.repairs.dispatch import give_out_anew, look_after
+from gateway.repairs.orders import load as load_rows
+from gateway.repairs.orders import order_of
 from gateway.settings import Settings
-from gateway.sources import NamedFile
-from gateway.tables import LOCAL_OWNER, Repair
 from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import Grant, RepairOutcome, RepairRequest, SignOfLife, StoredModel
 from shared.storage import DirectoryStore, model_key, repair_key

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm.attributes import flag_modified
 
-from gateway.database import Sessions
-from gateway.model_services import SERVICES, ModelServices
-from gateway.replay import Replay, replay
-from gateway.results import build_report
-from gateway.tables import Counterfactual, Job, RecordedCall
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual, Job, RecordedCall
+from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.results.results import build_report
+from gateway.worker.replay import Replay, replay
 from shared.images import decode, encode
 from shared.problems import NotFound
 from shared.schemas.base import ImagePayload

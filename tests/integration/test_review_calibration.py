@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from gateway import claims
-from gateway.database import Sessions
-from gateway.results import build_report
-from gateway.review_rows import load_reviews
-from gateway.tables import Counterfactual, Report, Review
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual, Report, Review
+from gateway.queue import leases
+from gateway.results.results import build_report
+from gateway.reviews.rows import load_reviews
 from shared.schemas.results import JobResults
 from shared.storage import DirectoryStore
 from tests.contract.drawn_job import add_drawn_job
@@ -115,8 +115,8 @@ def test_a_worker_makes_the_report_anew_and_nothing_else(site: Site) -> None:
     one = (edits(site.sessions, accepted=True) + edits(site.sessions, accepted=False))[0]
     say(site.sessions, [one])
     with site.sessions.begin() as session:
-        assert claims.analyse_again(session, "drawn")
-        assert not claims.analyse_again(session, "drawn"), "it runs already"
+        assert leases.analyse_again(session, "drawn")
+        assert not leases.analyse_again(session, "drawn"), "it runs already"
     worker.step()
     assert site.state("drawn") == "done"
     assert not {"caption", "generate", "render", "predict"} & set(site.small.calls)

@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from benchmarks.scale.measuring import blocks
-from gateway import claims, jobs
-from gateway.database import Sessions, reading
-from gateway.job_progress import progress
-from gateway.tables import Job
+from gateway.database.sessions import Sessions, reading
+from gateway.database.tables import Job
+from gateway.jobs import jobs
+from gateway.jobs.progress import progress
+from gateway.queue import leases
 from shared.storage import DirectoryStore
 from tests.integration.rows import add_job
 from tests.integration.small_services import SmallServices, serve
@@ -88,7 +89,7 @@ COPIES = """
 
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
 def test_claims_read_as_little_in_a_job_of_any_size(sessions: Sessions) -> None:
-    asked = (lambda s: claims.claim(s, 60), lambda s: claims.claim_analysis(s, 60), claims.work_waits)
+    asked = (lambda s: leases.claim(s, 60), lambda s: leases.claim_analysis(s, 60), leases.work_waits)
     add_job(sessions, "large", 1)
     small = [blocks(sessions, work) for work in asked]
     with sessions.begin() as session:

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from gateway.analysis.segmentation import overlaps
-from gateway.counterfactuals import Filters, conditions
-from gateway.failure_points import failure_points_page
-from gateway.housekeeping import Graces, keep_house
-from gateway.job_task import told_classes
-from gateway.outcomes import load_rows
-from gateway.recorded import ImageShelf
-from gateway.results import measure
-from gateway.segmentation_rows import by_source
-from gateway.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, Report, SourceImage
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, Report, SourceImage
+from gateway.jobs.task_description import told_classes
+from gateway.model_services.recorded import ImageShelf
+from gateway.operations.housekeeping import Graces, keep_house
+from gateway.results.classification import load_rows
+from gateway.results.counterfactuals import Filters, conditions
+from gateway.results.failure_points import failure_points_page
+from gateway.results.results import measure
+from gateway.results.segmentation import by_source
 from shared.images import decode, encode
 from shared.label_maps import VOID, confusion
 from shared.schemas.masks import ALL_CLASSES

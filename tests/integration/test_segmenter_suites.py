@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import delete, select, update
 
-from gateway import jobs, suites
-from gateway.housekeeping import Graces, keep_house
-from gateway.suite_runs import results
-from gateway.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
+from gateway.jobs import jobs
+from gateway.operations.housekeeping import Graces, keep_house
+from gateway.suites import suites
+from gateway.suites.runs import results
 from shared.images import decode
 from shared.problems import InvalidInput
 from shared.schemas.evaluation import ModelUnderTestInfo

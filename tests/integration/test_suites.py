@@ -8,11 +8,22 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from gateway import jobs, suites
-from gateway.database import Sessions
-from gateway.housekeeping import Graces, keep_house
-from gateway.suite_runs import results
-from gateway.tables import LOCAL_OWNER, Counterfactual, Image, Job, Prediction, RecordedCall, Report, SourceImage, Suite
+from gateway.database.sessions import Sessions
+from gateway.database.tables import (
+    LOCAL_OWNER,
+    Counterfactual,
+    Image,
+    Job,
+    Prediction,
+    RecordedCall,
+    Report,
+    SourceImage,
+    Suite,
+)
+from gateway.jobs import jobs
+from gateway.operations.housekeeping import Graces, keep_house
+from gateway.suites import suites
+from gateway.suites.runs import results
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import SuiteRequest

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import func, select
 
 from embedded.celery_thread import CeleryThread
-from gateway import claims
-from gateway.messages import wake_worker
-from gateway.tables import Counterfactual, Event, Job, Prediction, Report
-from gateway.worker import register
+from gateway.database.tables import Counterfactual, Event, Job, Prediction, Report
+from gateway.queue import leases
+from gateway.queue.celery_tasks import wake_worker
+from gateway.worker.worker import register
 from shared.problems import GenerationFailed, InvalidInput, Overloaded
 from shared.turns import BEGUN_HEADER
 from tests.integration.work_site import QUICK, Site, wait_for
@@ -142,7 +142,7 @@ def test_a_cancelled_job_stops_its_workers_and_writes_nothing_more(site: Site) -
     step.start()
     wait_for(lambda: site.images()[0].state == "leased")
     with site.sessions.begin() as session:
-        claims.cancel_job(session, "job")
+        leases.cancel_job(session, "job")
     wait_for(lambda: not worker._leases)  # a renewal notices
     site.small.gate.set()
     step.join(120)
@@ -201,7 +201,7 @@ def test_celery_runs_many_images_at_a_time_and_wakes_itself(site: Site) -> None:
 def test_the_work_of_a_dead_worker_is_taken_over_and_not_repeated(site: Site) -> None:
     site.add_job(images=1)
     with site.sessions.begin() as session:
-        assert claims.claim(session, seconds=0.2) is not None  # and its worker dies
+        assert leases.claim(session, seconds=0.2) is not None  # and its worker dies
     worker = site.worker()
     worker.start()
     wait_for(lambda: worker.step() or site.state() == "done")

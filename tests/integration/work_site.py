@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from sqlalchemy import select
 
-from gateway.database import Sessions
-from gateway.messages import open_celery
-from gateway.model_services import SERVICES, ModelServices
-from gateway.recorded import ImageShelf
+from gateway.database.sessions import Sessions
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, SourceImage
+from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.model_services.recorded import ImageShelf
+from gateway.queue.celery_tasks import open_celery
 from gateway.settings import Settings
-from gateway.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, SourceImage
-from gateway.worker import Worker
+from gateway.worker.worker import Worker
 from shared.images import encode
 from shared.storage import DirectoryStore
 from tests.integration.small_services import CLASSES, SmallServices

@@ -10,7 +10,7 @@ from shared import arithmetic
 from shared.arithmetic import cpu_has_bfloat16, native_dtype, native_weights
 from shared.profiles import load_profile
 from shared.service import ServiceSettings
-from tinyworld.half_precision import autocast
+from tinyworld.networks.half_precision import autocast
 
 AMX = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile\n"
 ZEN_4 = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n"

@@ -11,19 +11,20 @@ import torch
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from diffusion_service.prompts import PromptEncoder
-from tinyworld import model_card, train_text_encoder, training_loop
-from tinyworld import pictures as object_pictures
-from tinyworld.factors import UNKNOWN, factor_loss
-from tinyworld.generator_material import CONTROL_KINDS, Material, material
-from tinyworld.model_card import WEIGHTS
-from tinyworld.picture_districts import DISTRICTS, PictureDistrict
+from tinyworld.datasets.captioned_pictures import DISTRICTS, PictureDistrict
+from tinyworld.datasets.generator_pictures import CONTROL_KINDS, Material, material
+from tinyworld.objects import pictures as object_pictures
+from tinyworld.objects.factors import UNKNOWN, factor_loss
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.roads.dataset import sibling, training_edges
 from tinyworld.roads.render import coloured, render
 from tinyworld.roads.world import LOOKS, PALETTE, differing_factors, sample_scene, withheld
-from tinyworld.train_autoencoder import _Crops, build
-from tinyworld.train_diffusion import Examples, Generator
-from tinyworld.train_text_encoder import captioned, trained
+from tinyworld.train import loop, model_card
+from tinyworld.train import text_encoder as train_text_encoder
+from tinyworld.train.autoencoder import _Crops, build
+from tinyworld.train.diffusion import Examples, Generator
+from tinyworld.train.model_card import WEIGHTS
+from tinyworld.train.text_encoder import captioned, trained
 
 CPU = torch.device("cpu")
 GENERATOR = WEIGHTS / "diffusion"
@@ -115,7 +116,7 @@ def test_the_roads_text_encoder_lies_below_their_weights_where_the_generator_rea
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_card, "WEIGHTS", tmp_path)
-    monkeypatch.setattr(training_loop, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(train_text_encoder, "CAPTIONS", 400)
     train_text_encoder.train_text_encoder(1.0, 0, "roads", GENERATOR)
     folder = tmp_path / "roads" / "diffusion"

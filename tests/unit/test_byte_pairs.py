@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tinyworld.byte_pairs import learn_merges
-from tinyworld.clip_tokenizer import learn_clip_tokenizer
-from tinyworld.word_tokenizer import learn_word_tokenizer
+from tinyworld.networks.byte_pairs import learn_merges
+from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
+from tinyworld.networks.word_tokenizer import learn_word_tokenizer
 
 TEXTS = ["A red car stands on a beach. It rains.", "A blue bus drives through a city at night."] * 4
 

@@ -11,11 +11,11 @@ import pytest
 
 from gateway.methods.checks import judge
 from gateway.methods.counterfactual import Change, Edit, Factor
-from tinyworld.broken import KINDS, Kind, Trial, calibration_edits
-from tinyworld.calibrate_checks import REFUSED, auroc, held_out, limits, table, thresholds, toml, with_thresholds
-from tinyworld.captions import read
-from tinyworld.trials import FIELDS, proposal, proposals
-from tinyworld.world import EDIT_FACTOR, differing_factors, sample_scene
+from tinyworld.calibrate.broken import KINDS, Kind, Trial, calibration_edits
+from tinyworld.calibrate.checks import REFUSED, auroc, held_out, limits, table, thresholds, toml, with_thresholds
+from tinyworld.judges.trials import FIELDS, proposal, proposals
+from tinyworld.objects.captions import read
+from tinyworld.objects.world import EDIT_FACTOR, differing_factors, sample_scene
 
 # Which score a fault lowers.
 HURTS = {"good": "", "class": "label", "gone": "structure", "unedited": "caption", "second": "fit"}

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from shared.profiles import SHIPPED, Profile, load_profile
-from tinyworld.check_errors import ENOUGH, check_errors, with_errors
+from tinyworld.calibrate.check_errors import ENOUGH, check_errors, with_errors
 
 JUDGED = [
     *(("weather", "good", place >= 4) for place in range(40)),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gateway.catalogue import method_defaults, methods_listing, plan
+from gateway.jobs.choices import method_defaults, methods_listing, plan
 from gateway.methods.controlled import ControlledParameters, HeldShapes, judge_regions
 from gateway.methods.counterfactual import Change
 from gateway.methods.dillema import DillemaParameters

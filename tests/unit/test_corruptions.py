@@ -11,8 +11,8 @@ from diffusion_service.editors.corruptions import CORRUPTIONS, corrupted
 from shared.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind
-from tinyworld.demo_images import demo_scenes
-from tinyworld.render import render
+from tinyworld.objects.demo import demo_scenes
+from tinyworld.objects.render import render
 
 PICTURE = render(demo_scenes(["bus"], 1)[0]).image
 KINDS = list(CORRUPTIONS)

@@ -7,9 +7,9 @@ import torch
 from diffusers import DDIMScheduler
 from torch import Tensor
 
-from tinyworld.distil_diffusion import FROM_NOISE, SAMPLER, Target, Teacher, predicted
-from tinyworld.generator_material import material
-from tinyworld.train_diffusion import Examples
+from tinyworld.datasets.generator_pictures import material
+from tinyworld.train.diffusion import Examples
+from tinyworld.train.distil_diffusion import FROM_NOISE, SAMPLER, Target, Teacher, predicted
 
 STEPS, BATCH = 4, 4
 
@@ -17,7 +17,9 @@ STEPS, BATCH = 4, 4
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tinyworld.pictures.RUNS", tmp_path_factory.mktemp("distillation"))  # pictures are kept there
+        patch.setattr(
+            "tinyworld.objects.pictures.RUNS", tmp_path_factory.mktemp("distillation")
+        )  # pictures are kept there
         patch.setenv("CONTRAFACT_DTYPE", "float32")
         yield Examples(material("objects", 3), BATCH, torch.device("cpu"))
 

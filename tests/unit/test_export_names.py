@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.archives import ArchiveLimits, members
 from gateway.export.archive import END, member
 from gateway.export.names import MOST_BYTES, cell, class_folders, safe_name
+from gateway.intake.archives import ArchiveLimits, members
 
 
 @pytest.mark.parametrize(

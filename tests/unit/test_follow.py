@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway import client
+from contrafact import client
+from contrafact.client import Unreachable
 from gateway.api.examples import EXAMPLES
-from gateway.client import Unreachable
 from shared.schemas.jobs import JobDetail
 
 RUNNING = JobDetail.model_validate(EXAMPLES[JobDetail] | {"state": "running"})

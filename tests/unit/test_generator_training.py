@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from tinyworld import narrow_diffusion
-from tinyworld.dataset import edges_of, sibling, training_edges
-from tinyworld.generator_material import CONTROL_KINDS
-from tinyworld.group_norm import quicken
-from tinyworld.model_card import WEIGHTS
-from tinyworld.narrow_diffusion import kept
-from tinyworld.pictures import rendered
-from tinyworld.publish_diffusion import save_small
-from tinyworld.train_diffusion import FOLDERS, Generator
-from tinyworld.world import sample_scene, withheld
+from tinyworld.datasets.generator_pictures import CONTROL_KINDS
+from tinyworld.networks.group_norm import quicken
+from tinyworld.objects.dataset import edges_of, sibling, training_edges
+from tinyworld.objects.pictures import rendered
+from tinyworld.objects.world import sample_scene, withheld
+from tinyworld.train import narrow_diffusion
+from tinyworld.train.diffusion import FOLDERS, Generator
+from tinyworld.train.model_card import WEIGHTS
+from tinyworld.train.narrow_diffusion import kept
+from tinyworld.train.publish_diffusion import save_small
 
 
 def test_quick_group_norm_has_the_gradients_of_torch() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uvicorn
 from fastapi import FastAPI
 
-from gateway.model_services import KEEP_IDLE_SECONDS, ModelServices
+from gateway.model_services.clients import KEEP_IDLE_SECONDS, ModelServices
 
 
 def test_the_worker_gives_idle_connections_up_before_uvicorn_closes_them() -> None:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.intake import relabel, take_in
-from gateway.manifests import folder_labels
-from gateway.sources import IntakeLimits, NamedFile, SourceFile, keep_image
+from gateway.intake.intake import relabel, take_in
+from gateway.intake.manifests import folder_labels
+from gateway.intake.sources import IntakeLimits, NamedFile, SourceFile, keep_image
 from shared.images import encode
 from shared.problems import InvalidInput, Problem, TooLarge
 from shared.storage import DirectoryStore, image_key

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinyworld.counterfactual_report import report
-from tinyworld.label import Label, error_lines, errors, joined, read_answers, shipped_labels, write_sheets
-from tinyworld.measured import RECORDS, Record
+from tinyworld.judges.label import Label, error_lines, errors, joined, read_answers, shipped_labels, write_sheets
+from tinyworld.measure.counterfactual_report import report
+from tinyworld.measure.records import RECORDS, Record
 
 
 def record(number: int, arm: Literal["edit", "null"] = "edit", **changes: object) -> Record:

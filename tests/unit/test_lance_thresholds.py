@@ -13,10 +13,10 @@ from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.lance import LanceParameters
 from gateway.methods.sweep import SweepParameters
 from shared.profiles import SHIPPED, load_profile
-from tinyworld.broken import KINDS, Trial
-from tinyworld.calibrate_checks import thresholds
-from tinyworld.calibrate_checks import with_thresholds as with_others
-from tinyworld.calibrate_edits import toml, with_thresholds
+from tinyworld.calibrate.broken import KINDS, Trial
+from tinyworld.calibrate.checks import thresholds
+from tinyworld.calibrate.checks import with_thresholds as with_others
+from tinyworld.calibrate.edits import toml, with_thresholds
 
 EDIT = Edit((Change("weather", "by day", "at night", "day", "night"),), "a bus by day", "a bus at night")
 

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor
-from tinyworld.captions import read
-from tinyworld.evaluate_language import is_right, rate
-from tinyworld.language_examples import KINDS, MOST_EDITS, Kind, Wordings, example
-from tinyworld.phrases import SLOTS, slot_of, value_of
-from tinyworld.world import EDIT_FACTOR
+from tinyworld.measure.language import is_right, rate
+from tinyworld.objects.captions import read
+from tinyworld.objects.language_examples import KINDS, MOST_EDITS, Kind, Wordings, example
+from tinyworld.objects.phrases import SLOTS, slot_of, value_of
+from tinyworld.objects.world import EDIT_FACTOR
 
 PLAIN = Wordings(noise=0)
 SEEDS = range(400)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.manifests import ManifestRow, match_rows, parse_manifest
+from gateway.intake.manifests import ManifestRow, match_rows, parse_manifest
 from shared.characters import is_deceptive
 from shared.problems import InvalidInput, Malformed, Problem
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import ValidationError
 
-from gateway.intake import take_in
-from gateway.mask_intake import SentMasks
-from gateway.masks import mask_reader, match_masks
-from gateway.sources import IntakeLimits, NamedFile
+from gateway.intake.intake import take_in
+from gateway.intake.mask_files import SentMasks
+from gateway.intake.masks import mask_reader, match_masks
+from gateway.intake.sources import IntakeLimits, NamedFile
 from shared.images import decode, encode
 from shared.label_maps import VOID
 from shared.problems import InvalidInput, Problem

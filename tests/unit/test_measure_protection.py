@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shared.profiles import load_profile
-from tinyworld.measure_protection import VISIBLE, Gallery, Thing, judged, keep_setting, parameters, progress, report
-from tinyworld.protected_scenes import OBJECTS, Asked, objects_asked, overlaps
+from tinyworld.judges.protected_scenes import OBJECTS, Asked, objects_asked, overlaps
+from tinyworld.measure.protection import VISIBLE, Gallery, Thing, judged, keep_setting, parameters, progress, report
 
 
 @pytest.fixture(scope="module")

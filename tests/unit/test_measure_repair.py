@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from gateway.analysis.repair import share_interval
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest, RepairView
-from tinyworld.demo_images import demo_scenes, shows
-from tinyworld.measure_repair import Judge, Truth, judged, planted_values
-from tinyworld.measured_repairs import COMMITTED, MeasuredRepairs, RepairedModel, best_control, committed, table
-from tinyworld.own_distribution import own_distribution
-from tinyworld.pictures import rendered
-from tinyworld.train_classifier import new_classifier
-from tinyworld.world import CLASSES
+from tinyworld.measure.repair import Judge, Truth, judged, planted_values
+from tinyworld.measure.repair_records import COMMITTED, MeasuredRepairs, RepairedModel, best_control, committed, table
+from tinyworld.objects.demo import demo_scenes, shows
+from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.pictures import rendered
+from tinyworld.objects.world import CLASSES
+from tinyworld.train.classifier import new_classifier
 from tinyworld.yardstick.classifiers import model_folder, save
 from tinyworld.yardstick.plants import MODELS, Planned, Plant
 

@@ -15,8 +15,8 @@ from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from gateway.analysis.limits import LEAST_SOURCES
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest, RepairView
 from shared.weights import Weights
-from tinyworld.drawing.canvas import Image
-from tinyworld.measured_repairs import (
+from tinyworld.judges.road_segmenters import class_ious
+from tinyworld.measure.repair_records import (
     COMMITTED_ROADS,
     MeasuredRoadRepairs,
     RepairedModel,
@@ -26,9 +26,7 @@ from tinyworld.measured_repairs import (
     repaired_plant,
     write,
 )
-from tinyworld.paper_tables.dillema_tables import road_repairs
-from tinyworld.roads.judge import class_ious
-from tinyworld.roads.measure_repair import (
+from tinyworld.measure.road_repair import (
     FIRST_SCENE,
     FIRST_SOURCE,
     LABELS,
@@ -43,6 +41,8 @@ from tinyworld.roads.measure_repair import (
     seen,
     spec,
 )
+from tinyworld.objects.drawing.canvas import Image
+from tinyworld.paper_tables.dillema_tables import road_repairs
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
 from tinyworld.roads.segmenters import class_masks, new_segmenter
 from tinyworld.roads.world import CLASSES, THINGS, RoadScene

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gateway.model_packages import packed
-from gateway.sources import NamedFile
+from gateway.intake.sources import NamedFile
+from gateway.models_under_test.packages import packed
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.models import ModelSpec
 

@@ -7,12 +7,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tinyworld import train_oracle
-from tinyworld.degradations import SUFFERED, degraded, random_fields
-from tinyworld.factors import FACTORS, UNKNOWN
-from tinyworld.failures import KINDS, failure
-from tinyworld.oracle_pictures import OraclePictures
-from tinyworld.oracles import (
+from tinyworld.datasets.degradations import SUFFERED, degraded, random_fields
+from tinyworld.datasets.failures import KINDS, failure
+from tinyworld.datasets.oracle_pictures import OraclePictures
+from tinyworld.judges.oracles import (
     LOGITS,
     NONE,
     ORACLES,
@@ -25,9 +23,11 @@ from tinyworld.oracles import (
     split_readings,
     targets_with_none,
 )
-from tinyworld.pictures import Pictures, as_pixel_values, rendered
-from tinyworld.train_oracle import loss, new_oracle, parts_at_places
-from tinyworld.world import sample_scene
+from tinyworld.objects.factors import FACTORS, UNKNOWN
+from tinyworld.objects.pictures import Pictures, as_pixel_values, rendered
+from tinyworld.objects.world import sample_scene
+from tinyworld.train import oracle
+from tinyworld.train.oracle import loss, new_oracle, parts_at_places
 
 
 def place_of(factor: str, value: str) -> int:
@@ -76,7 +76,7 @@ def test_oracles_learn_a_picture_by_heart(name: str) -> None:
 
 
 def test_heads_are_settled_where_they_read_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_oracle, "_SETTLING", 1)
+    monkeypatch.setattr(oracle, "_SETTLING", 1)
     torch.manual_seed(0)
     scenes = [sample_scene("oracle-a", index) for index in range(30)]
     drawn = [rendered(scene) for scene in scenes]
@@ -88,7 +88,7 @@ def test_heads_are_settled_where_they_read_and_nowhere_else(monkeypatch: pytest.
     errors_before = (
         readings_of(model, values)[:, place_of_factor("style")] != wanted[:, place_of_factor("style")]
     ).sum()
-    train_oracle.settle_heads(model, own, "oracle-b", random_fields(0), 0)
+    oracle.settle_heads(model, own, "oracle-b", random_fields(0), 0)
     after = model.get_parameter("classifier.1.weight").detach()
     moved = {
         name for name, old, new in zip(READ, *map(rows_by_factor, (before, after)), strict=True) if (old != new).any()

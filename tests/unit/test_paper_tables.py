@@ -15,7 +15,9 @@ from shared.schemas.jobs import (
     VerdictView,
 )
 from shared.schemas.results import Accuracy, AllOrNone, CheckCount, Cost, FailurePoints, Funnel, PaperMetrics, Rate
-from tinyworld.captions import describe
+from tinyworld.judges.trials import rephrased, source_picture
+from tinyworld.objects.captions import describe
+from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.paper_tables.__main__ import RESULTS, rows
 from tinyworld.paper_tables.arms import ARMS, scenes_of
 from tinyworld.paper_tables.faults import faults
@@ -23,8 +25,6 @@ from tinyworld.paper_tables.judging import Judged, factor_figures, judged, text_
 from tinyworld.paper_tables.printing import rate
 from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
 from tinyworld.paper_tables.tables import tables
-from tinyworld.trials import rephrased, source_picture
-from tinyworld.world import CLASSES, Scene
 
 SCENES = scenes_of(8)
 MODEL = "street-classifier"

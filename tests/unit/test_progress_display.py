@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from gateway.progress_display import LONGEST_SILENCE_SECONDS, SHORTEST_GAP_SECONDS, Pace, ProgressDisplay
+from contrafact.progress_display import LONGEST_SILENCE_SECONDS, SHORTEST_GAP_SECONDS, Pace, ProgressDisplay
 
 
 class Clock:

@@ -12,9 +12,9 @@ from diffusers import AutoencoderKL
 from diffusion_service.stable_diffusion import load
 from shared.schemas.diffusion import ControlKind
 from shared.weights import REPOSITORY, Weights
-from tinyworld import publish_diffusion
-from tinyworld.generator_edits import edit
-from tinyworld.train_diffusion import FOLDERS, Generator
+from tinyworld.datasets.generator_edits import edit
+from tinyworld.train import publish_diffusion
+from tinyworld.train.diffusion import FOLDERS, Generator
 
 SHIPPED = REPOSITORY / "tinyworld" / "weights" / "diffusion"
 BOTH: tuple[ControlKind, ...] = ("canny", "segmentation")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tinyworld.render import counterfactual, permitted_mask, render
-from tinyworld.world import CLASSES, FACTOR_VALUES, SILHOUETTES, Scene, sample_scene
+from tinyworld.objects.render import counterfactual, permitted_mask, render
+from tinyworld.objects.world import CLASSES, FACTOR_VALUES, SILHOUETTES, Scene, sample_scene
 
 SCENES = [sample_scene("demo", index) for index in range(900, 940)]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinyworld import pictures as objects
-from tinyworld.pictures import rendered
-from tinyworld.rendered_once import rendered_once
+from tinyworld.datasets.rendered_once import rendered_once
+from tinyworld.objects import pictures as objects
+from tinyworld.objects.pictures import rendered
+from tinyworld.objects.world import sample_scene
 from tinyworld.roads import pictures as roads
 from tinyworld.roads import world
 from tinyworld.roads.render import render
-from tinyworld.world import sample_scene
 
 
 def test_both_districts_store_what_they_render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gateway.repair_orders import Made, Original, order_of, split
+from gateway.repairs.orders import Made, Original, order_of, split
 from shared.problems import InvalidInput
 from shared.schemas.repairs import RepairOrder, RepairRequest
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from shared.profiles import Profile, load_profile
-from tinyworld.measure_protection import Gallery
-from tinyworld.protected_scenes import Asked, Seen
-from tinyworld.roads import calibrate_checks
-from tinyworld.roads.calibrate_checks import CHECKS, Checks, as_asked, pictures
-from tinyworld.roads.protected import ROADS, asked_of
+from tinyworld.calibrate import road_checks
+from tinyworld.calibrate.road_checks import CHECKS, Checks, as_asked, pictures
+from tinyworld.judges.protected_roads import ROADS, asked_of
+from tinyworld.judges.protected_scenes import Asked, Seen
+from tinyworld.measure.protection import Gallery
 from tinyworld.roads.render import render
 from tinyworld.roads.world import RoadScene, sample_scene
 
@@ -72,5 +72,5 @@ def test_what_the_judges_do_not_see_does_not_count(
     def seen(of: Any, images: Any) -> list[Seen]:
         return [Seen(False, (True, False)), Seen(shown, there)]
 
-    monkeypatch.setattr(calibrate_checks, "ROADS", replace(ROADS, seen=seen))
+    monkeypatch.setattr(road_checks, "ROADS", replace(ROADS, seen=seen))
     assert as_asked(kind, asked, asked.truth) is counts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tinyworld.captions import Withheld
-from tinyworld.phrases import slot_of, value_of
+from tinyworld.objects.captions import Withheld
+from tinyworld.objects.phrases import slot_of, value_of
 from tinyworld.roads.captions import describe, read
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, FACTOR_VALUES, sample_scene

@@ -11,15 +11,15 @@ import torch
 
 from gateway.methods.counterfactual import FACTORS, TaskDescription
 from gateway.methods.dillema_prompts import keyword_messages
-from tinyworld import train_language
-from tinyworld.evaluate_language import is_right
-from tinyworld.language_examples import KINDS, OBJECTS, District, Kind, Wordings, example
-from tinyworld.phrases import slot_of, value_of
+from tinyworld.measure.language import is_right
+from tinyworld.objects.language_examples import KINDS, OBJECTS, District, Kind, Wordings, example
+from tinyworld.objects.phrases import slot_of, value_of
 from tinyworld.roads.captions import read
 from tinyworld.roads.language_examples import ROADS
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, SHAPES
-from tinyworld.train_language import Loss, build_model, build_tokenizer
+from tinyworld.train import language
+from tinyworld.train.language import Loss, build_model, build_tokenizer
 
 PLAIN = Wordings(noise=0, district=ROADS)
 SEEDS = range(250)
@@ -72,7 +72,7 @@ def test_alternatives_and_rewrites_state_new_values_of_the_same_place() -> None:
 
 @pytest.mark.parametrize("district", [OBJECTS, ROADS], ids=lambda district: district.name)
 def test_a_step_of_training_asks_of_the_district(district: District[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_language, "_TOKENIZER_EXAMPLES", 30)
+    monkeypatch.setattr(language, "_TOKENIZER_EXAMPLES", 30)
     tokenizer = build_tokenizer(district)
     model = build_model(tokenizer)
     loss = Loss(tokenizer, 4, district)

@@ -14,18 +14,28 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from shared.profiles import Diffusion, Profile, load_profile
 from shared.weights import Weights
-from tinyworld import training_loop
-from tinyworld.measure_protection import Gallery, judged
-from tinyworld.pictures import as_pixel_values
-from tinyworld.protected_scenes import FIRST, Asked, Instance, overlaps
-from tinyworld.roads import pictures, readers, train_reader, train_segmenter
+from tinyworld.judges import road_readers
+from tinyworld.judges.protected_roads import (
+    FIELDS,
+    ROADS,
+    edit_of,
+    instances,
+    near,
+    recognised,
+    roads_asked,
+    roads_seen,
+)
+from tinyworld.judges.protected_scenes import FIRST, Asked, Instance, overlaps
+from tinyworld.judges.road_readers import READ, READERS, looks, new_reader, readings
+from tinyworld.judges.road_segmenters import HEIGHTS
+from tinyworld.measure.protection import Gallery, judged
+from tinyworld.objects.pictures import as_pixel_values
+from tinyworld.roads import pictures
 from tinyworld.roads.captions import read
-from tinyworld.roads.judge import HEIGHTS
-from tinyworld.roads.protected import FIELDS, ROADS, edit_of, instances, near, recognised, roads_asked, roads_seen
-from tinyworld.roads.readers import READ, READERS, looks, new_reader, readings
 from tinyworld.roads.render import render
 from tinyworld.roads.segmenters import new_segmenter
 from tinyworld.roads.world import CLASSES, PALETTE, sample_scene
+from tinyworld.train import loop, road_reader, road_segmenter
 
 ROAD, PEDESTRIAN = CLASSES.index("road"), CLASSES.index("pedestrian")
 
@@ -103,13 +113,13 @@ def test_sizes_are_heights_of_people_and_vehicles() -> None:
 def test_a_reader_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_stopped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_loop, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(pictures, "CACHE", tmp_path / "cache")
     oracle = READERS[name]
-    monkeypatch.setitem(train_reader.PLANS, oracle, replace(train_segmenter.PLANS[oracle], round_trips=2))
+    monkeypatch.setitem(road_reader.PLANS, oracle, replace(road_segmenter.PLANS[oracle], round_trips=2))
     steps, seconds = [], 0.2
     for _ in range(2):
-        folder = train_reader.train_reader(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
+        folder = road_reader.train_reader(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
         record = json.loads((folder / "training.json").read_text())
         steps.append(record["spent_steps"])
         seconds = record["spent_seconds"] + 0.5  # time spent before a stop counts against the budget
@@ -144,7 +154,7 @@ def saved_segmenter(folder: Path, name: str, label: str) -> Path:
     head.bias.data.zero_()
     head.bias.data[CLASSES.index(label)] = 1.0
     model.save_pretrained(folder / name)
-    train_segmenter.SegformerImageProcessorPil(
+    road_segmenter.SegformerImageProcessorPil(
         size={"height": 128, "width": 128}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
     ).save_pretrained(folder / name)
     return folder / name
@@ -153,16 +163,16 @@ def saved_segmenter(folder: Path, name: str, label: str) -> Path:
 def test_the_edit_is_shown_where_both_readers_read_it(
     asked: list[Asked], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "MODELS", tmp_path)
+    monkeypatch.setattr(road_readers, "MODELS", tmp_path)
     one = asked[0]
     assert one.field == "time"
     missing = partial(pytest.raises, SystemExit)
-    with missing(match=r"make it by `python -m tinyworld.roads.train_segmenter oracle-a`"):
+    with missing(match=r"make it by `python -m tinyworld.train.road_segmenter oracle-a`"):
         roads_seen([one], [one.truth])
     for name in ("oracle-a", "oracle-b"):
         saved_segmenter(tmp_path, name, "road")
     saved_reader("reader-a", tmp_path, time=one.to_value, weather="fog")
-    with missing(match=r"make it by `python -m tinyworld.roads.train_reader reader-b`"):
+    with missing(match=r"make it by `python -m tinyworld.train.road_reader reader-b`"):
         ROADS.load_judges()
     saved_reader("reader-b", tmp_path, time=one.to_value, weather="snow")
     (told,) = looks([one.truth])
@@ -193,7 +203,7 @@ def roads_profile(folder: Path) -> Profile:
 def test_roads_are_drawn_under_several_controls_and_judged_thing_by_thing(
     asked: list[Asked], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "MODELS", tmp_path)
+    monkeypatch.setattr(road_readers, "MODELS", tmp_path)
     one = asked[0]
     for letter in "ab":
         saved_segmenter(tmp_path, f"oracle-{letter}", "road")

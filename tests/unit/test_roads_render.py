@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tinyworld.objects.world import SPLITS
+from tinyworld.objects.world import sample_scene as sample_object_scene
 from tinyworld.roads.render import PEDESTRIAN, VEHICLE, permitted_mask, render
 from tinyworld.roads.world import (
     CLASSES,
@@ -22,8 +24,6 @@ from tinyworld.roads.world import (
     sample_scene,
     withheld,
 )
-from tinyworld.world import SPLITS
-from tinyworld.world import sample_scene as sample_object_scene
 
 indices = st.integers(0, 9_999_999)
 looks = st.sampled_from([(look, value) for look, values in LOOKS.items() for value in values])

@@ -13,17 +13,17 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 
-from gateway.masks import mask_reader
+from gateway.intake.masks import mask_reader
 from shared.label_maps import VOID
 from shared.schemas.masks import MaskSpec
-from tinyworld import training_loop
-from tinyworld.roads import pictures, train_segmenter
+from tinyworld.judges.road_segmenters import class_ious, found_shares, instances
+from tinyworld.roads import pictures
 from tinyworld.roads.demo import demo_scenes, mask_spec, write_demo
-from tinyworld.roads.judge import class_ious, found_shares, instances
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
 from tinyworld.roads.render import render
 from tinyworld.roads.segmenters import Architecture, class_masks, new_segmenter, segmented
 from tinyworld.roads.world import CLASSES, FACTOR_VALUES, PALETTE, sample_scene
+from tinyworld.train import loop, road_segmenter
 
 ROAD, SIDEWALK, PEDESTRIAN = (CLASSES.index(name) for name in ("road", "sidewalk", "pedestrian"))
 
@@ -77,12 +77,12 @@ def test_figures_are_full_for_the_truth_and_fall_with_what_is_missed() -> None:
 def test_a_segmenter_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_stopped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_loop, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(pictures, "CACHE", tmp_path / "cache")
-    monkeypatch.setitem(train_segmenter.PLANS, name, replace(train_segmenter.PLANS[name], round_trips=2))
+    monkeypatch.setitem(road_segmenter.PLANS, name, replace(road_segmenter.PLANS[name], round_trips=2))
     steps, seconds = [], 0.2
     for _ in range(2):
-        folder = train_segmenter.train_segmenter(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
+        folder = road_segmenter.train_segmenter(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
         record = json.loads((folder / "training.json").read_text())
         steps.append(record["spent_steps"])
         seconds = record["spent_seconds"] + 0.5  # time spent before a stop counts against the budget

@@ -11,16 +11,18 @@ import pytest
 import torch
 from transformers import CLIPTokenizer
 
-from tinyworld import pictures as object_pictures
-from tinyworld import round_trips, train_captioner, train_scorer
-from tinyworld.captions import Description
-from tinyworld.factors import UNKNOWN
-from tinyworld.model_card import WEIGHTS, title_of, weights_of
-from tinyworld.picture_districts import DISTRICTS, OBJECTS, ROADS, Album, PictureDistrict, album
+from tinyworld.datasets import round_trips
+from tinyworld.datasets.captioned_pictures import DISTRICTS, OBJECTS, ROADS, Album, PictureDistrict, album
+from tinyworld.networks.small_blip2 import trained as trained_captioner
+from tinyworld.networks.vision_tower import FactorTower, tower_accuracy
+from tinyworld.objects import pictures as object_pictures
+from tinyworld.objects.captions import Description
+from tinyworld.objects.factors import UNKNOWN
 from tinyworld.roads import pictures as road_pictures
-from tinyworld.small_blip2 import trained as trained_captioner
-from tinyworld.training_loop import Recipe, begun, command_of, training_arguments
-from tinyworld.vision_tower import FactorTower, tower_accuracy
+from tinyworld.train import captioner as train_captioner
+from tinyworld.train import scorer as train_scorer
+from tinyworld.train.loop import Recipe, begun, command_of, training_arguments
+from tinyworld.train.model_card import WEIGHTS, title_of, weights_of
 
 STEP = Recipe("step", 1, batch=4, seed=1)
 
@@ -158,9 +160,9 @@ def test_each_district_is_judged_with_its_own_words(district: PictureDistrict[An
 def test_runs_commands_titles_and_folders_say_what_differs_from_the_defaults() -> None:
     assert begun("captioner", "objects", None) == "captioner"
     assert begun("captioner", "roads", Path("w")) == "captioner-again-roads"
-    assert command_of("tinyworld.train_scorer", "objects", None) == "python -m tinyworld.train_scorer"
-    said = command_of("tinyworld.train_scorer", "roads", Path("w"), pictures=9)
-    assert said == "python -m tinyworld.train_scorer --pictures 9 --district roads --start w"
+    assert command_of("tinyworld.train.scorer", "objects", None) == "python -m tinyworld.train.scorer"
+    said = command_of("tinyworld.train.scorer", "roads", Path("w"), pictures=9)
+    assert said == "python -m tinyworld.train.scorer --pictures 9 --district roads --start w"
     assert title_of("Scorer", "objects") == "Scorer"
     assert title_of("Scorer", "roads") == "Scorer of the roads"
     assert weights_of("objects") == WEIGHTS

@@ -6,17 +6,11 @@ import pytest
 
 from gateway.methods.checks import Scores
 from gateway.methods.counterfactual import Change, Edit, Factor, SourceImage, TaskDescription, Verdict
-from gateway.methods.text_checks import (
-    check_caption,
-    check_change,
-    check_keyword,
-    check_texts,
-    differing_part,
-)
+from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_texts, differing_part
 from gateway.methods.words import content_words, names_class, occurrences, stem
 from shared.profiles import load_profile
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
-from tinyworld.measure_text_checks import BLANK, SORTS, ShippedEmbedder, cases, judged
+from tinyworld.measure.text_checks import BLANK, SORTS, ShippedEmbedder, cases, judged
 
 CAPTION = "A photo of a red bus in a city. It is a foggy night."
 CLASSES = ("car", "bus", "traffic light")

@@ -20,13 +20,13 @@ from transformers import (
     SegformerForSemanticSegmentation,
 )
 
-from tinyworld.captions import describe, read
-from tinyworld.factors import FACTORS, scene_factors
-from tinyworld.model_card import WEIGHTS
-from tinyworld.oracles import judge, kept
-from tinyworld.own_distribution import own_distribution
-from tinyworld.pictures import as_pixel_values, rendered
-from tinyworld.world import CLASSES, Scene, sample_scene
+from tinyworld.judges.oracles import judge, kept
+from tinyworld.objects.captions import describe, read
+from tinyworld.objects.factors import FACTORS, scene_factors
+from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.pictures import as_pixel_values, rendered
+from tinyworld.objects.world import CLASSES, Scene, sample_scene
+from tinyworld.train.model_card import WEIGHTS
 
 SMALL_MODELS = (
     "diffusion/text_encoder",

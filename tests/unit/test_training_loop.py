@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tinyworld.demo_images import demo_scenes, write_demo_images
-from tinyworld.factors import FACTORS, UNKNOWN, mirrored, scene_factors, targets
-from tinyworld.pictures import LARGEST_SHIFT, mirrored_targets, rendered, shifted, varied
-from tinyworld.training_loop import Recipe, train
-from tinyworld.world import sample_scene
+from tinyworld.objects.demo import demo_scenes, write_demo_images
+from tinyworld.objects.factors import FACTORS, UNKNOWN, mirrored, scene_factors, targets
+from tinyworld.objects.pictures import LARGEST_SHIFT, mirrored_targets, rendered, shifted, varied
+from tinyworld.objects.world import sample_scene
+from tinyworld.train.loop import Recipe, train
 
 
 def _train(run: str, seen: list[int], stop_before: int | None = None) -> nn.Linear:

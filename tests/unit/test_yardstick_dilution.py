@@ -12,8 +12,8 @@ from shared.schemas.jobs import (
     SourceImageView,
     VerdictView,
 )
-from tinyworld.own_distribution import own_distribution
-from tinyworld.world import BACKGROUNDS
+from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.world import BACKGROUNDS
 from tinyworld.yardstick.dilution import dilutions
 from tinyworld.yardstick.plants import Planned, Plant
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from shared.profiles import load_profile
-from tinyworld.own_distribution import own_distribution
-from tinyworld.train_classifier import new_classifier, training_scene
-from tinyworld.world import BACKGROUNDS, CLASSES, FACTOR_VALUES
+from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.world import BACKGROUNDS, CLASSES, FACTOR_VALUES
+from tinyworld.train.classifier import new_classifier, training_scene
 from tinyworld.yardstick.answer_key import ALL_FIELDS, effects, own_shares, planting
 from tinyworld.yardstick.classifiers import SEEN, VIEWS, Lessons, Lower, Top, sepia, small
 from tinyworld.yardstick.contrafact import profile_text

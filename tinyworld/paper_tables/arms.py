@@ -14,25 +14,25 @@ import numpy as np
 from PIL import Image
 from pydantic import JsonValue
 
+from contrafact.client import Client
 from gateway.analysis.realism import kernel_distance, perplexity
-from gateway.client import Client
 from gateway.methods import METHODS
-from gateway.model_services import ModelServices
+from gateway.model_services.clients import ModelServices
 from shared.images import decode
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.evaluation import EmbedRequest
 from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
 from shared.schemas.language import ScoreRequest
 from shared.schemas.results import JobResults
-from tinyworld.contact_sheet import contact_sheet
-from tinyworld.own_distribution import own_distribution
-from tinyworld.own_services import own_services
+from tinyworld.judges.trials import source_picture
+from tinyworld.measure.public_jobs import embedded_client, figures, run_job, seconds_of
+from tinyworld.measure.spawn_services import own_services
+from tinyworld.objects.contact_sheet import contact_sheet
+from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.paper_tables.faults import faults
 from tinyworld.paper_tables.judging import Judged, factor_figures, judged, text_checks
 from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
-from tinyworld.public_jobs import embedded_client, figures, run_job, seconds_of
-from tinyworld.trials import source_picture
-from tinyworld.world import CLASSES, Scene
 
 RUNS = Path("runs/paper-tables")
 TASK = "classify the object in the picture"

@@ -13,12 +13,12 @@ from shared.images import decode
 from shared.schemas.jobs import CounterfactualView
 from shared.schemas.results import Rate
 from shared.seeds import derive_seed
-from tinyworld.measure_counterfactuals import OTHER, Seen, field_and_value, known_of, seen_of
-from tinyworld.oracles import in_place, judge
+from tinyworld.judges.oracles import in_place, judge
+from tinyworld.judges.trials import source_picture
+from tinyworld.measure.counterfactuals import OTHER, Seen, field_and_value, known_of, seen_of
+from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.world import EDIT_FACTOR, Scene
 from tinyworld.paper_tables.rows import FactorFigures, MeanDifference, TextChecks
-from tinyworld.pictures import Pixels, rendered
-from tinyworld.trials import source_picture
-from tinyworld.world import EDIT_FACTOR, Scene
 
 FIELD_FACTORS = {"label": "subject", **EDIT_FACTOR}
 # Refusals that are no judgement on an edit: there was another one like it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tinyworld.measured_repairs import committed, committed_roads
+from tinyworld.measure.repair_records import committed, committed_roads
 from tinyworld.paper_tables.arms import ARMS
 from tinyworld.paper_tables.dillema_tables import dillema_table, faults_by_class, faults_by_value, repairs, road_repairs
 from tinyworld.paper_tables.printing import NOTHING, at, grid, number, of_model, rate

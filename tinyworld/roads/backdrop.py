@@ -7,8 +7,8 @@ from itertools import pairwise
 import cv2
 import numpy as np
 
-from tinyworld.drawing.canvas import Colour
-from tinyworld.drawing.light import sky
+from tinyworld.objects.drawing.canvas import Colour
+from tinyworld.objects.drawing.light import sky
 from tinyworld.roads.canvas import FINE, NUMBER_OF, Canvas, Pen
 from tinyworld.roads.geometry import Camera, Geometry
 from tinyworld.roads.light import RoadLight

@@ -11,8 +11,8 @@ import re
 
 import numpy as np
 
-from tinyworld.captions import OMITTED, Description, Mention, Withheld
-from tinyworld.phrases import SKIES, Sentences, Wording, with_articles
+from tinyworld.objects.captions import OMITTED, Description, Mention, Withheld
+from tinyworld.objects.phrases import SKIES, Sentences, Wording, with_articles
 from tinyworld.roads.phrases import LIGHT, OPENINGS, PEOPLE, SLOTS, SURROUNDINGS, TRAFFIC
 from tinyworld.roads.world import RoadScene
 

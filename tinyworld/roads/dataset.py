@@ -1,15 +1,15 @@
 """The control images of driving scenes that the generator learns from: edges, or the classes in their colours.
 
-As in the objects district (`tinyworld.dataset`): edges of the picture itself or of a *sibling*, which stands as it does
-and looks otherwise, so that the ControlNet learns what to take from edges and what not.
+As for objects (`tinyworld.objects.dataset`): edges of the picture itself or of a *sibling*, which stands as it does and
+looks otherwise, so that the ControlNet learns what to take from edges and what not.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tinyworld.dataset import CONTROLS, edges_of
-from tinyworld.drawing.canvas import Image
+from tinyworld.objects.dataset import CONTROLS, edges_of
+from tinyworld.objects.drawing.canvas import Image
 from tinyworld.roads.world import CLASSES, LOOKS, RoadScene, withheld
 
 _KEPT = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traffic light")]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyworld.drawing.geometry import Draws
+from tinyworld.objects.drawing.geometry import Draws
+from tinyworld.objects.world import COLOURS, COMPANION_COLOURS
 from tinyworld.roads.world import RoadScene
-from tinyworld.world import COLOURS, COMPANION_COLOURS
 
 FOCAL = 0.8  # in image heights
 CAMERA_HEIGHT = 1.35

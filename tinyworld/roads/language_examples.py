@@ -1,14 +1,14 @@
 """What the tiny language model learns of the roads: the methods' questions about captions of driving scenes.
 
-The questions are built by the methods' own functions (`tinyworld.language_examples`). The task asks for masks: what may
-change is how things look, never what stands where.
+The questions are built by the methods' own functions (`tinyworld.objects.language_examples`). The task asks for masks:
+what may change is how things look, never what stands where.
 """
 
 from __future__ import annotations
 
-from tinyworld.language_examples import TASKS as OBJECT_TASKS
-from tinyworld.language_examples import District
-from tinyworld.phrases import Sentences
+from tinyworld.objects.language_examples import TASKS as OBJECT_TASKS
+from tinyworld.objects.language_examples import District
+from tinyworld.objects.phrases import Sentences
 from tinyworld.roads.captions import describe
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, RoadScene, sample_scene

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tinyworld.drawing.canvas import Image
+from tinyworld.objects.drawing.canvas import Image
+from tinyworld.objects.world import Split
 from tinyworld.roads.render import RoadRendering
 from tinyworld.roads.world import CLASSES, RoadScene, sample_scene
-from tinyworld.world import Split
 
 # Other factors as `sample_scene` draws them.
 SHARES = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tinyworld.drawing.canvas import Colour
-from tinyworld.drawing.companions import COLOURS
+from tinyworld.objects.drawing.canvas import Colour
+from tinyworld.objects.drawing.companions import COLOURS
 from tinyworld.roads.canvas import Pen
 from tinyworld.roads.geometry import TALLEST, Pedestrian
 

@@ -6,8 +6,8 @@ for "wet", which is said of roads here and never of the weather.
 
 from __future__ import annotations
 
-from tinyworld.phrases import SLOTS as OBJECT_SLOTS
-from tinyworld.phrases import Sentences, Slot, Wording
+from tinyworld.objects.phrases import SLOTS as OBJECT_SLOTS
+from tinyworld.objects.phrases import Sentences, Slot, Wording
 from tinyworld.roads.world import FACTOR_VALUES
 
 _SKY = {

@@ -12,11 +12,11 @@ from functools import cache
 
 import numpy as np
 
-from tinyworld.drawing.canvas import Image
-from tinyworld.rendered_once import rendered_once
+from tinyworld.datasets.rendered_once import rendered_once
+from tinyworld.objects.drawing.canvas import Image
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import RoadScene, sample_scene
-from tinyworld.training_loop import RUNS
+from tinyworld.train.loop import RUNS
 
 SIDE = 128
 CACHE = RUNS / "roads" / "cache"

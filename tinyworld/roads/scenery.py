@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tinyworld.drawing.canvas import Colour
+from tinyworld.objects.drawing.canvas import Colour
 from tinyworld.roads.backdrop import WOODS
 from tinyworld.roads.canvas import NUMBER_OF, Canvas, Pen
 from tinyworld.roads.geometry import Camera, Geometry

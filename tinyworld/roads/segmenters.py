@@ -17,7 +17,7 @@ from transformers import (
     UperNetForSemanticSegmentation,
 )
 
-from tinyworld.degradations import (
+from tinyworld.datasets.degradations import (
     Degradation,
     coarse_scaling,
     compressed,
@@ -26,8 +26,8 @@ from tinyworld.degradations import (
     tinted,
     watercolour,
 )
-from tinyworld.drawing.canvas import Image
-from tinyworld.pictures import as_pixel_values
+from tinyworld.objects.drawing.canvas import Image
+from tinyworld.objects.pictures import as_pixel_values
 from tinyworld.roads.world import CLASSES
 
 Architecture = Literal["segformer", "fine segformer", "upernet", "slim upernet"]

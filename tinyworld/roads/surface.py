@@ -8,7 +8,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from tinyworld.drawing.canvas import Floats
+from tinyworld.objects.drawing.canvas import Floats
 from tinyworld.roads.geometry import Camera, Geometry
 from tinyworld.roads.light import SNOW, RoadLight
 from tinyworld.roads.world import RoadScene

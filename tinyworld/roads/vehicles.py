@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinyworld.drawing.canvas import Colour
-from tinyworld.drawing.objects import COLOURS
+from tinyworld.objects.drawing.canvas import Colour
+from tinyworld.objects.drawing.objects import COLOURS
 from tinyworld.roads.canvas import Pen
 from tinyworld.roads.geometry import Vehicle
 

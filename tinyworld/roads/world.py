@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from tinyworld.world import COLOURS, COMPANION_COLOURS, SPLITS, STYLES, TIMES, WEATHERS, Split
+from tinyworld.objects.world import COLOURS, COMPANION_COLOURS, SPLITS, STYLES, TIMES, WEATHERS, Split
 
 # Indices of the class masks. Void is what is not judged: street lamps.
 CLASSES = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tinyworld.world import BACKGROUNDS, Scene
+from tinyworld.objects.world import BACKGROUNDS, Scene
 
 # relabelled: pictures of the cell carry the wrong label. absent: the training set has no picture of the cell.
 # spurious: nor of other classes with the same value, while the one that stays there is frequent.

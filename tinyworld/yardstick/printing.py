@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE
 from shared.schemas.results import Rate
-from tinyworld.world import BACKGROUNDS
+from tinyworld.objects.world import BACKGROUNDS
 from tinyworld.yardstick.dilution import Dilution
 from tinyworld.yardstick.formats import Agreement, AnswerKey, Score, Spent
 

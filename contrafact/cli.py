@@ -1,0 +1,288 @@
+"""`contrafact`: the public API from a terminal. Data on stdout, everything else on stderr.
+
+Exit codes: 0 done; 1 the job failed or was cancelled; 2 wrong usage; 3 the gateway refused; 4 nobody answers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from contrafact import export_command, model_commands, printing, repair_commands, review_commands, suite_commands
+from contrafact.client import Client
+from contrafact.command_line import URL, JobId, Json, Key, Url, connected, messages
+from contrafact.job_files import gather, look_ahead, pair, parameters, spec_of
+from contrafact.progress_display import shown_on
+from contrafact.stages import stage_words
+from gateway.operations import commands
+from shared.problems import NotReady
+from shared.schemas.jobs import JobDetail, ModelView
+
+app = typer.Typer(
+    help="Test a vision model with counterfactual images. Data on stdout, everything else on stderr.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def serve(
+    directory: Annotated[Path, typer.Option(help="where everything is kept")] = Path("contrafact-data"),
+    port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 8000,
+    profile: Annotated[str, typer.Option(help="a shipped profile, or the path of a TOML file")] = "tiny",
+) -> None:
+    """Run the whole system in one process on this machine."""
+    place = ["--directory", str(directory), "--port", str(port), "--profile", profile]
+    os.execv(sys.executable, [sys.executable, "-m", "embedded", *place])
+
+
+@app.command()
+def housekeeping(
+    no_grace: Annotated[
+        bool, typer.Option("--no-grace", help="at once; only while no gateway and no worker run")
+    ] = False,
+) -> None:
+    """Remove what nothing needs any more: on the machine of a gateway or worker, with its settings."""
+    os.execv(
+        sys.executable, [sys.executable, "-m", "gateway.operations.housekeeping", *(["--no-grace"] if no_grace else [])]
+    )
+
+
+@app.command()
+def submit(
+    images: Annotated[list[Path], typer.Argument(exists=True, help="image files, folders, or one zip or tar")],
+    task: Annotated[str, typer.Option(help="what your model does, in a sentence")],
+    labels: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="CSV (file,label) or JSON Lines")
+    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help="default: the profile's")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="model under test; default: the profile's")] = None,
+    no_models: Annotated[bool, typer.Option("--no-models", help="only generate")] = False,
+    parameter: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="parameter (METHOD.NAME=VALUE with several)")
+    ] = None,
+    label_map: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL=CLASS", help="your label to the model's")
+    ] = None,
+    no_labels: Annotated[bool, typer.Option("--no-labels", help="take no ground truth from folders")] = False,
+    masks: Annotated[
+        Path | None,
+        typer.Option(help="JSON of the spec's `masks`: what the masks mean that lie in the folder `masks`"),
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="your images are like this data set, whose check errors are known"),
+    ] = None,
+    seed: int = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only check, and say what the images can show")] = False,
+    idempotency_key: Annotated[str | None, typer.Option("--key", help="the same key never makes a second job")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="follow the job, then print its findings")] = False,
+    as_json: Json = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Start a job and print its id."""
+    with connected(url, api_key) as client:
+        chosen = parameters(parameter or [], method or [], lambda: client.methods().methods)
+        tested = [] if no_models else model
+        known = {name for listed in _listed(client) for name in listed.classes} if tested != [] else set()
+        spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels, calibration, masks)
+        if dry_run:
+            plan = look_ahead(client, spec, images, labels, known)
+            _out(plan.model_dump_json() if as_json else printing.plan(plan))
+            return
+        detail = gather(client, spec, images, labels, known, idempotency_key, messages)
+        if not as_json or wait:
+            messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
+            messages.print(printing.sensitivity(client.plan_of(detail.id).sensitivity))
+        if wait:
+            detail = _follow(client, detail)
+        print(detail.model_dump_json() if as_json else detail.id)
+        if wait and not as_json:
+            _print_findings(client, detail.id)
+        if detail.state in ("failed", "cancelled"):
+            raise typer.Exit(1)
+
+
+@app.command("list")
+def list_jobs(limit: int = 20, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+    """List the newest jobs."""
+    with connected(url, api_key) as client:
+        page = client.jobs(limit)
+        _out(page.model_dump_json() if as_json else printing.jobs(page))
+
+
+@app.command()
+def status(
+    job: JobId,
+    wait: Annotated[bool, typer.Option("--wait", help="follow it to its end")] = False,
+    as_json: Json = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Show where a job stands."""
+    with connected(url, api_key) as client:
+        detail = client.job(job)
+        detail = _follow(client, detail) if wait else detail
+        _out(detail.model_dump_json() if as_json else printing.job(detail))
+        if detail.state in ("failed", "cancelled"):
+            raise typer.Exit(1)
+
+
+@app.command()
+def findings(job: JobId, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+    """Print what breaks the models under test, as a table and in sentences."""
+    with connected(url, api_key) as client:
+        if as_json:
+            metrics = client.results(job, {}, limit=1).metrics
+            print("null" if metrics is None else metrics.model_dump_json())
+        else:
+            _print_findings(client, job)
+
+
+@app.command()
+def results(
+    job: JobId,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILTER=VALUE", help="method, factor, value, class, verdict, check, flipped, model"),
+    ] = None,
+    as_json: Json = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Print the counterfactuals; with --json, one JSON object a line."""
+    with connected(url, api_key) as client:
+        filters = dict(pair(text) for text in where or [])
+        views = client.counterfactuals(job, filters)
+        if as_json:
+            for view in views:
+                print(view.model_dump_json())
+        else:
+            _out(printing.counterfactuals(views))
+
+
+@app.command()
+def report(
+    job: JobId,
+    out: Annotated[Path | None, typer.Option(help="default: contrafact-JOB.html; - for stdout")] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="first make it anew, with the reviews that there are now")
+    ] = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Save the report, one HTML page that needs nothing else, and print its path."""
+    with connected(url, api_key) as client:
+        if anew and (detail := _follow(client, client.report_anew(job))).state != "done":
+            raise ValueError(f"the report could not be made anew: the job is {detail.state}, {detail.failure}")
+        page = client.report(job)
+    if str(out) == "-":
+        sys.stdout.buffer.write(page)
+        return
+    path = out or Path(f"contrafact-{job}.html")
+    path.write_bytes(page)
+    print(path)
+
+
+@app.command()
+def cancel(job: JobId, url: Url = URL, api_key: Key = "") -> None:
+    """Stop a running job; what is done stays."""
+    with connected(url, api_key) as client:
+        messages.print(f"job {client.cancel(job).id} is cancelled")
+
+
+@app.command()
+def retry(job: JobId, url: Url = URL, api_key: Key = "") -> None:
+    """Take up a job's failed and cancelled images again; what is done stays."""
+    with connected(url, api_key) as client:
+        waiting = client.retry(job).progress.images.waiting
+        messages.print(f"job {job} is running again; {waiting} source images wait")
+
+
+@app.command()
+def delete(job: JobId, url: Url = URL, api_key: Key = "") -> None:
+    """Delete a job with its results and report."""
+    with connected(url, api_key) as client:
+        client.delete(job)
+        messages.print(f"job {job} is deleted")
+
+
+@app.command()
+def methods(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+    """List the methods and their parameters."""
+    with connected(url, api_key) as client:
+        reply = client.methods()
+        _out(reply.model_dump_json() if as_json else printing.methods(reply))
+
+
+def _listed(client: Client) -> list[ModelView]:
+    """The models under test, for which one may have to wait while the services start."""
+    try:
+        return client.models().models
+    except NotReady as problem:
+        with shown_on(messages, "starting the services") as display:
+            display.update(0, 0, detail=_awaited(problem))
+            return client.models_when_ready(lambda now: display.update(0, 0, detail=_awaited(now))).models
+
+
+def _awaited(problem: NotReady) -> str:
+    """What a start waits for; a service that does not listen yet is no error then."""
+    service = problem.members.get("unreachable")
+    return f"{service} does not answer yet" if service else problem.detail
+
+
+def _follow(client: Client, detail: JobDetail) -> JobDetail:
+    """Show progress until the job is over."""
+    now = detail
+    with shown_on(messages, stage_words(detail.progress), detail.images) as display:
+        for now in client.follow(detail.id):
+            at = now.progress
+            display.update(printing.finished(at), now.images, stage_words(at), printing.details(at))
+            if not _accepted(detail) and _accepted(now):
+                detail = now
+                seconds = max(0.0, (datetime.now(UTC) - now.created_at).total_seconds())
+                words = f"first counterfactual after {seconds:.0f} s: {client.gallery_of(now.id)}"
+                messages.print(words, markup=False, highlight=False, soft_wrap=True)
+    return now
+
+
+def _accepted(detail: JobDetail) -> int:
+    return sum(funnel.accepted for funnel in detail.progress.funnel)
+
+
+def _print_findings(client: Client, job: str) -> None:
+    page = client.results(job, {}, limit=1)
+    if page.metrics is None:
+        messages.print(f"the job is {page.state}; findings are there when it is done")
+        raise typer.Exit(1 if page.state in ("failed", "cancelled") else 0)
+    _out(printing.findings(page.metrics))
+
+
+def _out(shown: object) -> None:
+    if isinstance(shown, str):
+        print(shown)
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(shown)
+
+
+app.add_typer(commands.keys, name="keys")
+app.add_typer(model_commands.models, name="models")
+app.command()(export_command.export)
+app.add_typer(suite_commands.suites, name="suites")
+app.command()(suite_commands.gate)
+app.command()(repair_commands.repair)
+app.add_typer(repair_commands.repairs, name="repairs")
+app.command()(review_commands.review)
+app.command()(review_commands.reviews)
+app.command()(commands.doctor)
+app.command()(commands.replay)
+main: Callable[[], None] = app

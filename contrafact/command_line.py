@@ -1,0 +1,41 @@
+"""What every command of `contrafact` shares: where the gateway is, as whom to speak, and how problems end a command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from contrafact.client import Client, Unreachable
+from shared.problems import NotReady, Problem, validation_sentence
+
+messages = Console(stderr=True)
+
+Url = Annotated[str, typer.Option(envvar="CONTRAFACT_URL", help="the gateway")]
+Key = Annotated[str, typer.Option(envvar="CONTRAFACT_API_KEY", help="API key, where the gateway asks for one")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for machines")]
+JobId = Annotated[str, typer.Argument(help="a job's id", metavar="JOB")]
+URL = "http://127.0.0.1:8000"
+
+
+@contextmanager
+def connected(url: str, api_key: str) -> Iterator[Client]:
+    """A client whose problems end the command with a sentence and an exit code."""
+    client = Client(url, api_key or None)
+    try:
+        yield client
+    except ValidationError as error:
+        messages.print(f"error: {validation_sentence(error.errors())}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    except ValueError as error:
+        messages.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    except Problem as problem:
+        messages.print(f"error: {problem.detail}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(4 if isinstance(problem, Unreachable | NotReady) else 3) from problem
+    finally:
+        client.close()

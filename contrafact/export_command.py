@@ -1,0 +1,45 @@
+"""`contrafact export`: a job's images with labels and provenance, saved as one archive."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from contrafact.command_line import URL, JobId, Key, Url, connected
+from contrafact.job_files import pair
+from gateway.export.records import FormatName
+
+
+def export(
+    job: JobId,
+    format_name: Annotated[FormatName, typer.Option("--format", help="layout of the archive")] = "folders",
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILTER=VALUE", help="method, factor, value, from, class, verdict, check, flipped, model, arm"
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="default: contrafact-JOB-FORMAT.tar; - for stdout")
+    ] = None,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Save originals, accepted counterfactuals and null arms as a tar, and print its path."""
+    path = out or Path(f"contrafact-{job}-{format_name}.tar")
+    with connected(url, api_key) as client:
+        query = [("format", format_name), *(pair(text) for text in where or [])]
+        if str(path) == "-":
+            client.export(job, query, sys.stdout.buffer)
+            return
+        arriving = path.with_name(f"{path.name}.part")
+        try:
+            with arriving.open("wb") as file:
+                client.export(job, query, file)
+            arriving.replace(path)
+        finally:
+            arriving.unlink(missing_ok=True)
+    print(path)

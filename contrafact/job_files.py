@@ -1,0 +1,191 @@
+"""From the command line's words and files to a job: spec, parameters, and images with their labels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import JsonValue
+from rich.console import Console
+
+from contrafact.client import Client
+from contrafact.progress_display import shown_on
+from gateway.intake.archives import is_archive
+from gateway.intake.manifests import folder_labels, match_rows, parse_manifest
+from shared.schemas.jobs import JobDetail, JobPlan, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
+from shared.schemas.masks import MaskSpec
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
+UPLOADS_AT_ONCE = 4
+
+
+def spec_of(
+    task: str,
+    methods: Sequence[MethodChoice],
+    models: Sequence[str] | None,
+    label_map: Sequence[str],
+    seed: int,
+    no_labels: bool,
+    calibration: str | None,
+    masks: Path | None = None,
+) -> JobSpec:
+    """The spec; what was not said is left out, so that the gateway's defaults hold. `masks`: a file of JSON."""
+    said: dict[str, object] = {"task": task, "seed": seed}
+    if methods:
+        said["methods"] = list(methods)
+    if models is not None:
+        said["models"] = list(models)
+    if label_map:
+        said["label_map"] = dict(pair(text) for text in label_map)
+    if no_labels:
+        said["ground_truth"] = "none"
+    if calibration is not None:
+        said["calibration"] = calibration
+    if masks is not None:
+        said["masks"] = MaskSpec.model_validate_json(masks.read_bytes())
+    return JobSpec.model_validate(said)
+
+
+def parameters(
+    settings: Sequence[str], methods: Sequence[str], known: Callable[[], Sequence[MethodInfo]]
+) -> list[MethodChoice]:
+    """`NAME=VALUE` or `METHOD.NAME=VALUE` for each method. `known` is asked only when no method is named."""
+    if not settings:
+        return [MethodChoice(name=name) for name in methods]
+    names = list(methods) or [method.name for method in known() if method.default]
+    chosen: dict[str, dict[str, JsonValue]] = {name: {} for name in names}
+    for text in settings:
+        name, value = pair(text)
+        method, dot, parameter = name.rpartition(".")
+        if not dot and len(names) != 1:
+            raise ValueError(f"{text!r}: with several methods, write METHOD.NAME=VALUE")
+        if dot and method not in chosen:
+            raise ValueError(f"{text!r}: method {method!r} is not chosen; chosen are {', '.join(names)}")
+        chosen[method or names[0]][parameter] = _value(value)
+    return [MethodChoice(name=name, parameters=given) for name, given in chosen.items()]
+
+
+def gather(
+    client: Client,
+    spec: JobSpec,
+    paths: Sequence[Path],
+    labels: Path | None,
+    known_classes: Collection[str],
+    key: str | None,
+    console: Console,
+) -> JobDetail:
+    """Start the job: an archive is sent as it is; other files are uploaded one by one, so that uploads resume. Images
+    with masks go as one archive, since an upload by itself keeps the colours of a palette and not its indices.
+
+    Raises ValueError for words that mean nothing, and `shared.problems.Problem`.
+    """
+    manifest = labels.read_bytes() if labels else None
+    if _is_one_archive(paths):
+        return client.create_from_archive(spec, paths[0], manifest, key)
+    if spec.masks is not None:
+        with _packed(paths) as archive:
+            return client.create_from_archive(spec, archive, manifest, key)
+    files, truths = _labelled_files(paths, manifest, known_classes)
+    digests = _upload(client, [path for _, path in files], console)
+    return client.create(_request(spec, files, truths, digests), key)
+
+
+def look_ahead(
+    client: Client, spec: JobSpec, paths: Sequence[Path], labels: Path | None, known_classes: Collection[str]
+) -> JobPlan:
+    """The plan of the job that `gather` would start. Files are not uploaded, an archive is sent to be checked."""
+    manifest = labels.read_bytes() if labels else None
+    if _is_one_archive(paths):
+        return client.plan_from_archive(spec, paths[0], manifest)
+    if spec.masks is not None:
+        with _packed(paths) as archive:
+            return client.plan_from_archive(spec, archive, manifest)
+    files, truths = _labelled_files(paths, manifest, known_classes)
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
+    return client.plan(_request(spec, files, truths, digests))
+
+
+@contextmanager
+def _packed(paths: Sequence[Path]) -> Iterator[Path]:
+    """A zip of the images and masks, which are compressed already, for as long as the block takes."""
+    with tempfile.TemporaryDirectory() as directory:
+        archive = Path(directory, "images.zip")
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
+            for name, path in _image_files(paths):
+                target.write(path, name)
+        yield archive
+
+
+def _is_one_archive(paths: Sequence[Path]) -> bool:
+    if len(paths) != 1 or not paths[0].is_file():
+        return False
+    with paths[0].open("rb") as file:
+        return is_archive(file)
+
+
+def _labelled_files(
+    paths: Sequence[Path], manifest: bytes | None, known_classes: Collection[str]
+) -> tuple[list[tuple[str, Path]], list[str | None]]:
+    files = _image_files(paths)
+    names = [name for name, _ in files]
+    if manifest is not None:
+        return files, [row.label for row in match_rows(parse_manifest(manifest), names)]
+    return files, folder_labels(names, known_classes)
+
+
+def _request(
+    spec: JobSpec, files: Sequence[tuple[str, Path]], truths: Sequence[str | None], digests: Sequence[str]
+) -> JobRequest:
+    images = [
+        ManifestImage(digest=digest, label=truth, name=name)
+        for digest, truth, (name, _) in zip(digests, truths, files, strict=True)
+    ]
+    return JobRequest(**spec.model_dump(exclude_unset=True), images=images)
+
+
+def _image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Names and paths of the images: files as they are, folders searched to the bottom, in the order of names."""
+    found: list[tuple[str, Path]] = []
+    for path in paths:
+        if path.is_file():
+            found.append((path.name, path))
+            continue
+        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        top = path.resolve().parent
+        found += [
+            (file.resolve().relative_to(top).as_posix(), file) for file in inside if not file.name.startswith(".")
+        ]
+    if not found:
+        raise ValueError(f"there are no images in {', '.join(map(str, paths))}; PNG, JPEG and WebP are read")
+    return found
+
+
+def _upload(client: Client, paths: Sequence[Path], console: Console) -> list[str]:
+    with shown_on(console, "uploading", len(paths)) as display, ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+        digests = []
+        for digest in pool.map(client.upload, paths):
+            digests.append(digest)
+            display.advance()
+        return digests
+
+
+def _value(text: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(text)
+    except ValueError:
+        return text
+    return value
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`NAME=VALUE` as name and value."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError(f"{text!r} is not NAME=VALUE")
+    return name, value

@@ -1,0 +1,265 @@
+"""Jobs, findings and counterfactuals as tables and sentences on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from contrafact.stages import in_flight, stage_words
+from gateway.analysis.wording import points, review_sentence
+from gateway.report.words import interval, p_value, percent
+from shared.schemas.jobs import (
+    CounterfactualView,
+    JobDetail,
+    JobPlan,
+    JobsPage,
+    MethodsReply,
+    ModelsListing,
+    PredictionView,
+    Progress,
+)
+from shared.schemas.results import (
+    CellEffect,
+    DetectableDrop,
+    JobResults,
+    ModelResults,
+    SegmentationMetrics,
+    Sensitivity,
+)
+from shared.schemas.reviews import ReviewView
+
+CLASSES_SHOWN = 20
+PROVISIONAL = "Provisional: the errors of the automatic checks on such images are not known, so look at the pictures."
+
+
+def findings(results: JobResults) -> RenderableType:
+    """Per model under test and method: a table of the findings and their sentences, or that there is none."""
+    parts: list[RenderableType] = []
+    for found in results.results:
+        parts.append(Text(f"{found.model} under {found.method}", style="bold"))
+        parts.append(Text(_basis(found)))
+        if found.findings:
+            parts.append(_findings_table(found.findings))
+            parts += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in found.findings]
+        else:
+            parts.append(Text("  No finding: no change of a class breaks this model beyond chance and 5 points."))
+        if found.segmentation is not None:
+            parts.append(_classes_table(found.segmentation))
+        parts.append(Text(""))
+    parts.append(Text(_standing_of_checks(results)))
+    return Group(*parts)
+
+
+def _standing_of_checks(results: JobResults) -> str:
+    shapes = sum(funnel.shapes_unchecked or 0 for funnel in results.funnels)
+    named = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
+    said = f"In {shapes} rendered images nobody checked whether shapes stayed where they were. " if shapes else ""
+    if named:
+        said += f"Of {named} rendered images new captions say nothing: those of their sources do not name the class. "
+    return said + _errors_of_checks(results)
+
+
+def _errors_of_checks(results: JobResults) -> str:
+    lines = [PROVISIONAL] if results.provisional else []
+    lines += [review_sentence(said) for said in results.reviews]
+    if results.calibration is not None and results.calibration.data:
+        lines.append(
+            f"The errors of the automatic checks are those measured on {results.calibration.data}; they hold if your "
+            "images are like those."
+        )
+    return "\n".join(lines)
+
+
+def plan(planned: JobPlan) -> RenderableType:
+    """What a job would do, and what its images can show."""
+    lines = [
+        f"task      {planned.task}",
+        f"methods   {', '.join(method.name for method in planned.methods)}",
+        f"models    {', '.join(planned.models) or 'none'}",
+        f"images    {planned.images}, {planned.labelled} with ground truth"
+        + (f"; {planned.missing} to upload" if planned.missing else ""),
+        *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in planned.failures),
+    ]
+    return Group(Text("\n".join(lines)), sensitivity(planned.sensitivity))
+
+
+def sensitivity(found: Sensitivity) -> RenderableType:
+    """Which drops the images of each class can show; classes that can show the same are named in one line."""
+    alike: dict[tuple[int, float | None], list[DetectableDrop]] = {}
+    for shown in found.classes:
+        alike.setdefault((shown.sources, shown.drop), []).append(shown)
+    said = [first.sentence + _the_same(others) for first, *others in list(alike.values())[:CLASSES_SHOWN]]
+    if len(alike) > CLASSES_SHOWN:
+        said.append("The report lists the other classes.")
+    if not found.classes:
+        said.append("Without ground truth, classes are the predicted ones. Detectable drops of a class:")
+        said += [
+            f"{round(100 * n.drop)} points with {n.sources:,} images" for n in found.needed if n.sources is not None
+        ]
+    lines = Table.grid(padding=(0, 2))
+    for number, text in enumerate([*said, found.assumption]):
+        lines.add_row("" if number else "power   ", text)
+    return lines
+
+
+def _the_same(others: Sequence[DetectableDrop]) -> str:
+    names = [f"`{shown.label}`" for shown in others]
+    if not names:
+        return ""
+    return f" The same holds for {', '.join(names[:-1])}{' and ' if len(names) > 1 else ''}{names[-1]}."
+
+
+def job(detail: JobDetail) -> RenderableType:
+    """One job: state, images, funnel, failures."""
+    counts = detail.progress.images
+    lines = [
+        f"job       {detail.id}",
+        f"state     {detail.state}" + (f": {detail.failure}" if detail.failure else ""),
+        f"task      {detail.task}",
+        f"methods   {', '.join(method.name for method in detail.methods)}",
+        f"models    {', '.join(detail.models) or 'none'}",
+        f"images    {detail.images}, {detail.labelled} with ground truth: {counts.done} done, "
+        f"{counts.in_progress} in progress, {counts.waiting} waiting, {counts.failed} failed, "
+        f"{counts.cancelled} cancelled",
+    ]
+    if detail.progress.stage:
+        lines.append(f"stage     {stage_words(detail.progress)}")
+    if detail.progress.held_up:
+        lines.append(f"held up   {detail.progress.held_up}")
+    for funnel in detail.progress.funnel:
+        rejected = "".join(f"; {count} rejected by {check}" for check, count in funnel.rejected.items())
+        stages = f"{funnel.proposed} proposed, {funnel.rendered} rendered, {funnel.accepted} accepted"
+        lines.append(f"{funnel.method:<9} {stages}{rejected}")
+    lines += [f"failed    {failure.name or failure.position}: {failure.reason}" for failure in detail.failures]
+    return Text("\n".join(lines))
+
+
+def finished(progress: Progress) -> int:
+    """How many source images need no more work."""
+    return progress.images.done + progress.images.failed + progress.images.cancelled
+
+
+def details(progress: Progress) -> str:
+    """Source images in progress by stage, the counterfactuals so far, and what holds the work up."""
+    rendered, accepted = (sum(getattr(funnel, n) for funnel in progress.funnel) for n in ("rendered", "accepted"))
+    counterfactuals = f"{rendered:,} counterfactuals, {accepted:,} accepted" if rendered else ""
+    failed = f"{progress.images.failed:,} failed" if progress.images.failed else ""
+    held_up = f"held up: {progress.held_up}" if progress.held_up else ""
+    return " · ".join(filter(None, [in_flight(progress), failed, counterfactuals, held_up]))
+
+
+def jobs(page: JobsPage) -> RenderableType:
+    """Jobs as a table, newest first."""
+    table = _table("job", "state", "created", "task")
+    for listed in page.jobs:
+        table.add_row(listed.id, listed.state, f"{listed.created_at:%Y-%m-%d %H:%M}", listed.task)
+    return table
+
+
+def counterfactuals(views: Iterable[CounterfactualView]) -> RenderableType:
+    """Counterfactuals as a table: what changed, the verdict, and what each model under test said."""
+    table = _table("image", "truth", "changed", "verdict", "predictions")
+    for view in views:
+        changes = ", ".join(f"{change.from_phrase} → {change.to_phrase}" for change in view.changes)
+        verdict = "accepted" if view.verdict.accepted else f"rejected: {view.verdict.check}"
+        said = "\n".join(
+            f"{opinion.model}: {_said(opinion.original)} → {_said(opinion.counterfactual)}"
+            + (" (flipped)" if opinion.flipped else "")
+            for opinion in view.predictions
+            if opinion.original and opinion.counterfactual
+        )
+        table.add_row(
+            view.source.name or str(view.source.position),
+            view.source.ground_truth or ", ".join(view.source.mask_classes),
+            changes,
+            verdict,
+            said,
+        )
+    return table
+
+
+def _said(view: PredictionView) -> str:
+    return view.predicted if view.segmentation is None else f"mIoU {percent(view.segmentation.mean_iou)}"
+
+
+def reviews(views: Iterable[ReviewView]) -> RenderableType:
+    """Reviews as a table."""
+    table = _table("counterfactual", "reviewer", "verdict", "edit shown", "realism", "reviewed", "note")
+    for view in views:
+        shown = {True: "yes", False: "no", None: ""}[view.edit_shown]
+        graded = "" if view.realism is None else str(view.realism)
+        when = f"{view.reviewed_at:%Y-%m-%d %H:%M}"
+        table.add_row(view.counterfactual, view.reviewer, view.verdict, shown, graded, when, Text(view.note))
+    return table
+
+
+def methods(reply: MethodsReply) -> RenderableType:
+    """Methods with their papers and parameters."""
+    table = _table("method", "default", "parameters", "paper")
+    for method in reply.methods:
+        properties = method.parameters.get("properties")
+        names = ", ".join(properties) if isinstance(properties, dict) else ""
+        table.add_row(method.name, "yes" if method.default else "", names, method.paper)
+    return table
+
+
+def models(listing: ModelsListing) -> RenderableType:
+    """Models under test with their classes."""
+    table = _table("model", "default", "yours", "classes", "description")
+    for model in listing.models:
+        shown = ", ".join(model.classes[:10]) + (" …" if len(model.classes) > 10 else "")
+        table.add_row(
+            model.name, "yes" if model.default else "", "yes" if model.uploaded else "", shown, model.description
+        )
+    return table
+
+
+def _basis(found: ModelResults) -> str:
+    pixels = found.segmentation
+    if pixels is not None:
+        shares = [percent(one.mean_iou) for one in (pixels.originals, pixels.nulls, pixels.counterfactuals)]
+        return (
+            f"  {found.counterfactuals} counterfactuals of {found.sources} source images; mIoU {shares[0]} on "
+            f"originals, {shares[1]} on null arms, {shares[2]} on counterfactuals"
+        )
+    accuracy = found.metrics.accuracy[0] if found.metrics and found.metrics.accuracy else None
+    right = ""
+    if accuracy is not None and accuracy.originals.value is not None and accuracy.counterfactuals.value is not None:
+        right = (
+            f"; right on {accuracy.originals.value:.1%} of the originals, "
+            f"{accuracy.counterfactuals.value:.1%} of the counterfactuals"
+        )
+    return f"  {found.counterfactuals} counterfactuals of {found.sources} source images{right}"
+
+
+def _classes_table(pixels: SegmentationMetrics) -> Table:
+    table = _table("class", "IoU originals", "null arms", "counterfactuals")
+    for place, name in enumerate(pixels.classes):
+        arms = (pixels.originals, pixels.nulls, pixels.counterfactuals)
+        table.add_row(name, *(percent(arm.iou[place]) for arm in arms))
+    return table
+
+
+def _findings_table(effects: Iterable[CellEffect]) -> Table:
+    table = _table("class", "change", "points", "interval", "images", "q")
+    for effect in effects:
+        table.add_row(
+            effect.cell.label,
+            f"{effect.cell.direction} {effect.cell.value} ({effect.cell.factor})",
+            points(effect.delta_accuracy),
+            interval(effect.selected_interval),
+            str(effect.sources),
+            p_value(effect.q_value),
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

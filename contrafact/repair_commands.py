@@ -1,0 +1,149 @@
+"""`contrafact repair`: a model under test trained on a job's counterfactuals, and what that won back and lost."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from contrafact.client import Client
+from contrafact.command_line import URL, Json, Key, Url, connected, messages
+from contrafact.progress_display import shown_on
+from gateway.analysis.repair import ARMS, arm_table, class_table
+from shared.schemas.models import ModelSpec
+from shared.schemas.repairs import CellFigures, RepairRequest, RepairResult, RepairView
+
+SECONDS_BETWEEN_LOOKS = 1.0
+CELLS_SHOWN = 12
+
+repairs = typer.Typer(help="Repairs: list, cancel, delete.", no_args_is_help=True)
+RepairId = Annotated[str, typer.Argument(help="a repair's id", metavar="REPAIR")]
+Many = list[str] | None
+
+
+def repair(
+    job: Annotated[str, typer.Option(help="a finished job with ground truth")],
+    model: Annotated[str, typer.Option(help="the model under test to train")],
+    steps: Annotated[int | None, typer.Option(help="optimiser steps of every arm")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="its peak")] = None,
+    batch_size: Annotated[int | None, typer.Option()] = None,
+    seed: Annotated[int | None, typer.Option()] = None,
+    held_out: Annotated[float | None, typer.Option(help="share of source images that is only judged")] = None,
+    factor: Annotated[Many, typer.Option(help="train on changes of this factor; may be repeated")] = None,
+    value: Annotated[Many, typer.Option(help="train on changes to this value; may be repeated")] = None,
+    hold_out_value: Annotated[Many, typer.Option(help="judge this value without training on it")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="save the repaired model there, a tar")] = None,
+    add_as: Annotated[str | None, typer.Option(help="add the repaired model to your models under this name")] = None,
+    as_json: Json = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Train a model on the accepted counterfactuals of a job, wait, and print what it came to beside its controls.
+
+    Exit codes: 0 repaired; 1 the repair failed or was cancelled.
+    """
+    asked = {
+        "model": model,
+        "steps": steps,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "seed": seed,
+        "held_out": held_out,
+        "factors": factor,
+        "values": value,
+        "hold_out_values": hold_out_value,
+    }
+    with connected(url, api_key) as client:
+        request = RepairRequest.model_validate({name: said for name, said in asked.items() if said is not None})
+        view = _follow(client, client.begin_repair(job, request))
+        if view.result is None:
+            messages.print(f"the repair is {view.state}: {view.failure}", markup=False, soft_wrap=True)
+            raise typer.Exit(1)
+        if out is not None:
+            out.write_bytes(client.repaired_model(view.id))
+        if add_as is not None:
+            _add(client, view, add_as)
+        if as_json:
+            print(view.model_dump_json())
+        else:
+            Console(width=None if sys.stdout.isatty() else 160).print(shown(view.result))
+            print(view.id)
+
+
+@repairs.command("list")
+def list_repairs(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+    """List your newest repairs."""
+    with connected(url, api_key) as client:
+        for view in client.repairs().repairs:
+            print(view.model_dump_json() if as_json else f"{view.id}  {view.state}  {view.model}  of job {view.job}")
+
+
+@repairs.command()
+def cancel(repair: RepairId, url: Url = URL, api_key: Key = "") -> None:
+    """Stop a repair."""
+    with connected(url, api_key) as client:
+        messages.print(f"repair {repair} is {client.cancel_repair(repair).state}")
+
+
+@repairs.command()
+def delete(repair: RepairId, url: Url = URL, api_key: Key = "") -> None:
+    """Delete a repair with its models."""
+    with connected(url, api_key) as client:
+        client.delete_repair(repair)
+        messages.print(f"repair {repair} is deleted")
+
+
+def shown(result: RepairResult) -> RenderableType:
+    """The arms on every set, the cells that changed most, and the sentences."""
+    score = "right" if result.metric == "accuracy" else "IoU"
+    parts: list[RenderableType] = [
+        _table((f"{score} on held-out source images", "images of sources"), arm_table(result.sets))
+    ]
+    if by_class := class_table(result):
+        parts.append(_table(("IoU of all pixels", "class"), by_class))
+    if result.cells:
+        parts.append(_cells(result.cells[:CELLS_SHOWN]))
+    return Group(*parts, *(Text(f"• {sentence}") for sentence in result.sentences))
+
+
+def _table(heads: tuple[str, str], rows: list[tuple[str, str, list[str]]]) -> Table:
+    table = Table(*heads, *ARMS)
+    for name, what, values in rows:
+        table.add_row(name, what, *values)
+    return table
+
+
+def _cells(cells: list[CellFigures]) -> Table:
+    table = Table("class", "changed to", "images", "before", "best control", "repaired", "trained on")
+    for cell in cells:
+        rates = (f"{rate.value or 0:.0%}" for rate in (cell.before, cell.best_control, cell.repaired))
+        table.add_row(cell.label, cell.value, str(cell.before.n), *rates, "yes" if cell.trained_on else "no")
+    return table
+
+
+def _add(client: Client, view: RepairView, name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.tar")
+        path.write_bytes(client.repaired_model(view.id))
+        said = f"{view.model} repaired on job {view.job}"
+        added = client.add_model(ModelSpec(name=name, description=said), [path])
+    messages.print(f"model {added.name} is one of yours now", markup=False)
+
+
+def _follow(client: Client, view: RepairView) -> RepairView:
+    """Show progress until the repair is over."""
+    with shown_on(messages, "waiting for a trainer", view.progress.total, "steps") as display:
+        while view.state == "running":
+            said = f"training {view.progress.arm}" if view.progress.arm else None
+            display.update(view.progress.done, view.progress.total, said)
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            view = client.repair(view.id)
+        display.update(view.progress.done, view.progress.total)
+    return view

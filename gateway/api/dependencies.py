@@ -1,0 +1,60 @@
+"""What routes read of a request: the gateway's parts, the owner, and only parameters that exist."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Request
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from gateway.context import Parts
+from gateway.context import stored as stored
+from shared.problems import InvalidInput
+from shared.schemas.problems import ProblemDocument
+
+PROBLEM = {"model": ProblemDocument, "content": {"application/problem+json": {}}}
+
+
+def problems(**statuses: str) -> dict[int | str, dict[str, object]]:
+    """OpenAPI's `responses` for problem documents: `problems(s404="no such job")`."""
+    return {int(status[1:]): {**PROBLEM, "description": text} for status, text in statuses.items()}
+
+
+def _parts(request: Request) -> Parts:
+    parts: Parts = request.app.state.parts
+    return parts
+
+
+def _owner(request: Request) -> str:
+    owner: str = request.state.owner
+    return owner
+
+
+def _reviewer(request: Request) -> str:
+    reviewer: str = request.state.reviewer
+    return reviewer
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Refuse query parameters that the route does not have, so that a misspelt filter is not taken for none."""
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute)
+    allowed: list[str] = []
+    for parameter in route.dependant.query_params:
+        annotation = parameter.field_info.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            allowed += [field.alias or name for name, field in annotation.model_fields.items()]
+        else:
+            allowed.append(parameter.alias)
+    if unknown := sorted(set(request.query_params) - set(allowed)):
+        there_are = f"allowed are {', '.join(allowed)}" if allowed else "there are none here"
+        raise InvalidInput(f"there is no parameter {', '.join(unknown)[:100]}; {there_are}")
+
+
+Gateway = Annotated[Parts, Depends(_parts)]
+Owner = Annotated[str, Depends(_owner)]
+Reviewer = Annotated[str, Depends(_reviewer)]
+JobId = Annotated[str, Path(max_length=64, description="the id that POST /jobs answered")]
+Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
+Limit = Annotated[int, Query(ge=1, le=200, description="rows of a page")]

@@ -1,0 +1,1 @@
+"""Who may do what: API keys, browser sessions, and the middleware that stands before every route."""

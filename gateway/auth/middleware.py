@@ -1,0 +1,277 @@
+"""The gate in front of every route: who asks, from where, for what, how often, how much; before a body is read.
+
+FastAPI parses forms before it runs dependencies, so a check there would let a stranger fill the disk; this is ASGI
+middleware. It leaves in `request.state` the `owner`'s id, and as whom they judge (`reviewer`). A caller shows an API
+key, or (a browser) the cookie that it got for one. Without API keys (embedded mode) everybody is the local owner, so
+then only this machine is served, and no page of another site may act in a browser's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from urllib.parse import SplitResult, quote, urlsplit
+
+from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, cookie_parser
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.auth import keys
+from gateway.auth.keys import PREFIX, Caller, Limits
+from gateway.context import Parts
+from gateway.database.tables import LOCAL_OWNER
+from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
+from shared.storage import LINK_PATH
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/login"})
+FORM_PATH = "/"  # its form works without scripts, so it can send no token; the browser says whose page it is
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+REVIEWS = re.compile(r"/jobs/[^/]+/(reviews(/|$)|report$)")  # names of suites may say anything
+LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+SMALL_BODY_BYTES = 64 * 1024
+MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images
+LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are paid for by the lump
+
+DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)
+
+COOKIE = "contrafact_session"
+TOKEN_COOKIE = "contrafact_csrf"  # readable by our scripts, which send it back in the header below
+TOKEN_HEADER = "X-CSRF-Token"
+
+logger = logging.getLogger("contrafact.access")
+
+
+class Access:
+    """Answers 400, 401, 403, 413 or 429 itself; lets everything else through with its body counted."""
+
+    def __init__(self, app: ASGIApp, parts: Parts) -> None:
+        self._app = app
+        self._parts = parts
+        settings = parts.settings
+        self._limits = Limits(settings.key_requests_per_minute, settings.key_bytes_per_hour)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        send = _as_declared(send)
+        try:
+            body = await self._admit(scope, headers, receive)
+        except Problem as problem:
+            await _refusal(problem, scope, headers)(scope, receive, send)
+            return
+        except DATABASE_AWAY as error:
+            logger.warning("the database does not answer: %s", error)
+            await no_database().response(scope["path"])(scope, receive, send)
+            return
+        try:
+            await self._app(scope, body, send)
+        except ClientDisconnect:
+            logger.info("the client left while it was sending", extra={"path": scope["path"]})
+
+    async def _admit(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
+        """The body, counted and booked; `scope["state"]` says whose it is. Raises Problem."""
+        if self._parts.settings.authentication:
+            refuse_other_sites(scope["method"], headers)
+        else:
+            _refuse_other_machines(scope, headers)
+        caller = await self._caller(scope["method"], scope["path"], headers)
+        state = scope.setdefault("state", {})
+        state["owner"] = caller.owner if caller else None
+        state["reviewer"] = caller.key_id or LOCAL_OWNER if caller else None
+        most = self._most_bytes(scope["method"], scope["path"], headers, caller)
+        declared = _declared(headers.get("content-length"), most)
+        if b"%00" in scope.get("raw_path", b"") or b"%00" in scope["query_string"]:
+            raise Malformed("the address contains %00, which stands for no text; leave it out")
+        key_hash = caller.key_hash if caller else None
+
+        async def pay(size: int) -> None:
+            if key_hash is not None:
+                await asyncio.to_thread(self._book, key_hash, 0, size)
+
+        if declared:
+            await pay(declared)
+        return _counted(receive, most, declared or 0, pay)
+
+    async def _caller(self, method: str, path: str, headers: Headers) -> Caller | None:
+        """Who asks; None on the paths that are open to everybody."""
+        if not self._parts.settings.authentication:
+            return Caller(LOCAL_OWNER)
+        if path in OPEN_PATHS or path.startswith(("/static/", LINK_PATH)):  # a link shows its own signature
+            return None
+        key, cookie = _shown(headers)
+        if key is None and cookie is None:
+            raise Unauthorized("an API key is needed: send `Authorization: Bearer KEY`, or log in at /login")
+        if key is None and cookie is not None and method not in SAFE_METHODS:
+            if path == FORM_PATH:
+                refuse_other_sites(method, headers, silent=False)
+            else:
+                _check_token(cookie, headers)
+        who = keys.hash_of(key) if key is not None else keys.key_of_login(cookie or "")
+        caller = await asyncio.to_thread(self._book, who, 1, 0)
+        if caller is None:
+            gone = "this API key is unknown or revoked; ask the operator for one"
+            raise Unauthorized(gone if key else "this browser is not logged in any more; log in at /login")
+        needed = _needed_scope(method, path)
+        if needed is not None and not caller.may(needed):
+            may = " and ".join(sorted(caller.scopes)) or "only look"
+            raise Forbidden(f"this key may {may}, and this needs {needed}; ask the operator for a key that may")
+        return caller
+
+    def _book(self, who: keys.Who, requests: int, size: int) -> Caller | None:
+        with self._parts.sessions.begin() as session:
+            return keys.admit(session, who, self._limits, requests, size)
+
+    def _most_bytes(self, method: str, path: str, headers: Headers, caller: Caller | None) -> int:
+        settings = self._parts.settings
+        if method == "POST" and path in ("/jobs", FORM_PATH):
+            most = settings.max_request_bytes
+            if headers.get("content-type", "").lower().startswith("application/json"):
+                most = min(most, MANIFEST_BYTES)
+        elif method == "POST" and path == "/models":
+            most = settings.max_model_bytes
+        elif method == "PUT" and path.startswith("/images/"):
+            most = settings.max_image_bytes
+        else:
+            most = SMALL_BODY_BYTES
+        return most if caller is None or caller.max_bytes is None else min(most, caller.max_bytes)
+
+
+def refuse_other_sites(method: str, headers: Headers, *, silent: bool = True) -> None:
+    """Refuse what a page of another site makes a browser send; `silent` lets clients that are no browsers through.
+
+    Raises Forbidden.
+    """
+    if method in SAFE_METHODS:
+        return
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    told = origin is not None or site is not None
+    same = origin is None or _split(origin).netloc == headers.get("host", "")
+    if not same or (site or "none") not in ("same-origin", "none") or not (told or silent):
+        raise Forbidden("a page of another site may not act here; use Contrafact's own pages, or an API key")
+
+
+def csrf_token(cookie: str) -> str:
+    """What a page's scripts must send with every change, beside the cookie that the browser sends by itself."""
+    return hashlib.sha256(b"csrf/" + cookie.encode()).hexdigest()
+
+
+def _refuse_other_machines(scope: Scope, headers: Headers) -> None:
+    host, client = headers.get("host", ""), scope.get("client")
+    near = client is None or not _is_address(client[0]) or ip_address(client[0]).is_loopback
+    if _split(f"//{host}").hostname not in LOOPBACK_HOSTS or not near:
+        raise Forbidden(
+            f"without API keys only this machine is served, not {host!r}; ask localhost, or set "
+            "CONTRAFACT_AUTHENTICATION=true and make keys"
+        )
+    refuse_other_sites(scope["method"], headers)
+
+
+def no_database() -> NotReady:
+    """What a caller hears while the database is away."""
+    return NotReady("the database does not answer; nothing was changed, try again soon", retry_after=5)
+
+
+def _split(address: str) -> SplitResult:
+    """The parts of an address; what is none has no parts."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
+
+
+def _as_declared(send: Send) -> Send:
+    """Answers that browsers take for what they say they are, never for what they look like."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
+        await send(message)
+
+    return sending
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(headers: Headers) -> tuple[str | None, str | None]:
+    """The API key that the request shows, and the cookie of a browser's session."""
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    key = value.strip() if scheme.lower() == "bearer" else ""
+    cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+    return key if key.startswith(PREFIX) else None, cookie or None
+
+
+def _check_token(cookie: str, headers: Headers) -> None:
+    if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(), csrf_token(cookie).encode()):
+        raise Forbidden(f"the header {TOKEN_HEADER} is missing or wrong; load the page again")
+
+
+def _needed_scope(method: str, path: str) -> keys.Scope | None:
+    """What a key must be allowed for a request; every key may look at its own work."""
+    if path == "/metrics":
+        return "admin"
+    if method in SAFE_METHODS or path == "/logout":
+        return None
+    return "review" if REVIEWS.match(path) else "submit"
+
+
+def _refusal(problem: Problem, scope: Scope, headers: Headers) -> Response:
+    """The problem, or for a browser that may just not be logged in, the way to the login."""
+    if (
+        isinstance(problem, Unauthorized)
+        and scope["method"] == "GET"
+        and "text/html" in headers.get("accept", "")
+        and "authorization" not in headers
+    ):
+        query = scope["query_string"].decode("latin-1")
+        here = quote(scope["path"]) + (f"?{query}" if query else "")
+        return RedirectResponse(f"/login?next={quote(here, safe='')}", 303)
+    return problem.response(scope["path"])
+
+
+def _declared(length: str | None, most: int) -> int | None:
+    if length is None:
+        return None
+    if not (length.isascii() and length.isdigit()):
+        raise Malformed(f"Content-Length is {length!r}; it must be a number of bytes")
+    if int(length) > most:
+        raise _too_large(most)
+    return int(length)
+
+
+def _counted(receive: Receive, most: int, paid: int, pay: Callable[[int], Awaitable[None]]) -> Receive:
+    """`paid` bytes were booked beforehand; what comes beyond them is booked by the lump."""
+    seen = 0
+
+    async def counting() -> Message:
+        nonlocal seen, paid
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > most:
+            raise _too_large(most)
+        while seen > paid:
+            await pay(min(LUMP_BYTES, most))
+            paid += LUMP_BYTES
+        return message
+
+    return counting
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(
+        f"the body is larger than {most:,} bytes; send less, or images one by one with PUT /images/{{digest}}"
+    )

@@ -1,0 +1,74 @@
+"""What routes and pages work with, made once: settings, profile, database, store, model services, alarm clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gateway.database.sessions import Sessions, open_engine, open_sessions
+from gateway.intake.sources import IntakeLimits
+from gateway.model_services.clients import ModelServices
+from gateway.queue.celery_tasks import broker_fault, open_celery, wake_worker
+from gateway.settings import Settings
+from gateway.storage.object_store import open_store
+from shared.problems import DependencyFailed
+from shared.profiles import Profile, load_profile
+from shared.storage import ObjectMissing, ObjectStore
+
+SERVICE_WAIT_SECONDS = 20.0  # a request does not wait for a starting service as long as a worker does
+SERVICE_DEADLINE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The gateway's parts; `wake` says that there is work, after a commit; `stopping` is set when the end has begun.
+
+    `broker_fault` says why `wake` can reach nobody, as long as this process runs.
+    """
+
+    settings: Settings
+    profile: Profile
+    sessions: Sessions
+    store: ObjectStore
+    services: ModelServices
+    wake: Callable[[], None]
+    stopping: threading.Event = field(default_factory=threading.Event)
+    broker_fault: str = ""
+
+    @property
+    def limits(self) -> IntakeLimits:
+        """What uploads may measure."""
+        settings = self.settings
+        return IntakeLimits(
+            image_bytes=settings.max_image_bytes,
+            image_pixels=settings.max_image_pixels,
+            images=settings.max_images_per_job,
+            archive_bytes=settings.max_archive_bytes,
+        )
+
+
+def open_parts(settings: Settings) -> Parts:
+    """The parts that the settings describe; connects to nothing yet."""
+    celery = open_celery(settings.broker_url)
+    stopping = threading.Event()
+    return Parts(
+        settings=settings,
+        profile=load_profile(settings.profile),
+        sessions=open_sessions(open_engine(settings.database_url)),
+        store=open_store(settings),
+        services=ModelServices(settings.service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, stopping),
+        wake=lambda: wake_worker(celery),
+        stopping=stopping,
+        broker_fault=broker_fault(celery),
+    )
+
+
+def stored(parts: Parts, key: str) -> bytes:
+    """An object that a row promises. Raises DependencyFailed when the store does not have it."""
+    try:
+        return parts.store.get(key)
+    except ObjectMissing as error:
+        raise DependencyFailed(
+            f"the object store has lost {key}; restore it from a backup, or run the job again"
+        ) from error

@@ -1,0 +1,1 @@
+"""Tables, sessions, migrations and pagination; SQLite (embedded) and Postgres (deployed)."""

@@ -1,0 +1,31 @@
+"""What followers of a job hear (`GET /jobs/{id}/events`): numbered rows, appended inside the change they tell of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from gateway.database.tables import Event, Job
+
+
+def add_event(session: Session, job_id: str, kind: str, payload: dict[str, Any]) -> None:
+    """Append an event to a job. Locks the job's row until the commit: call it last in the transaction."""
+    session.flush()
+    sequence = session.scalars(
+        update(Job)
+        .where(Job.id == job_id)
+        .values(events=Job.events + 1)
+        .returning(Job.events)
+        .execution_options(synchronize_session=False)
+    ).one()
+    session.add(Event(job_id=job_id, sequence=sequence, kind=kind, payload=payload))
+    session.flush()
+
+
+def events_after(session: Session, job_id: str, sequence: int, limit: int) -> Sequence[Event]:
+    """The events of a job that follow number `sequence` (0: all), oldest first."""
+    following = select(Event).where(Event.job_id == job_id, Event.sequence > sequence)
+    return session.scalars(following.order_by(Event.sequence).limit(limit)).all()

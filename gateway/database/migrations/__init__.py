@@ -1,0 +1,1 @@
+"""Schema revisions, applied by `gateway.database.sessions.migrate` or `make migrate`."""

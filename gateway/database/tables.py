@@ -1,0 +1,474 @@
+"""The rows of Contrafact: the one truth about jobs, images, counterfactuals, predictions and recorded calls.
+
+Rules that hold everywhere: times are UTC; ids of source images, counterfactuals and predictions derive from what they
+name (see `shared.seeds.derive_id`), so writing one twice is impossible; images are rows here and bytes in the object
+store under their digest; deleting a job removes everything that hangs on it except recorded calls and images, which
+belong to the owner.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from gateway.database.table_base import SourceImageState, utc_now
+from gateway.database.table_base import (
+    Table as Table,  # for others: whoever takes it from here has all tables in its metadata
+)
+from shared.logging import request_id
+from shared.schemas.jobs import JobKind, JobState, Stage
+from shared.schemas.reviews import ReviewVerdict
+
+LOCAL_OWNER = "local"
+
+_UNFINISHED_SQL = "state IN ('pending', 'leased')"
+_Id = String(64)
+
+
+class Leased:
+    """Columns of a row that workers take turns at: see `gateway.queue.leases` for the only code that writes them.
+
+    `attempts` counts failures that the row itself caused, `lost_leases` workers that died over it.
+    """
+
+    failure: Mapped[str] = mapped_column(Text, default="")
+    lease_token: Mapped[str | None] = mapped_column(String(64), index=True)
+    lease_expires_at: Mapped[datetime | None]
+    not_before: Mapped[datetime | None]
+    attempts: Mapped[int] = mapped_column(default=0)
+    lost_leases: Mapped[int] = mapped_column(default=0)
+
+
+class Owner(Table):
+    """Someone whose work is kept apart from everybody else's. Embedded mode has one: `LOCAL_OWNER`."""
+
+    __tablename__ = "owners"
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class ApiKey(Table):
+    """A key of an owner; only its SHA-256 (hex) is kept.
+
+    Limits that are None are the installation's. `requests_until` and `bytes_until` (seconds since 1970 on the
+    database's clock) say how far the key's use is booked ahead: see `gateway.auth.keys.admit`.
+    """
+
+    __tablename__ = "api_keys"
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str] = mapped_column(String(200), default="")
+    scopes: Mapped[list[str]] = mapped_column(default=list)
+    requests_per_minute: Mapped[int | None]
+    bytes_per_hour: Mapped[int | None] = mapped_column(BigInteger)
+    max_request_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    requests_until: Mapped[float] = mapped_column(default=0.0)
+    bytes_until: Mapped[float] = mapped_column(default=0.0)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
+class Login(Table):
+    """A browser that was given a session for an API key; only the SHA-256 (hex) of its cookie is kept."""
+
+    __tablename__ = "logins"
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key_hash: Mapped[str] = mapped_column(ForeignKey("api_keys.hash", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    expires_at: Mapped[datetime]
+
+
+class Image(Table):
+    """An image that the object store holds under `shared.storage`'s key of its digest (canonical pixels).
+
+    `unreferenced_since` is when housekeeping first saw that no row needs it (`gateway.operations.housekeeping`).
+    """
+
+    __tablename__ = "images"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    mode: Mapped[str] = mapped_column(String(4), default="RGB")
+    width: Mapped[int]
+    height: Mapped[int]
+    bytes: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    unreferenced_since: Mapped[datetime | None] = mapped_column(index=True)
+
+
+class OwnedImage(Table):
+    """Who may see an image: uploaders of it, and owners of the job that rendered it."""
+
+    __tablename__ = "owned_images"
+
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), primary_key=True)
+    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), primary_key=True, index=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Upload(Table):
+    """The original file (SHA-256 of its bytes) that became an image: makes `PUT /images/{digest}` idempotent."""
+
+    __tablename__ = "uploads"
+
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), primary_key=True)
+    original_digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), index=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Job(Leased, Table):
+    """One request. `methods` is a list of {"name", "parameters"}; `spec` is the request's spec as it was accepted.
+
+    `uploaded_models` are those of `models` that their owner uploaded, with the digests that they had when chosen.
+
+    A job is leased for its analysis, once all its source images are finished; `done` means that its report exists.
+    `request_id` names the HTTP request that made the job, in the log lines of everything that works on it.
+    `suite_id`: the suite that the job tests a release against, or (its own id) whose images it keeps.
+    `events` counts the job's event rows: taking the next number locks the job's row, so that numbers become visible
+    in their order. Pages go by (created_at, id), newest first.
+    """
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        UniqueConstraint("owner_id", "idempotency_key"),
+        Index("ix_jobs_owner_id_created_at_id", "owner_id", "created_at", "id"),
+        Index(
+            "ix_jobs_running", "id", sqlite_where=text("state = 'running'"), postgresql_where=text("state = 'running'")
+        ),
+        CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
+    state: Mapped[JobState] = mapped_column(default="running")
+    task: Mapped[str] = mapped_column(Text)
+    kind: Mapped[JobKind] = mapped_column(default="classification", server_default="classification")
+    classes: Mapped[list[str]] = mapped_column(default=list)
+    methods: Mapped[list[dict[str, Any]]]
+    models: Mapped[list[str]] = mapped_column(default=list)
+    uploaded_models: Mapped[dict[str, str]] = mapped_column(default=dict)
+    profile: Mapped[str] = mapped_column(String(200))
+    seed: Mapped[int] = mapped_column(BigInteger, default=0)
+    spec: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    idempotency_key: Mapped[str | None] = mapped_column(String(200))
+    request_hash: Mapped[str] = mapped_column(String(64), default="")
+    request_id: Mapped[str] = mapped_column(String(64), default=request_id)
+    suite_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    events: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    finished_at: Mapped[datetime | None]
+
+    source_images: Mapped[list[SourceImage]] = relationship(
+        back_populates="job", cascade="all, delete-orphan", passive_deletes=True, order_by="SourceImage.position"
+    )
+    report: Mapped[Report | None] = relationship(
+        back_populates="job", cascade="all, delete-orphan", passive_deletes=True
+    )
+
+
+class SourceImage(Leased, Table):
+    """An image of the user's test set in a job, and the state row of the work on it (see `gateway.queue.leases`).
+
+    While it is leased, `stage` says what is done with it, None before its first service is ready.
+    Once `generated`, its counterfactuals are there; work on it again is for the predictions that are not. Images are
+    claimed in the order of (turn, position): see `gateway.analysis.priority.turns`.
+
+    `digest` is None only where the file could not be read as an image: such a row is `failed` from the start.
+    `mask_digest` is its mask, a label map of places in the job's `classes`, and `mask_classes` what that holds.
+    """
+
+    __tablename__ = "source_images"
+    __table_args__ = (
+        UniqueConstraint("job_id", "position"),
+        Index(
+            "ix_source_images_unfinished",
+            "job_id",
+            "turn",
+            "position",
+            sqlite_where=text(_UNFINISHED_SQL),
+            postgresql_where=text(_UNFINISHED_SQL),
+        ),
+        Index(
+            "ix_source_images_leased",
+            "job_id",
+            "lease_expires_at",
+            sqlite_where=text("state = 'leased'"),
+            postgresql_where=text("state = 'leased'"),
+        ),
+        Index("ix_source_images_job_id_digest", "job_id", "digest"),
+        Index("ix_source_images_job_id_state", "job_id", "state", "position"),
+        Index("ix_source_images_job_id_updated_at", "job_id", "updated_at"),
+        CheckConstraint("state IN ('pending', 'leased', 'done', 'failed', 'cancelled')", name="state"),
+        CheckConstraint("(state = 'leased') = (lease_token IS NOT NULL)", name="lease"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    position: Mapped[int]
+    digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
+    file_name: Mapped[str] = mapped_column(Text, default="")
+    ground_truth: Mapped[str | None] = mapped_column(Text)
+    mask_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
+    mask_classes: Mapped[list[str] | None]
+    turn: Mapped[int] = mapped_column(default=0)
+    generated: Mapped[bool] = mapped_column(default=False)
+    state: Mapped[SourceImageState] = mapped_column(default="pending")
+    stage: Mapped[Stage | None]
+    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+    job: Mapped[Job] = relationship(back_populates="source_images")
+
+
+class Counterfactual(Table):
+    """One edit or null arm of a source image by one method (see `gateway.methods.counterfactual`).
+
+    `factor`, `from_value`, `to_value` repeat the change when there is exactly one, for filters; `changes` holds all.
+    Null arms have neither. `image_digest` is None where a text check refused the edit before it was rendered.
+    Pages go by (position, method, ordinal), which is unique in a job.
+    """
+
+    __tablename__ = "counterfactuals"
+    __table_args__ = (
+        UniqueConstraint("job_id", "position", "method", "ordinal"),
+        Index("ix_counterfactuals_cell", "job_id", "method", "factor", "to_value"),
+        Index("ix_counterfactuals_funnel", "job_id", "method", "arm", "check"),
+        Index(
+            "ix_counterfactuals_rendered",
+            "job_id",
+            "method",
+            "arm",
+            sqlite_where=text("image_digest IS NOT NULL"),
+            postgresql_where=text("image_digest IS NOT NULL"),
+        ),
+        CheckConstraint("arm IN ('edit', 'null')", name="arm"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    source_image_id: Mapped[str] = mapped_column(ForeignKey("source_images.id", ondelete="CASCADE"), index=True)
+    position: Mapped[int]
+    method: Mapped[str] = mapped_column(String(50))
+    ordinal: Mapped[int]
+    arm: Mapped[str] = mapped_column(String(8))
+    null_ordinal: Mapped[int | None]
+    seed: Mapped[int] = mapped_column(BigInteger)
+    changes: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    factor: Mapped[str | None] = mapped_column(String(20))
+    from_value: Mapped[str | None] = mapped_column(Text)
+    to_value: Mapped[str | None] = mapped_column(Text)
+    caption: Mapped[str] = mapped_column(Text, default="")
+    new_caption: Mapped[str] = mapped_column(Text, default="")
+    image_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
+    control_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
+    accepted: Mapped[bool]
+    check: Mapped[str] = mapped_column(String(50), default="")
+    reason: Mapped[str] = mapped_column(Text, default="")
+    scores: Mapped[dict[str, float]] = mapped_column(default=dict)
+    lineage: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    source_image: Mapped[SourceImage] = relationship()
+    predictions: Mapped[list[Prediction]] = relationship(viewonly=True)
+
+
+class Prediction(Table):
+    """What one model under test says of an original (`counterfactual_id` is None) or of a counterfactual's image.
+
+    `rank` is the ground truth's place (1 is first), None without ground truth or when the model does not know the
+    class; acc@k is `rank <= k`. `ground_truth_probability` is the true softmax value even outside `top`, which
+    holds the five most probable as {"class", "probability"}. `flipped` compares the predicted class with that of
+    the original; it is None on originals.
+
+    Of a segmenter, `predicted` is the class of most pixels, `probability` and `top` are shares of the image,
+    `map_digest` is its label map (places in the job's `classes`), and `overlaps` holds the IoU of each class of the
+    reference: the mask, or without masks in the job the map of the original. `confusion` are pixels by class of the
+    reference and class predicted (`gateway.analysis.segmentation.packed`). `flipped`: a class that was found on the
+    original is not.
+    """
+
+    __tablename__ = "predictions"
+    __table_args__ = (Index("ix_predictions_job_id_model", "job_id", "model"),)
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    source_image_id: Mapped[str] = mapped_column(ForeignKey("source_images.id", ondelete="CASCADE"), index=True)
+    counterfactual_id: Mapped[str | None] = mapped_column(
+        ForeignKey("counterfactuals.id", ondelete="CASCADE"), index=True
+    )
+    model: Mapped[str] = mapped_column(String(200))
+    predicted: Mapped[str] = mapped_column(Text)
+    probability: Mapped[float]
+    ground_truth_probability: Mapped[float | None]
+    rank: Mapped[int | None]
+    flipped: Mapped[bool | None]
+    top: Mapped[list[dict[str, Any]]]
+    map_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
+    overlaps: Mapped[dict[str, float] | None]
+    confusion: Mapped[list[int] | None]
+
+
+class Review(Table):
+    """What one person saw in a counterfactual, compared with its source image; a new one replaces the old.
+
+    `reviewer` is the id of their API key (`gateway.auth.keys.KeyView`), or `LOCAL_OWNER` where no keys are asked for.
+    `verdict`: whether the ground truth is still right in the picture. `edit_shown` and `realism` (1 to 5, 5 is a
+    photograph) are None where nothing was said. Pages go by (reviewed_at, counterfactual_id, reviewer), newest first.
+    """
+
+    __tablename__ = "reviews"
+    __table_args__ = (
+        Index("ix_reviews_job_id_reviewed_at", "job_id", "reviewed_at", "counterfactual_id", "reviewer"),
+        CheckConstraint("verdict IN ('valid', 'invalid', 'unsure')", name="verdict"),
+        CheckConstraint("realism BETWEEN 1 AND 5", name="realism"),
+    )
+
+    counterfactual_id: Mapped[str] = mapped_column(
+        ForeignKey("counterfactuals.id", ondelete="CASCADE"), primary_key=True
+    )
+    reviewer: Mapped[str] = mapped_column(String(64), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    verdict: Mapped[ReviewVerdict]
+    edit_shown: Mapped[bool | None]
+    realism: Mapped[int | None]
+    note: Mapped[str] = mapped_column(Text, default="")
+    reviewed_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class ModelUnderTest(Table):
+    """A model under test that its owner uploaded; the package is in the object store under `shared.storage.model_key`.
+
+    `digest` is the package's SHA-256, `classes` are the names of its outputs. The row is written when all is there.
+    """
+
+    __tablename__ = "models_under_test"
+    __table_args__ = (UniqueConstraint("owner_id", "name"), Index("ix_models_under_test_digest", "owner_id", "digest"))
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(100))
+    digest: Mapped[str] = mapped_column(String(64))
+    format: Mapped[str] = mapped_column(String(20))
+    task: Mapped[str] = mapped_column(String(20))
+    classes: Mapped[list[str]]
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    licence: Mapped[str] = mapped_column(String(200), default="")
+    description: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Suite(Table):
+    """Accepted counterfactuals that were frozen: the job of the same id holds copies of their rows, and no predictions.
+
+    `made_from` is the job that they were chosen from by `filters`; it may be gone.
+    """
+
+    __tablename__ = "suites"
+    __table_args__ = (UniqueConstraint("owner_id", "name"),)
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(100))
+    made_from: Mapped[str] = mapped_column(_Id)
+    filters: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Repair(Table):
+    """A model under test that is trained on a job's accepted counterfactuals, by a trainer that shares no database.
+
+    `token` names the trainer to which it was given last, `beat` its last sign of life, `heard_at` when that was heard
+    on the database's clock; `lost` counts trainers that fell silent without getting further: see
+    `gateway.repairs.dispatch`. `request`, `progress` and `result` are of `shared.schemas.repairs`.
+    """
+
+    __tablename__ = "repairs"
+    __table_args__ = (
+        Index("ix_repairs_owner_id_created_at_id", "owner_id", "created_at", "id"),
+        CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    model: Mapped[str] = mapped_column(String(200))
+    state: Mapped[JobState] = mapped_column(default="running", index=True)
+    failure: Mapped[str] = mapped_column(Text, default="")
+    request: Mapped[dict[str, Any]]
+    progress: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    result: Mapped[dict[str, Any] | None]
+    token: Mapped[str | None] = mapped_column(String(64))
+    beat: Mapped[int] = mapped_column(default=0)
+    heard_at: Mapped[datetime | None]
+    lost: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    finished_at: Mapped[datetime | None]
+
+
+class RecordedCall(Table):
+    """A reply of a model service, kept under its key: images in `reply` are digests; `seconds` is what it cost.
+
+    Where images are given by digest, they are in the object store before the row is. The call is forgotten when no job
+    of its owner has the source image `source_digest` any more.
+    """
+
+    __tablename__ = "recorded_calls"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), index=True)
+    endpoint: Mapped[str] = mapped_column(String(50))
+    source_digest: Mapped[str | None] = mapped_column(String(64))
+    revision: Mapped[str] = mapped_column(String(200))
+    reply: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which would reorder keys and refuse some strings
+    seconds: Mapped[float]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Event(Table):
+    """Something that a follower of a job wants to hear. `sequence` counts from 1 within the job, in commit order."""
+
+    __tablename__ = "events"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(50))
+    payload: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Chore(Table):
+    """Something that one worker of all does now and then: when it was last begun, on the database's clock."""
+
+    __tablename__ = "chores"
+
+    name: Mapped[str] = mapped_column(String(50), primary_key=True)
+    begun_at: Mapped[datetime]
+
+
+class Report(Table):
+    """The report of a finished job: its page in the object store, and the metrics that it shows."""
+
+    __tablename__ = "reports"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    object_key: Mapped[str] = mapped_column(String(300))
+    metrics: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+    job: Mapped[Job] = relationship(back_populates="report")

@@ -1,0 +1,193 @@
+"""From uploads, archives and manifests to checked source images; no database, no HTTP.
+
+    file or member ──decode, under limits──► canonical PNG in the object store ──► SourceFile(digest, label)
+                   └─ cannot be used ──────► SourceFile(failure), a failed source image; the others go on
+
+Labels come from the manifest, else from the class folders of an archive, else there are none. Masks come from the files
+of the same stem or from the manifest (`gateway.intake.masks`); an image whose mask is bad is a failed one. In an
+archive that Contrafact exported, the originals are the source images, and its manifest has their labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic import ValidationError
+
+from gateway.export.records import MASKS, NOTE_NAME, ORIGINALS, ExportNote
+from gateway.intake.archives import ArchiveLimits, Member, is_archive, members
+from gateway.intake.manifests import MANIFEST_NAMES, ManifestRow, folder_labels, match_rows, parse_manifest
+from gateway.intake.mask_files import MaskShelf, SentMasks, images_beside_masks
+from gateway.intake.masks import is_mask, refuse_masks_without_spec
+from gateway.intake.sources import (
+    ImageStore,
+    IntakeLimits,
+    NamedFile,
+    SourceFile,
+    keep_image,
+    read_file,
+    refuse_if_unusable,
+)
+from shared.problems import InvalidInput, TooLarge
+from shared.schemas.jobs import MAX_CLASSES
+from shared.schemas.masks import MAX_LABEL_CHARACTERS
+
+_LISTED = 5
+
+
+@dataclass(slots=True)
+class _Aside:
+    """What an archive holds beside images and masks: manifests, and of an export the folder of its originals."""
+
+    manifests: list[Member] = field(default_factory=list)
+    originals: str = ""
+
+
+def take_in(
+    files: Sequence[NamedFile],
+    manifest: bytes | None,
+    known_classes: Collection[str],
+    store: ImageStore,
+    limits: IntakeLimits,
+    masks: SentMasks | None = None,
+) -> list[SourceFile]:
+    """The source images of a job, in the order of the files, or of the one archive among them.
+
+    `known_classes` tells a single class folder from a folder that is just a folder; with `masks`, folders are no
+    classes, and files in a folder `masks` are masks. Raises InvalidInput when nothing can be used, and whatever archive
+    or manifest are refused for.
+    """
+    archive, aside = _archive_of(files), _Aside()
+    shelf = None if masks is None else MaskShelf(masks.reader, store, limits)
+    incoming: Iterable[Member]
+    if archive is None:
+        incoming = (read_file(file, limits) for file in files)
+    else:
+        most = limits.images * (1 if masks is None else 2) + len(MANIFEST_NAMES)
+        limit = ArchiveLimits(most, limits.image_bytes, limits.archive_bytes)
+        incoming = _set_aside(members(archive.content, limit), aside)
+    if masks is not None and shelf is not None:
+        shelf.take_all(read_file(file, limits) for file in masks.files)
+        incoming = shelf.taken_out(incoming)
+    taken = [_take_one(member, store, limits) for member in incoming]
+    taken = [source for source in taken if source.name.startswith(aside.originals)]  # the note may come last
+    if archive is not None and masks is not None:
+        taken = images_beside_masks(taken)
+    if aside.originals and not taken:
+        raise InvalidInput("this export holds no originals; export the job with its originals to test them again")
+    if len(taken) > limits.images:
+        raise TooLarge(f"{len(taken):,} images are more than the {limits.images:,} of one job; send several jobs")
+    refuse_if_unusable(taken)
+    if archive is not None and masks is None:
+        refuse_masks_without_spec(source.name for source in taken)
+    rows = _manifest_rows(taken, manifest, aside.manifests)
+    if shelf is not None:
+        if aside.originals:
+            shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
+        return shelf.given_to(taken, rows)
+    if rows is not None and any(row.mask for row in rows):
+        raise InvalidInput("the manifest names masks, but the spec does not say what they mean; give `masks` in it")
+    labels = _labels(taken, rows, None if archive is None else known_classes)
+    return [replace(source, label=label) for source, label in zip(taken, labels, strict=True)]
+
+
+def relabel(
+    sources: Sequence[SourceFile], label_map: Mapping[str, str], classes: Mapping[str, Collection[str]]
+) -> list[SourceFile]:
+    """Apply the label map, then check that every label is known wherever `classes` (owner of the list → list) says.
+
+    Raises InvalidInput that lists the unknown labels, and TooLarge for more of them than a label set may have.
+    """
+    mapped = [replace(source, label=label_map.get(source.label or "", source.label)) for source in sources]
+    used = {source.label for source in mapped if source.label is not None}
+    if len(used) > MAX_CLASSES:
+        raise TooLarge(f"the images have {len(used):,} different labels, more than {MAX_CLASSES:,}; send several jobs")
+    if long := next((label for label in used if len(label) > MAX_LABEL_CHARACTERS), None):
+        raise InvalidInput(f"the label {long[:40]!r}… has more than {MAX_LABEL_CHARACTERS} characters; shorten it")
+    refuse_unknown_labels(
+        used, classes, 'Map them with `label_map`, or send `"ground_truth": "none"` to test without labels'
+    )
+    return mapped
+
+
+def refuse_unknown_labels(used: Collection[str], classes: Mapping[str, Collection[str]], advice: str) -> None:
+    """Raise InvalidInput that lists the labels that a list of classes lacks (owner of the list → list)."""
+    for owner, known in classes.items():
+        if unknown := sorted(set(used) - set(known)):
+            raise InvalidInput(
+                f"{owner} does not know the labels {_listing(unknown)}; it knows {_listing(sorted(known))}. {advice}",
+                members={"unknown_labels": list(unknown[:100])},
+            )
+
+
+def _archive_of(files: Sequence[NamedFile]) -> NamedFile | None:
+    """The archive, where files are one. Raises InvalidInput for none, and for one among others."""
+    if not files:
+        raise InvalidInput("there are no images; send them as parts named `images`, or one zip or tar")
+    archives = [file for file in files if is_archive(file.content)]
+    if archives and len(files) > 1:
+        raise InvalidInput(f"{archives[0].name!r} is an archive; send it alone, or send images only")
+    return archives[0] if archives else None
+
+
+def _set_aside(incoming: Iterable[Member], aside: _Aside) -> Iterator[Member]:
+    """What may be images or masks of an archive's files."""
+    for member in incoming:
+        name = member.name.rpartition("/")[2]
+        if name.lower() in MANIFEST_NAMES:
+            aside.manifests.append(member)
+        elif name == NOTE_NAME and not aside.originals and _is_export(member):
+            aside.originals = member.name.removesuffix(NOTE_NAME) + ORIGINALS
+        elif member.name.startswith(aside.originals) or is_mask(member.name):
+            yield member
+
+
+def _is_export(member: Member) -> bool:
+    """Whether it is the note that Contrafact lays into its exports. Raises InvalidInput where these hold no files."""
+    try:
+        note = ExportNote.model_validate_json(member.data or b"")
+    except ValidationError:
+        return False
+    if note.format == "huggingface":
+        raise InvalidInput(
+            "this is an export for Hugging Face datasets, with its images inside parquet files; "
+            "export the job as folders, coco or fiftyone to send its images again"
+        )
+    return True
+
+
+def _take_one(member: Member, store: ImageStore, limits: IntakeLimits) -> SourceFile:
+    if member.data is None:
+        return SourceFile(member.name, None, None, member.problem)
+    try:
+        return SourceFile(member.name, None, keep_image(store, member.data, limits))
+    except (InvalidInput, TooLarge) as problem:
+        return SourceFile(member.name, None, None, problem.detail)
+
+
+def _manifest_rows(
+    sources: Sequence[SourceFile], manifest: bytes | None, inner_manifests: Sequence[Member]
+) -> list[ManifestRow] | None:
+    """The manifest's row of each source; None where there is no manifest."""
+    found = [data for data in (manifest, *(inner.data for inner in inner_manifests)) if data is not None]
+    if len(found) != len(inner_manifests) + (manifest is not None):
+        raise TooLarge("the manifest in the archive is too large or damaged; send it as the part `manifest`")
+    if len(found) > 1:
+        raise InvalidInput("there is more than one manifest; send one")
+    return match_rows(parse_manifest(found[0]), [source.name for source in sources]) if found else None
+
+
+def _labels(
+    sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None, known_classes: Collection[str] | None
+) -> list[str | None]:
+    """`known_classes` None: the files came without folders."""
+    if rows is not None:
+        return [row.label for row in rows]
+    names = [source.name for source in sources]
+    return [None] * len(names) if known_classes is None else folder_labels(names, known_classes)
+
+
+def _listing(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED
+    return ", ".join(repr(name) for name in names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,135 @@
+"""The masks of one job, on their way in: each kept as a label map, then given to its image; no database, no HTTP.
+
+A mask that cannot be used, or does not fit, is said of its image, which is a failed one then; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gateway.intake.archives import Member
+from gateway.intake.manifests import ManifestRow
+from gateway.intake.masks import MaskReader, is_image, is_mask, mask_values, match_masks
+from gateway.intake.sources import (
+    ImageStore,
+    IntakeLimits,
+    KeptImage,
+    KeptMask,
+    NamedFile,
+    SourceFile,
+    decoded,
+    put_once,
+    refuse_if_unusable,
+)
+from shared.images import from_array
+from shared.problems import InvalidInput, TooLarge
+
+
+@dataclass(frozen=True, slots=True)
+class SentMasks:
+    """How a job's masks are read, and those that came beside the images rather than in an archive."""
+
+    reader: MaskReader
+    files: Sequence[NamedFile] = ()
+
+
+class MaskShelf:
+    """The masks that have come so far, by name: kept, or why they cannot be."""
+
+    def __init__(self, reader: MaskReader, store: ImageStore, limits: IntakeLimits) -> None:
+        self._reader, self._store, self._limits = reader, store, limits
+        self._kept: dict[str, KeptMask | str] = {}
+
+    def take(self, member: Member) -> None:
+        """Read a mask and keep its label map."""
+        self._kept[member.name] = self._taken(member)
+
+    def take_all(self, sent: Iterable[Member]) -> None:
+        """The same of masks that came as parts of a form. Raises InvalidInput for a name that comes twice."""
+        for member in sent:
+            if member.name in self._kept:
+                raise InvalidInput(f"there are two masks named {member.name!r}; give each its own name")
+            self.take(member)
+
+    def taken_out(self, incoming: Iterable[Member]) -> Iterator[Member]:
+        """What may be images of an archive's files; those in folders of masks are taken as they come."""
+        for member in incoming:
+            if is_mask(member.name):
+                self.take(member)
+            else:
+                yield member
+
+    def keep_only(self, folder: str) -> None:
+        """Forget the masks that lie elsewhere."""
+        self._kept = {name: mask for name, mask in self._kept.items() if name.startswith(folder)}
+
+    def given_to(self, sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None) -> list[SourceFile]:
+        """Each source image with its mask, by the manifest's rows, else by equal stems.
+
+        Raises InvalidInput where there are none, where they cannot be matched, and where no image is left.
+        """
+        if not self._kept:
+            raise InvalidInput(
+                "the spec has `masks`, but none was sent: put them into a folder `masks` of the archive, or send them "
+                "as parts, -F masks=@a.png beside -F images=@a.jpg"
+            )
+        if rows is not None and any(row.label for row in rows):
+            raise InvalidInput(
+                "the manifest has labels, but the ground truth of this job are masks; leave out one of them"
+            )
+        named = None if rows is None else [row.mask for row in rows]
+        return self.paired(sources, match_masks([source.name for source in sources], list(self._kept), named))
+
+    def paired(self, sources: Sequence[SourceFile], names: Sequence[str | None]) -> list[SourceFile]:
+        """Each source image with the mask of this name (None: it has none). Raises InvalidInput where none is left."""
+        found = [
+            source if name is None else _masked(source, name, self._kept[name])
+            for source, name in zip(sources, names, strict=True)
+        ]
+        refuse_if_unusable(found)
+        return found
+
+    def _taken(self, member: Member) -> KeptMask | str:
+        if member.data is None:
+            return member.problem
+        try:
+            return keep_mask(self._store, member.data, self._reader, self._limits)
+        except (InvalidInput, TooLarge) as problem:
+            return problem.detail
+
+
+def keep_mask(store: ImageStore, data: bytes, reader: MaskReader, limits: IntakeLimits) -> KeptMask:
+    """Read a mask and put its label map into the store, once. Raises as `keep_image` and `MaskReader.read` do."""
+    places = decoded(data, limits, lambda: reader.read(data, limits.image_pixels))
+    held = tuple(name for place, name in enumerate(reader.classes) if (places == place).any())
+    if not held:
+        raise InvalidInput("all of its pixels are void; leave the mask out, or name its classes")
+    kept = put_once(store, from_array(places), data)
+    return KeptMask(kept.digest, kept.width, kept.height, kept.bytes, held)
+
+
+def keep_values(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
+    """Keep what a mask holds before anybody says what it means: indices or grey values, or else its colours.
+
+    Raises as `keep_image` does, and InvalidInput for what is no PNG.
+    """
+    pixels = decoded(data, limits, lambda: mask_values(data, limits.image_pixels))
+    return put_once(store, from_array(pixels), data)
+
+
+def images_beside_masks(sources: Sequence[SourceFile]) -> list[SourceFile]:
+    """Those in folders `images`, where an archive with masks has such; other folders may hold what nobody asked for."""
+    inside = [source for source in sources if is_image(source.name)]
+    return inside or list(sources)
+
+
+def _masked(source: SourceFile, name: str, mask: KeptMask | str) -> SourceFile:
+    if source.image is None:
+        return source
+    if isinstance(mask, str):
+        return replace(source, image=None, failure=f"its mask {name!r} cannot be used: {mask}")
+    if (mask.width, mask.height) != (source.image.width, source.image.height):
+        sizes = f"{mask.width}×{mask.height} pixels, the image {source.image.width}×{source.image.height}"
+        return replace(source, image=None, failure=f"its mask {name!r} has {sizes}; make them of one size")
+    return replace(source, mask=mask)

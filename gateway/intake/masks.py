@@ -1,0 +1,183 @@
+"""Segmentation masks as they are sent: checked, and read into places of classes. No database, no HTTP.
+
+    PNG of indices, grey values or colours ──MaskSpec──► place of the class of each pixel, 255 where it is void
+    masks/a.png ──same stem, or the manifest's column `mask`──► images/a.jpg
+
+Masks are never resized here: they fit their image to the pixel, or are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gateway.intake.manifests import shared_folder
+from shared.images import Pixels, PngHeader, decode, png_header
+from shared.label_maps import VOID
+from shared.problems import InvalidInput
+from shared.schemas.masks import MaskSpec
+
+FOLDERS = {"mask": "masks", "image": "images"}
+_PALETTE, _GREY = 3, 0
+_UNKNOWN = 254
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MaskReader:
+    """Reads masks by their spec. `classes` are the job's: the spec's names, as the label map renames them, each once.
+
+    `places`: of each value (an index, or a colour as 0xRRGGBB) the place in `classes`, or `VOID`.
+    """
+
+    classes: tuple[str, ...]
+    places: Mapping[int, int]
+    coloured: bool
+
+    def read(self, data: bytes, max_pixels: int) -> Pixels:
+        """The place of each pixel's class, height × width.
+
+        Raises InvalidInput, Malformed and TooLarge for what is no mask of these classes, in words that say why.
+        """
+        header = _header(data)
+        values = _colours(data, max_pixels) if self.coloured else _indices(data, header, max_pixels)
+        found = self._placed(values)
+        if (found == _UNKNOWN).any():
+            raise InvalidInput(self._unknown(values, found))
+        return found
+
+    def _placed(self, values: np.ndarray) -> Pixels:
+        if not self.coloured:
+            table = np.full(256, _UNKNOWN, np.uint8)
+            table[list(self.places)] = list(self.places.values())
+            return np.asarray(table[values])
+        known = np.array(sorted(self.places), np.uint32)
+        place = np.searchsorted(known, values).clip(max=len(known) - 1)
+        table = np.array([self.places[int(value)] for value in known], np.uint8)
+        return np.where(known[place] == values, table[place], np.uint8(_UNKNOWN))
+
+    def _unknown(self, values: np.ndarray, found: Pixels) -> str:
+        rows, columns = np.nonzero(found == _UNKNOWN)
+        which = values[rows[0], columns[0]]
+        name = f"the colour #{which:06x}" if self.coloured else f"the index {which}"
+        return (
+            f"{len(rows):,} of its pixels are of no class, the first (x {columns[0]}, y {rows[0]}) has {name}; "
+            "add it to `masks.classes`, or to `masks.void`"
+        )
+
+
+def mask_reader(spec: MaskSpec, label_map: Mapping[str, str]) -> MaskReader:
+    """The reader of a job's masks; classes that the label map gives one name are one class."""
+    names = [label_map.get(one.name, one.name) for one in spec.classes]
+    classes = tuple(dict.fromkeys(names))
+    places = {
+        _value(one.colour or one.index or 0): classes.index(name) for one, name in zip(spec.classes, names, strict=True)
+    }
+    places |= {_value(value): VOID for value in spec.void}
+    return MaskReader(classes, places, spec.classes[0].index is None)
+
+
+def mask_values(data: bytes, max_pixels: int) -> Pixels:
+    """What a mask holds, whatever it means: its indices or grey values (height × width), or its colours (× 3).
+
+    Read again as a PNG it is the same mask, but that a palette's indices are without their colours. Raises as
+    `MaskReader.read` does.
+    """
+    header = _header(data)
+    if header.colour_type in (_GREY, _PALETTE):
+        return _indices(data, header, max_pixels)
+    return decode(data, "RGB", max_pixels)
+
+
+def is_mask(name: str) -> bool:
+    """Whether a file of an archive lies in a folder of masks."""
+    return FOLDERS["mask"] in name.lower().split("/")[:-1]
+
+
+def is_image(name: str) -> bool:
+    """Whether it lies in a folder of images."""
+    return FOLDERS["image"] in name.lower().split("/")[:-1]
+
+
+def refuse_masks_without_spec(names: Iterable[str]) -> None:
+    """Raise InvalidInput for an archive of images and masks that comes without a word on what the masks mean."""
+    folders = {name.lower().rpartition("/")[0].rpartition("/")[2] for name in names}
+    if folders == set(FOLDERS.values()):
+        raise InvalidInput(
+            "the archive has folders `images` and `masks`, but the spec does not say what the masks mean: give "
+            '`masks`, for example {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]}'
+        )
+
+
+def match_masks(images: Sequence[str], masks: Sequence[str], named: Sequence[str | None] | None) -> list[str | None]:
+    """The mask of each image, by the names that the manifest gives (`named`), else by equal stems; None: it has none.
+
+    Raises InvalidInput for masks of no image, for masks named that were not sent, and for stems that are not unique.
+    """
+    found = _by_stem(images, masks) if named is None or not any(named) else _by_name(images, masks, named)
+    if left := sorted(set(masks) - set(found)):
+        raise InvalidInput(
+            f"no image belongs to the masks {_listing(left)}; give both the same name, or leave them out"
+        )
+    return found
+
+
+def _by_name(images: Sequence[str], masks: Sequence[str], named: Sequence[str | None]) -> list[str | None]:
+    root = shared_folder([*images, *masks])
+    known = {mask.removeprefix(root): mask for mask in masks} | {mask: mask for mask in masks}
+    if missing := sorted({name for name in named if name is not None and name not in known}):
+        raise InvalidInput(
+            f"the manifest names masks that were not sent: {_listing(missing)}; put them into a folder `masks`"
+        )
+    return [None if name is None else known[name] for name in named]
+
+
+def _by_stem(images: Sequence[str], masks: Sequence[str]) -> list[str | None]:
+    known: dict[str, str] = {}
+    for mask in masks:
+        if (stem := _stem(mask)) in known:
+            raise InvalidInput(f"two masks have the stem {stem!r}; give one for each image")
+        known[stem] = mask
+    stems = [_stem(image) for image in images]
+    if twice := sorted({stem for stem in stems if stem in known and stems.count(stem) > 1}):
+        raise InvalidInput(f"one mask would belong to several images: {_listing(twice)}; give each image its own")
+    return [known.get(stem) for stem in stems]
+
+
+def _stem(name: str) -> str:
+    """The name without its suffix and without the folders `images` and `masks`."""
+    *folders, file = name.split("/")
+    kept = [folder for folder in folders if folder.lower() not in FOLDERS.values()]
+    return "/".join([*kept, file.rpartition(".")[0] or file])
+
+
+def _header(data: bytes) -> PngHeader:
+    header = png_header(data)
+    if header is None:
+        raise InvalidInput("a mask must be a PNG, since JPEG and WebP may change its values; save it as one")
+    return header
+
+
+def _value(said: int | str) -> int:
+    return int(said.removeprefix("#"), 16) if isinstance(said, str) else said
+
+
+def _colours(data: bytes, max_pixels: int) -> np.ndarray:
+    pixels = decode(data, "RGB", max_pixels).astype(np.uint32)
+    return np.asarray((pixels[..., 0] << 16) | (pixels[..., 1] << 8) | pixels[..., 2])
+
+
+def _indices(data: bytes, header: PngHeader, max_pixels: int) -> Pixels:
+    """Palette indices, or grey values as they are in the file: below 8 bits, Pillow spreads them over 0 to 255."""
+    if header.colour_type not in (_GREY, _PALETTE):
+        raise InvalidInput("the mask is in colour, but `masks` names indices; give `colour` for each class instead")
+    pixels = decode(data, "L", max_pixels)
+    spread = header.colour_type == _GREY and header.bits < 8
+    return pixels // np.uint8(255 // (2**header.bits - 1)) if spread else pixels
+
+
+def _listing(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(repr(name) for name in names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

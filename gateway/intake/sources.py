@@ -1,0 +1,136 @@
+"""What intake makes of what was sent: source images, kept or failed, whatever they came in."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import IO, Protocol, TypeVar
+
+from gateway.intake.archives import MAX_NAME_CHARACTERS, Member
+from shared.characters import visible
+from shared.images import CanonicalImage, Mode, canonical
+from shared.problems import InvalidInput, TooLarge
+from shared.storage import image_key
+
+_LISTED = 5
+Decoded = TypeVar("Decoded")
+# A picture of 40 megapixels takes half a gigabyte on its way; requests beyond these wait here.
+_DECODING = threading.BoundedSemaphore(4)
+
+
+class ImageStore(Protocol):
+    """What intake asks of an object store (`gateway.storage.images.ImagePlace`)."""
+
+    def exists(self, key: str) -> bool:
+        """Whether an object has this key, and will keep it until the row of the image is written."""
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store `data`, all or nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeLimits:
+    """Bytes of one image file, pixels of one image, images of one job, unpacked bytes of one archive."""
+
+    image_bytes: int
+    image_pixels: int
+    images: int
+    archive_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file as it was sent: the name that its sender gave it (data, never a path) and its content."""
+
+    name: str
+    content: IO[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptImage:
+    """An image whose canonical PNG is in the object store; `upload` is the SHA-256 of the file that it came from.
+
+    `mode` L: the indices of a mask.
+    """
+
+    digest: str
+    upload: str
+    width: int
+    height: int
+    bytes: int
+    mode: Mode = "RGB"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMask:
+    """A mask whose label map (grey PNG: places of classes, 255 for void) is in the object store; what it holds."""
+
+    digest: str
+    width: int
+    height: int
+    bytes: int
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One position of a job: a kept image with its ground truth, or why there is none."""
+
+    name: str
+    label: str | None
+    image: KeptImage | None
+    failure: str = ""
+    mask: KeptMask | None = None
+
+
+def keep_image(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
+    """Decode a file and put its canonical PNG into the store, once.
+
+    Raises TooLarge, Malformed or InvalidInput when it is not an image that Contrafact can use.
+    """
+    image = decoded(data, limits, lambda: canonical(data, max_pixels=limits.image_pixels))
+    return put_once(store, image, data)
+
+
+def decoded(data: bytes, limits: IntakeLimits, decode: Callable[[], Decoded]) -> Decoded:
+    """What `decode` makes of a file, when its turn has come. Raises TooLarge for too many bytes, and what it raises."""
+    if len(data) > limits.image_bytes:
+        raise TooLarge(f"the file is larger than {limits.image_bytes:,} bytes; shrink it")
+    with _DECODING:
+        return decode()
+
+
+def put_once(store: ImageStore, image: CanonicalImage, file: bytes) -> KeptImage:
+    """Store what a file was decoded to, unless the store has it."""
+    if not store.exists(image_key(image.digest)):
+        store.put(image_key(image.digest), image.png)
+    upload = hashlib.sha256(file).hexdigest()
+    return KeptImage(image.digest, upload, image.width, image.height, len(image.png), image.mode)
+
+
+def truths_of(source: SourceFile) -> list[str]:
+    """The classes that an image's ground truth names: its label, or what its mask holds; empty without any."""
+    if source.mask is not None:
+        return list(source.mask.classes)
+    return [] if source.label is None else [source.label]
+
+
+def read_file(file: NamedFile, limits: IntakeLimits) -> Member:
+    """A file as if it came from an archive, not read further than its limit. Raises InvalidInput for a long name."""
+    file.content.seek(0)
+    if len(file.name) > MAX_NAME_CHARACTERS:
+        raise InvalidInput(f"a file name has more than {MAX_NAME_CHARACTERS:,} characters; shorten it")
+    return Member(visible(file.name), file.content.read(limits.image_bytes + 1))
+
+
+def refuse_if_unusable(sources: Sequence[SourceFile]) -> None:
+    """Raise InvalidInput where there is no source image, or none that can be used, with the first reasons."""
+    if not sources:
+        raise InvalidInput("the archive holds no files; put PNG, JPEG or WebP images into it")
+    if all(source.failure for source in sources):
+        reasons = "; ".join(f"{source.name!r}: {source.failure}" for source in sources[:_LISTED])
+        raise InvalidInput(f"none of the {len(sources)} images can be used: {reasons}")

@@ -1,0 +1,1 @@
+"""Jobs: choose, submit, list, cancel, and how far they are."""

@@ -1,0 +1,231 @@
+"""Jobs as their owners see them: create, find, list, show, cancel, retry, delete. Functions that take a session.
+
+Nothing here commits, waits or calls a service: a request is one transaction, opened and committed at its edge.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, func, insert, select, tuple_
+from sqlalchemy.orm import Session
+
+from gateway.analysis.priority import turns
+from gateway.database.events import add_event
+from gateway.database.pagination import decode_cursor, decode_time, encode_cursor
+from gateway.database.sessions import insert_missing
+from gateway.database.tables import Job, Report, SourceImage
+from gateway.intake.sources import SourceFile
+from gateway.jobs.choices import Plan
+from gateway.jobs.progress import progress
+from gateway.jobs.sensitivity import sensitivity_of
+from gateway.queue import leases
+from shared.problems import Conflict, NotFound
+from shared.schemas.evaluation import ModelUnderTestInfo
+from shared.schemas.jobs import (
+    ImageFailure,
+    JobDetail,
+    JobPlan,
+    JobsPage,
+    JobSpec,
+    JobView,
+)
+from shared.seeds import derive_digest, derive_id
+
+FAILURES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Everything that makes a job: what was asked, what it came to, and the source images in their order."""
+
+    spec: JobSpec
+    plan: Plan
+    profile: str
+    sources: Sequence[SourceFile]
+    idempotency_key: str | None = None
+
+    @property
+    def hash(self) -> str:
+        """Equal for equal requests: the spec as it was sent, and names, labels and bytes of the images."""
+        parts = [self.spec.model_dump_json(exclude_unset=True)]
+        for source in self.sources:
+            parts += [source.name, repr(source.label), source.image.upload if source.image else source.failure]
+            parts += [source.mask.digest] if source.mask else []
+        return derive_digest(*parts).hex()
+
+
+def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
+    """Store a job with its source images and return its id.
+
+    The second value is False when the same idempotency key has made the job before. Raises Conflict when the key was
+    used for another request. The images' rows must be there already.
+    """
+    key = order.idempotency_key
+    # With a key the id follows from it, so that the same request on another day names everything alike.
+    job_id = uuid.uuid4().hex if key is None else derive_id("job", owner, key)
+    insert_missing(session, Job, [_job_row(job_id, owner, order)])
+    job = find(session, owner, job_id)
+    if job.request_hash != order.hash:
+        raise Conflict("this Idempotency-Key was used for another request; take a new key")
+    if job.events > 0:  # its first event is written below, in the transaction that made it
+        return job_id, False
+    turn = turns([source.label for source in order.sources])
+    session.execute(
+        insert(SourceImage),
+        [_source_row(job_id, position, source, turn[position]) for position, source in enumerate(order.sources)],
+    )
+    add_event(session, job_id, "job", {"state": "running", "images": len(order.sources)})
+    return job_id, True
+
+
+def find(session: Session, owner: str, job_id: str) -> Job:
+    """The owner's job, or run of a suite. Raises NotFound, also for somebody else's, and for what a suite keeps."""
+    kept = Job.suite_id.is_not_distinct_from(Job.id)
+    job = session.scalar(select(Job).where(Job.id == job_id, Job.owner_id == owner, ~kept))
+    if job is None:
+        raise NotFound(f"there is no job {job_id!r}; GET /jobs lists yours")
+    return job
+
+
+def show(session: Session, owner: str, job_id: str) -> JobDetail:
+    """A job with its progress."""
+    job = find(session, owner, job_id)
+    images, labels, masks = session.execute(
+        select(func.count(), func.count(SourceImage.ground_truth), func.count(SourceImage.mask_digest)).where(
+            SourceImage.job_id == job_id
+        )
+    ).one()
+    report = session.scalar(select(Report.job_id).where(Report.job_id == job_id))
+    return JobDetail(
+        **view(job).model_dump(),
+        images=images,
+        labelled=labels + masks,
+        progress=progress(session, job),
+        failures=failures(session, job_id),
+        report=f"/jobs/{job_id}/report" if report else None,
+    )
+
+
+def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
+    """A job's plan, as a dry run would have shown it."""
+    job = find(session, owner, job_id)
+    truths = select(SourceImage.ground_truth, SourceImage.mask_classes)
+    rows = session.execute(truths.where(SourceImage.job_id == job_id, SourceImage.digest.is_not(None))).all()
+    held = [masked or ([] if label is None else [label]) for label, masked in rows]
+    return JobPlan(
+        **view(job).model_dump(include={"task", "kind", "methods", "models", "classes", "profile", "seed"}),
+        images=len(held),
+        labelled=sum(map(bool, held)),
+        missing=0,
+        failures=[],
+        sensitivity=sensitivity_of([label for labels in held for label in labels], job.methods, job.kind),
+    )
+
+
+def listing(session: Session, owner: str, cursor: str | None, limit: int) -> JobsPage:
+    """A page of the owner's jobs, newest first, without the runs of suites."""
+    mine = select(Job).where(Job.owner_id == owner, Job.suite_id.is_(None))
+    query = mine.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
+    if cursor is not None:
+        created, job_id = decode_cursor(cursor, (str, str))
+        query = query.where(tuple_(Job.created_at, Job.id) < (decode_time(created), job_id))
+    rows = session.scalars(query).all()
+    last = rows[limit - 1] if len(rows) > limit else None
+    return JobsPage(
+        jobs=[view(job) for job in rows[:limit]],
+        next=encode_cursor((last.created_at.isoformat(), last.id)) if last else None,
+    )
+
+
+def cancel(session: Session, owner: str, job_id: str) -> None:
+    """Stop a running job; what is done stays. Raises Conflict when it is over, except that cancelling twice is fine."""
+    job = find(session, owner, job_id)
+    if not leases.cancel_job(session, job_id):
+        session.refresh(job)
+        if job.state != "cancelled":
+            raise Conflict(f"the job is {job.state}; only a running job can be cancelled")
+
+
+def retry(session: Session, owner: str, job_id: str) -> None:
+    """Take up what failed or was cancelled again. Raises Conflict when there is nothing of that kind."""
+    find(session, owner, job_id)
+    if leases.retry_job(session, job_id) is None:
+        raise Conflict("nothing of this job failed or was cancelled, but for files that are no images; send those anew")
+
+
+def report_anew(session: Session, owner: str, job_id: str) -> None:
+    """Have a finished job analysed again, from the rows that there are now. Raises Conflict when it is not done."""
+    job = find(session, owner, job_id)
+    if not leases.analyse_again(session, job_id):
+        session.refresh(job)
+        raise Conflict(f"the job is {job.state}; only a job that is done has its report made anew")
+
+
+def remove(session: Session, owner: str, job_id: str) -> str | None:
+    """Delete a job with all its rows, running or not; returns the object key of its report, to delete after commit."""
+    find(session, owner, job_id)
+    leases.cancel_job(session, job_id)
+    key = session.scalar(select(Report.object_key).where(Report.job_id == job_id))
+    session.execute(delete(Job).where(Job.id == job_id))
+    return key
+
+
+def failures(session: Session, job_id: str) -> list[ImageFailure]:
+    """The first failed source images with their reasons."""
+    rows = session.scalars(
+        select(SourceImage)
+        .where(SourceImage.job_id == job_id, SourceImage.state == "failed")
+        .order_by(SourceImage.position)
+        .limit(FAILURES_SHOWN)
+    )
+    return [ImageFailure(position=row.position, name=row.file_name, reason=row.failure) for row in rows]
+
+
+def view(job: Job) -> JobView:
+    """A job as lists show it."""
+    return JobView.model_validate(
+        {name: getattr(job, name) for name in JobView.model_fields},
+    )
+
+
+def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:
+    """Those of a job's models that its owner uploaded, with the digests that they have now."""
+    return {model.name: model.revision for model in models if model.uploaded}
+
+
+def _job_row(job_id: str, owner: str, order: Order) -> dict[str, Any]:
+    return {
+        "id": job_id,
+        "owner_id": owner,
+        "task": order.spec.task,
+        "kind": order.plan.kind,
+        "classes": order.plan.classes or sorted({source.label for source in order.sources if source.label is not None}),
+        "methods": order.plan.methods,
+        "models": [model.name for model in order.plan.models],
+        "uploaded_models": digests_of(order.plan.models),
+        "profile": order.profile,
+        "seed": order.spec.seed,
+        "spec": order.spec.model_dump(mode="json"),
+        "idempotency_key": order.idempotency_key,
+        "request_hash": order.hash,
+    }
+
+
+def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> dict[str, Any]:
+    return {
+        "id": derive_id("source image", job_id, position),
+        "job_id": job_id,
+        "position": position,
+        "turn": turn,
+        "digest": source.image.digest if source.image else None,
+        "file_name": source.name,
+        "ground_truth": source.label,
+        "mask_digest": source.mask.digest if source.mask and source.image else None,
+        "mask_classes": list(source.mask.classes) if source.mask and source.image else None,
+        "state": "pending" if source.image else "failed",
+        "failure": source.failure,
+    }

@@ -1,0 +1,189 @@
+"""From what a user sends to a stored job: plan, take the images in, one transaction, and the wake-up after it.
+
+Or, as a dry run, to the plan alone: the same checks, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gateway.context import Parts, stored
+from gateway.database.sessions import reading
+from gateway.intake.archives import Member
+from gateway.intake.intake import relabel, take_in
+from gateway.intake.mask_files import MaskShelf, SentMasks
+from gateway.intake.masks import MaskReader, mask_reader
+from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
+from gateway.jobs import jobs
+from gateway.jobs.choices import Plan, plan
+from gateway.jobs.sensitivity import sensitivity_of
+from gateway.models_under_test import models
+from gateway.storage import images
+from shared.problems import InvalidInput
+from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage, MethodChoice
+from shared.storage import image_key
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request as it came: the images are files, or a manifest of uploaded ones."""
+
+    spec: JobSpec
+    files: Sequence[NamedFile] = ()
+    masks: Sequence[NamedFile] = ()
+    uploaded: Sequence[ManifestImage] | None = None
+    manifest: bytes | None = None
+    idempotency_key: str | None = None
+
+
+def submit(parts: Parts, owner: str, submission: Submission) -> JobDetail:
+    """Make the job, or find the one that the same idempotency key made.
+
+    Nothing is stored of a request that is refused but images, which belong to nobody then. Raises InvalidInput,
+    Malformed, TooLarge, Conflict; NotReady when the models under test cannot be asked for.
+    """
+    spec = submission.spec
+    chosen = _plan(parts, owner, spec)
+    sources = _labelled(_sources(parts, owner, submission, chosen), spec, chosen)
+    order = jobs.Order(spec, chosen, parts.profile.profile.name, sources, submission.idempotency_key)
+    with parts.sessions.begin() as session:
+        images.remember(session, owner, [source.image for source in sources if source.image is not None])
+        images.remember_masks(session, owner, [source.mask for source in sources if source.mask is not None])
+        job_id, _ = jobs.create(session, owner, order)
+    parts.wake()
+    with reading(parts.sessions) as session:
+        return jobs.show(session, owner, job_id)
+
+
+def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
+    """What `submit` would make of this, without writing anything: refuses what it refuses.
+
+    Only images that a manifest names and that are not uploaded yet are counted instead of refused.
+    """
+    spec = submission.spec
+    chosen = _plan(parts, owner, spec)
+    sources = _labelled(_looked_at(parts, owner, submission, chosen), spec, chosen)
+    failed = [
+        ImageFailure(position=position, name=source.name, reason=source.failure)
+        for position, source in enumerate(sources)
+        if source.failure
+    ]
+    usable = [source for source in sources if not source.failure]
+    labels = [label for source in usable for label in truths_of(source)]
+    return JobPlan(
+        task=spec.task,
+        kind=chosen.kind,
+        methods=[MethodChoice.model_validate(method) for method in chosen.methods],
+        models=[model.name for model in chosen.models],
+        classes=chosen.classes or sorted(set(labels)),
+        profile=parts.profile.profile.name,
+        seed=spec.seed,
+        images=len(usable),
+        labelled=sum(bool(truths_of(source)) for source in usable),
+        missing=sum(source.image is None and not source.failure for source in sources),
+        failures=failed[: jobs.FAILURES_SHOWN],
+        sensitivity=sensitivity_of(labels, chosen.methods, chosen.kind),
+    )
+
+
+class _NothingKept:
+    """Where intake puts images in a dry run: everything is there already."""
+
+    def exists(self, key: str) -> bool:
+        return True
+
+    def put(self, key: str, data: bytes) -> None:
+        raise AssertionError("a dry run keeps no images")
+
+
+def _plan(parts: Parts, owner: str, spec: JobSpec) -> Plan:
+    wanted = parts.profile.defaults.models if spec.models is None else spec.models
+    return plan(spec, parts.profile, models.all_models(parts, owner) if wanted else [])
+
+
+def _sources(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
+    _refuse_loose_masks(submission)
+    place = images.ImagePlace(parts.sessions, parts.store)
+    entries, reader = submission.uploaded, _reader(submission.spec)
+    if entries is None:
+        return _taken_in(parts, submission, chosen, place)
+    with parts.sessions.begin() as session:
+        sources = images.from_manifest(session, owner, entries)
+        masks = {} if reader is None else images.masks_of_manifest(session, owner, entries, reader.coloured)
+    return _with_masks(parts, entries, sources, masks, reader, place)
+
+
+def _looked_at(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
+    _refuse_loose_masks(submission)
+    entries, reader = submission.uploaded, _reader(submission.spec)
+    if entries is None:
+        return _taken_in(parts, submission, chosen, _NothingKept())
+    named = list({entry.mask for entry in entries if entry.mask is not None})
+    with reading(parts.sessions) as session:
+        known = images.find_all(session, owner, list({entry.digest for entry in entries}))
+        masks = {} if reader is None else images.find_masks(session, owner, named, reader.coloured)
+    there = [known.get(entry.digest) if entry.mask is None or entry.mask in masks else None for entry in entries]
+    sources = [SourceFile(entry.name, entry.label, image) for entry, image in zip(entries, there, strict=True)]
+    return _with_masks(parts, entries, sources, masks, reader, _NothingKept())
+
+
+def _with_masks(
+    parts: Parts,
+    entries: Sequence[ManifestImage],
+    sources: list[SourceFile],
+    masks: Mapping[str, KeptImage],
+    reader: MaskReader | None,
+    place: images.ImagePlace | _NothingKept,
+) -> list[SourceFile]:
+    """The source images of a JSON manifest with their masks, which lie in the store."""
+    if reader is None:
+        return sources
+    shelf = MaskShelf(reader, place, parts.limits)
+    for asked, mask in masks.items():
+        shelf.take(Member(asked, stored(parts, image_key(mask.digest))))
+    return shelf.paired(sources, [entry.mask if entry.mask in masks else None for entry in entries])
+
+
+def _taken_in(
+    parts: Parts, submission: Submission, chosen: Plan, place: images.ImagePlace | _NothingKept
+) -> list[SourceFile]:
+    spec = submission.spec
+    known = {*chosen.classes, *spec.label_map}
+    reader = _reader(spec)
+    masks = None if reader is None else SentMasks(reader, submission.masks)
+    return take_in(submission.files, submission.manifest, known, place, parts.limits, masks)
+
+
+def _reader(spec: JobSpec) -> MaskReader | None:
+    return None if spec.masks is None else mask_reader(spec.masks, spec.label_map)
+
+
+def _refuse_loose_masks(submission: Submission) -> None:
+    """Refuse masks that nobody explains, and explanations of none, before anything is looked for."""
+    entries = submission.uploaded or []
+    named = any(entry.mask for entry in entries)
+    if submission.spec.masks is None:
+        if submission.masks or named:
+            raise InvalidInput("there are masks, but the spec does not say what they mean; give `masks` in it")
+        return
+    if entries and not named:
+        raise InvalidInput(
+            "the spec has `masks`, but no image names its mask: upload each with PUT /images/{digest}?mask=true, and "
+            "give its digest as `mask` beside that of its image"
+        )
+    if any(entry.label for entry in entries):
+        raise InvalidInput("the images have labels, but the ground truth of this job are masks; leave out one of them")
+
+
+def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> list[SourceFile]:
+    if spec.ground_truth == "none" or spec.masks is not None:
+        return [replace(source, label=None) for source in sources]
+    if chosen.kind == "segmentation" and any(source.label is not None for source in sources):
+        names = ", ".join(repr(model.name) for model in chosen.models)
+        raise InvalidInput(
+            f"the ground truth is a label for each image, but {names} segments: send masks, choose classifiers, or "
+            'send `"ground_truth": "none"` to test whether predictions stay what they were'
+        )
+    lists = {f"model under test {model.name!r}": model.classes for model in chosen.models}
+    return relabel(sources, spec.label_map, {"`classes`": spec.classes, **lists} if spec.classes else lists)

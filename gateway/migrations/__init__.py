@@ -1,1 +1,0 @@
-"""Schema revisions, applied by `gateway.database.migrate` or `make migrate`."""

@@ -1,0 +1,213 @@
+"""The model services, recorded: each call is made once per owner and weights, and found again ever after.
+
+One mechanism for four needs: resuming after a crash, not paying twice for a repeated job, a second model under test
+over the same counterfactuals, and the lineage of a result. A call's key is the digest of owner, endpoint, request (its
+images by digest) and the revision of the service's weights. Images reach the object store before the row that names
+them; the row is written in one short transaction, and no network call is made while a session is open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+
+from sqlalchemy import delete
+
+from gateway.database.sessions import Sessions, insert_missing, reading
+from gateway.database.table_base import utc_now
+from gateway.database.tables import Image, OwnedImage, RecordedCall
+from gateway.metrics import RECORDED
+from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices, TypedServices
+from gateway.storage.images import want
+from shared.images import CanonicalImage, Mode, decode, digest
+from shared.schemas.jobs import Stage
+from shared.seeds import derive_digest
+from shared.storage import ObjectMissing, ObjectStore, image_key
+
+_PNG_COLOUR_TYPE = 25  # offset in a PNG file: 0 is grey
+
+
+class ImageShelf:
+    """The images of one step, by digest (`shared.schemas.base.ImageKeeper`): in memory, and written with `save`.
+
+    `keep` only remembers; `save` puts images into the object store and their rows into the database, once.
+    """
+
+    def __init__(self, store: ObjectStore, sessions: Sessions, owner_id: str) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._owner_id = owner_id
+        self._images: dict[str, CanonicalImage] = {}
+        self._digests: dict[bytes, str] = {}
+        self._saved: set[str] = set()
+
+    def keep(self, png: bytes) -> str:
+        """The digest of the image's pixels; remembers the image."""
+        name = hashlib.sha256(png).digest()
+        if name not in self._digests:
+            image = canonical_png(png)
+            self._digests[name] = image.digest
+            self._images.setdefault(image.digest, image)
+        return self._digests[name]
+
+    def load(self, digest: str) -> bytes:
+        """PNG bytes of an image that was kept here, or is in the store. Raises ObjectMissing."""
+        if digest not in self._images:
+            found = self.keep(self._store.get(image_key(digest)))
+            if found != digest:
+                raise ObjectMissing(image_key(digest))  # not what its name promises: make it again
+            self._saved.add(digest)
+        return self._images[digest].png
+
+    def save(self, digests: set[str]) -> None:
+        """Write kept images: the bytes first, then the rows that say that they are there.
+
+        Housekeeping leaves them alone from now on for its grace; those that it has removed meanwhile are written again.
+        """
+        with self._sessions.begin() as session:
+            known = want(session, sorted(digests))
+        images = [self._images[name] for name in sorted(digests - (self._saved & known))]
+        for image in images:
+            if not self._store.exists(image_key(image.digest)):
+                self._store.put(image_key(image.digest), image.png)
+        now = utc_now()
+        owned = [{"owner_id": self._owner_id, "digest": image.digest, "created_at": now} for image in images]
+        with self._sessions.begin() as session:
+            insert_missing(session, Image, [image_row(image) for image in images])
+            insert_missing(session, OwnedImage, owned)
+        self._saved |= digests
+
+
+def canonical_png(png: bytes) -> CanonicalImage:
+    """An image that is canonical already, RGB or L as its header says. Raises InvalidInput for what is none."""
+    mode: Mode = "L" if png[_PNG_COLOUR_TYPE : _PNG_COLOUR_TYPE + 1] == b"\0" else "RGB"
+    pixels = decode(png, mode)
+    height, width = pixels.shape[:2]
+    return CanonicalImage(png, width, height, mode, digest(pixels))
+
+
+def image_row(image: CanonicalImage) -> dict[str, str | int]:
+    """The columns of `tables.Image`."""
+    return {
+        "digest": image.digest,
+        "mode": image.mode,
+        "width": image.width,
+        "height": image.height,
+        "bytes": len(image.png),
+    }
+
+
+class RecordedServices(TypedServices):
+    """The services for one step of one owner. `check` is called before each call and raises to stop the step.
+
+    `note` hears of each stage that begins with a call that is not recorded yet, once its service is ready.
+    `source_digest` is the source image that the step is about: housekeeping forgets its calls with its last job.
+    """
+
+    def __init__(
+        self,
+        services: ModelServices,
+        sessions: Sessions,
+        shelf: ImageShelf,
+        owner_id: str,
+        check: Callable[[], None] = lambda: None,
+        source_digest: str | None = None,
+        note: Callable[[Stage], None] = lambda _: None,
+    ) -> None:
+        self._services = services
+        self._sessions = sessions
+        self._shelf = shelf
+        self._owner_id = owner_id
+        self._check = check
+        self._source_digest = source_digest
+        self._note = note
+        self._stage: Stage = "starting"
+
+    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
+        """The recorded reply, or the service's, which is recorded."""
+        self._check()
+        asked = self._asked(request)
+        revision = self._services.revision(endpoint.service)
+        found = self._find(endpoint, self._key(endpoint, asked, revision))
+        RECORDED.labels(endpoint.path, "made" if found is None else "found").inc()
+        if found is not None:
+            return found
+        self._enter(endpoint.stage)
+        started = time.monotonic()
+        reply = self._services.call(endpoint, request)
+        seconds = time.monotonic() - started
+        revision = self._services.revision(endpoint.service)  # another one if the service was replaced meanwhile
+        self._record(endpoint, self._key(endpoint, asked, revision), revision, reply, seconds)
+        return reply
+
+    def agrees(self, endpoint: Endpoint[Asked, Answered], request: Asked, reply: Answered) -> bool | None:
+        """Whether a reply is the recorded one, pixel by pixel; None when none is recorded under the weights of now."""
+        key = self._key(endpoint, self._asked(request), self._services.revision(endpoint.service))
+        known = self._find(endpoint, key)
+        noting = _Noting(self._shelf)
+        return None if known is None else _by_digest(known, noting) == _by_digest(reply, noting)
+
+    def _enter(self, stage: Stage) -> None:
+        if stage != self._stage:
+            self._note(stage)
+            self._stage = stage
+
+    def _asked(self, request: Asked) -> str:
+        return json.dumps(_by_digest(request, _Noting(self._shelf)), sort_keys=True, separators=(",", ":"))
+
+    def _key(self, endpoint: Endpoint[Asked, Answered], asked: str, revision: str) -> str:
+        return derive_digest("recorded call", self._owner_id, endpoint.path, asked, revision).hex()
+
+    def _find(self, endpoint: Endpoint[Asked, Answered], key: str) -> Answered | None:
+        with reading(self._sessions) as session:
+            row = session.get(RecordedCall, key)
+        if row is None:
+            return None
+        try:
+            return endpoint.answered.model_validate(row.reply, context={"images": self._shelf})
+        except ObjectMissing:  # an image of the reply was removed: forget the reply, make the call again
+            with self._sessions.begin() as session:
+                session.execute(delete(RecordedCall).where(RecordedCall.key == key))
+            return None
+
+    def _record(
+        self, endpoint: Endpoint[Asked, Answered], key: str, revision: str, reply: Answered, seconds: float
+    ) -> None:
+        noting = _Noting(self._shelf)
+        answered = _by_digest(reply, noting)
+        if noting.digests:
+            self._shelf.save(noting.digests)
+        row = {
+            "key": key,
+            "owner_id": self._owner_id,
+            "endpoint": endpoint.path,
+            "source_digest": self._source_digest,
+            "revision": revision,
+            "reply": answered,
+            "seconds": seconds,
+            "created_at": utc_now(),
+        }
+        with self._sessions.begin() as session:
+            insert_missing(session, RecordedCall, [row])
+
+
+class _Noting:
+    """A shelf that notes which digests one message names."""
+
+    def __init__(self, shelf: ImageShelf) -> None:
+        self._shelf = shelf
+        self.digests: set[str] = set()
+
+    def keep(self, png: bytes) -> str:
+        name = self._shelf.keep(png)
+        self.digests.add(name)
+        return name
+
+    def load(self, digest: str) -> bytes:
+        return self._shelf.load(digest)
+
+
+def _by_digest(message: Asked, keeper: _Noting) -> dict[str, object]:
+    return message.model_dump(mode="json", context={"images": keeper})

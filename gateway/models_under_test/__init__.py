@@ -1,0 +1,1 @@
+"""Models under test: uploads, their packages, and the models of a job."""

@@ -1,0 +1,215 @@
+"""Models under test that users upload: take in, list, delete; and add to a job that is over.
+
+files ──pack──► object store ──examined by the evaluator──► row      (a model that cannot be used leaves nothing)
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from gateway.context import Parts
+from gateway.database.sessions import insert_missing, reading
+from gateway.database.tables import Job, ModelUnderTest, SourceImage
+from gateway.intake.intake import refuse_unknown_labels
+from gateway.intake.sources import NamedFile
+from gateway.jobs import jobs
+from gateway.jobs.choices import chosen_models, kind_of, refuse_unknown_classes
+from gateway.models_under_test.packages import Package, packed
+from gateway.queue import leases
+from shared.problems import Conflict, InvalidInput, NotFound, Overloaded
+from shared.schemas.evaluation import ExamineReply, ExamineRequest, ModelUnderTestInfo, UploadedModel
+from shared.schemas.jobs import JobDetail, ModelsListing, ModelView
+from shared.schemas.models import ModelSpec
+from shared.storage import model_key
+
+MAX_MODELS_OF_JOB = 20
+LINK_SECONDS = 600
+ADVICE = "Add the model again with `classes`, your names of its outputs"
+RETRY_SECONDS = 15.0
+# An archive's largest file is in memory while it is unpacked; requests beyond this are asked to come back.
+_TAKING_IN = threading.BoundedSemaphore(1)
+
+
+def take_in(parts: Parts, owner: str, spec: ModelSpec, files: Sequence[NamedFile]) -> tuple[ModelView, bool]:
+    """Keep a model under test; False as second value when the owner has this very model under this name.
+
+    Raises what the package is refused for, InvalidInput where the model cannot be loaded or run, Conflict for a name
+    that is taken, NotReady and the like where the evaluator cannot say.
+    """
+    if spec.name in parts.profile.evaluator.aliases:
+        raise Conflict(f"this installation has a model under test {spec.name!r} already; choose another name")
+    if not _TAKING_IN.acquire(blocking=False):
+        raise Overloaded("another model is being taken in; come back", retry_after=RETRY_SECONDS)
+    try:
+        with packed(files, spec, parts.settings.max_model_bytes) as package:
+            known = _known(parts, owner, spec.name, package)
+            return (_view(known), False) if known else (_kept(parts, owner, spec, package), True)
+    finally:
+        _TAKING_IN.release()
+
+
+def _known(parts: Parts, owner: str, name: str, package: Package) -> ModelUnderTest | None:
+    """The model if it was uploaded before. Raises Conflict where the name is another's, or there are too many."""
+    most = parts.settings.max_models_per_owner
+    with reading(parts.sessions) as session:
+        row = session.scalar(
+            select(ModelUnderTest).where(ModelUnderTest.owner_id == owner, ModelUnderTest.name == name)
+        )
+        count = session.scalar(select(func.count()).where(ModelUnderTest.owner_id == owner)) or 0
+    if row is not None and row.digest != package.digest:
+        raise Conflict(f"you have another model named {name!r}; delete it, or choose another name")
+    if row is None and count >= most:
+        raise Conflict(f"you have {count} models, and {most} are kept for each owner; delete one")
+    return row
+
+
+def _kept(parts: Parts, owner: str, spec: ModelSpec, package: Package) -> ModelView:
+    model_id = uuid.uuid4().hex
+    key = model_key(package.digest, model_id)
+    parts.store.put_file(key, package.file)
+    kept = False
+    try:
+        examined = _examined(parts, package.digest, key)
+        row = _row(model_id, owner, spec, package, examined)
+        with parts.sessions.begin() as session:
+            insert_missing(session, ModelUnderTest, [row])
+            kept = session.get(ModelUnderTest, model_id) is not None
+        if not kept:
+            raise Conflict(f"you have another model named {spec.name!r}; delete it, or choose another name")
+    finally:
+        if not kept:
+            parts.store.delete(key)
+    with reading(parts.sessions) as session:
+        return _view(session.get_one(ModelUnderTest, model_id))
+
+
+def _examined(parts: Parts, digest: str, key: str) -> ExamineReply:
+    upload = UploadedModel(digest=digest, url=parts.store.link(key, LINK_SECONDS))
+    return parts.services.examine(ExamineRequest(upload=upload))
+
+
+def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined: ExamineReply) -> dict[str, Any]:
+    return {
+        "id": model_id,
+        "owner_id": owner,
+        "name": spec.name,
+        "digest": package.digest,
+        "format": package.format,
+        "task": examined.task,
+        "classes": examined.classes,
+        "bytes": package.bytes,
+        "licence": spec.licence,
+        "description": spec.description,
+    }
+
+
+def uploads_of(session: Session, owner: str) -> list[ModelUnderTest]:
+    """The owner's uploaded models, by name."""
+    query = select(ModelUnderTest).where(ModelUnderTest.owner_id == owner).order_by(ModelUnderTest.name)
+    return list(session.scalars(query))
+
+
+def all_models(parts: Parts, owner: str) -> list[ModelUnderTestInfo]:
+    """The operator's models and the owner's. Raises NotReady while the evaluator cannot say."""
+    operators = parts.services.models().models
+    with reading(parts.sessions) as session:
+        uploads = [_info(row) for row in uploads_of(session, owner)]
+    taken = {model.name for model in operators}  # an alias that came later hides an upload of its name
+    return [*operators, *(model for model in uploads if model.name not in taken)]
+
+
+def listing(parts: Parts, owner: str) -> ModelsListing:
+    """All models, with the profile's defaults marked."""
+    defaults = parts.profile.defaults.models
+    with reading(parts.sessions) as session:
+        uploads = uploads_of(session, owner)
+    operators = [
+        ModelView(**model.model_dump(), default=model.name in defaults) for model in parts.services.models().models
+    ]
+    return ModelsListing(models=[*operators, *map(_view, uploads)])
+
+
+def find(session: Session, owner: str, model_id: str) -> ModelUnderTest:
+    """The owner's uploaded model. Raises NotFound, also for somebody else's."""
+    row = session.scalar(select(ModelUnderTest).where(ModelUnderTest.id == model_id, ModelUnderTest.owner_id == owner))
+    if row is None:
+        raise NotFound(f"you have uploaded no model {model_id!r}; GET /models lists them with their ids")
+    return row
+
+
+def show(session: Session, owner: str, model_id: str) -> ModelView:
+    """One uploaded model. Raises NotFound."""
+    return _view(find(session, owner, model_id))
+
+
+def remove(session: Session, owner: str, model_id: str) -> str:
+    """Delete an uploaded model; returns its object's key, to delete after the commit. Results of jobs stay.
+
+    Raises NotFound, and Conflict while a running job needs it.
+    """
+    row = find(session, owner, model_id)
+    running = session.execute(select(Job.id, Job.uploaded_models).where(Job.owner_id == owner, Job.state == "running"))
+    if needing := [job_id for job_id, uploads in running if row.digest in uploads.values()]:
+        raise Conflict(f"job {needing[0]} is testing this model; wait for its end, or cancel it")
+    session.delete(row)
+    return model_key(row.digest, row.id)
+
+
+def add_to_job(parts: Parts, owner: str, job_id: str, names: Sequence[str]) -> JobDetail:
+    """Hold more models under test against the images of a job that is over; nothing is rendered again.
+
+    Raises NotFound, InvalidInput for models or labels that do not fit, Conflict while the job runs.
+    """
+    chosen = chosen_models(names, all_models(parts, owner))
+    with parts.sessions.begin() as session:
+        job = jobs.find(session, owner, job_id)
+        if again := [name for name in names if name in job.models]:
+            raise InvalidInput(f"the job tests {again[0]!r} already; name others")
+        if len(names) != len(set(names)):
+            raise InvalidInput("models names one more than once; name each once")
+        if len(job.models) + len(names) > MAX_MODELS_OF_JOB:
+            raise InvalidInput(f"a job tests at most {MAX_MODELS_OF_JOB} models, and this one tests {len(job.models)}")
+        if kind_of(chosen, job.kind) != job.kind:
+            raise InvalidInput(f"{chosen[0].name!r} does {chosen[0].task}, and the job tests {job.kind}")
+        if job.kind == "segmentation":
+            refuse_unknown_classes(job.classes, chosen)
+        used = select(SourceImage.ground_truth).where(SourceImage.job_id == job_id).distinct()
+        labels = {label for label in session.scalars(used) if label is not None}
+        refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes for model in chosen}, ADVICE)
+        if leases.predict_again(session, job_id) is None:
+            raise Conflict("the job is running; add models when it is done")
+        job.models = [*job.models, *names]
+        job.uploaded_models = {**job.uploaded_models, **jobs.digests_of(chosen)}
+    parts.wake()
+    with reading(parts.sessions) as session:
+        return jobs.show(session, owner, job_id)
+
+
+def _info(row: ModelUnderTest) -> ModelUnderTestInfo:
+    return ModelUnderTestInfo(
+        name=row.name,
+        task=row.task,
+        classes=row.classes,
+        weights="uploaded",
+        revision=row.digest,
+        licence=row.licence,
+        description=row.description,
+        uploaded=True,
+    )
+
+
+def _view(row: ModelUnderTest) -> ModelView:
+    return ModelView(
+        **_info(row).model_dump(),
+        default=False,
+        id=row.id,
+        format=row.format,
+        bytes=row.bytes,
+        created_at=row.created_at,
+    )

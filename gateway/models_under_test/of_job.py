@@ -1,0 +1,53 @@
+"""The models under test of a job, as its steps ask for them: aliases of the profile, and uploads of its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gateway.database.tables import Job, ModelUnderTest
+from shared.problems import NotFound
+from shared.schemas.base import ImagePayload
+from shared.schemas.evaluation import PredictRequest, SegmentRequest, UploadedModel
+from shared.storage import model_key
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A model under test: an alias, or an upload with its `digest`, and the object's `key` unless it was deleted."""
+
+    name: str
+    digest: str | None = None
+    key: str | None = None
+
+    def request(self, images: list[ImagePayload], link: Callable[[str], str]) -> PredictRequest:
+        """What the evaluator is asked about whole images. Raises NotFound for a model that was deleted."""
+        return PredictRequest(model=self.digest or self.name, images=images, upload=self._upload(link))
+
+    def segment_request(self, images: list[ImagePayload], link: Callable[[str], str]) -> SegmentRequest:
+        """What it is asked about every pixel. Raises as `request` does."""
+        return SegmentRequest(model=self.digest or self.name, images=images, upload=self._upload(link))
+
+    def _upload(self, link: Callable[[str], str]) -> UploadedModel | None:
+        if self.digest is None:
+            return None
+        if self.key is None:
+            raise NotFound(
+                f"the model under test {self.name!r} was deleted; add the same files again, then retry the job"
+            )
+        return UploadedModel(digest=self.digest, url=link(self.key))
+
+
+def tested(session: Session, job: Job) -> tuple[Tested, ...]:
+    """All models under test of a job, in its order."""
+    rows = session.execute(
+        select(ModelUnderTest.digest, ModelUnderTest.id)
+        .where(ModelUnderTest.owner_id == job.owner_id, ModelUnderTest.digest.in_(job.uploaded_models.values()))
+        .order_by(ModelUnderTest.id)
+    )
+    keys = {digest: model_key(digest, model_id) for digest, model_id in rows}
+    digests = {name: job.uploaded_models.get(name) for name in job.models}
+    return tuple(Tested(name, digest, keys.get(digest or "")) for name, digest in digests.items())

@@ -1,0 +1,243 @@
+"""From what a user sends to the package of a model under test: one plain tar of a few known files, named by its digest.
+
+    files of a form, or one archive ──► known names only ──► checked as data, never run ──► tar (sorted, dateless)
+
+Pickles, code, other formats and data outside the file are refused by name. What a library would have to open to know is
+the evaluator's to refuse (`evaluator_service.models_under_test`), which loads the model once before it is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from pydantic import ValidationError
+
+from gateway.intake.archives import ArchiveLimits, is_archive, members
+from gateway.intake.sources import NamedFile
+from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
+from shared.schemas.models import (
+    CONFIG_NAME,
+    DESCRIPTION_NAME,
+    INDEX_NAME,
+    JSON_NAMES,
+    ONNX_NAME,
+    PROCESSOR_NAME,
+    SAFETENSORS,
+    ModelDescription,
+    ModelSpec,
+    is_model_file,
+    read_description,
+)
+from shared.weights import write_tar
+
+Format = Literal["safetensors", "onnx"]
+
+MAX_FILES = 1_000
+MAX_JSON_BYTES = 4 * 1024**2
+MAX_HEADER_BYTES = 100 * 1024**2  # safetensors' own limit
+PIECE_BYTES = 1024**2
+
+_REFUSED = {
+    (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy", ".npz"): (
+        "may hold a pickle, which runs code when it is read; save the model as safetensors, or export it to ONNX"
+    ),
+    (".py", ".pyc", ".so", ".dll", ".dylib", ".sh"): (
+        "is code, and models under test bring none; use a model class of transformers itself, or export to ONNX"
+    ),
+    (".h5", ".keras", ".msgpack", ".pb", ".tflite", ".gguf", ".engine"): (
+        "is of another format; send safetensors in Hub layout, or one ONNX file"
+    ),
+    (".data", ".onnx_data"): "looks like ONNX data outside its file; save the model with everything inside",
+}
+# What transformers would follow to places or libraries that are not in the package.
+_FORBIDDEN_KEYS = {
+    "auto_map": "asks for code of its own",
+    "custom_pipelines": "asks for code of its own",
+    "quantization_config": "asks for a quantisation library",
+    "use_pretrained_backbone": "asks for weights from elsewhere",
+}
+_PLAIN_ATTENTION = ("eager", "sdpa", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A model's package: an open file, its SHA-256 and size, and what kind of model it holds."""
+
+    file: IO[bytes]
+    digest: str
+    bytes: int
+    format: Format
+
+
+@contextmanager
+def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Iterator[Package]:
+    """The package of the files; it exists until the block ends.
+
+    Raises InvalidInput, Malformed and TooLarge, with the name of the file that is refused.
+    """
+    with tempfile.TemporaryDirectory(prefix="contrafact-model-") as place, tempfile.TemporaryFile() as file:
+        folder = Path(place)
+        _collect(files, folder, max_bytes)
+        kind = _checked(folder)
+        description = spec.over(_described(folder))
+        (folder / DESCRIPTION_NAME).write_text(description.model_dump_json(exclude_defaults=True), encoding="utf-8")
+        if kind == "onnx" and description.preprocessing is None and not (folder / PROCESSOR_NAME).is_file():
+            raise InvalidInput(
+                "nothing says how pictures become this model's input; give `preprocessing` in the spec, or send the "
+                f"{PROCESSOR_NAME} of its image processor too"
+            )
+        write_tar(folder, file)
+        size = file.tell()
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        yield Package(file, digest, size, kind)
+
+
+def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
+    """Write the known files into a folder, under their own names."""
+    if not files:
+        raise InvalidInput(
+            "there is no model; send it as the part `model`: an archive, an .onnx file, or several files"
+        )
+    if len(files) == 1 and is_archive(files[0].content):
+        limits = ArchiveLimits(MAX_FILES, max_bytes, max_bytes)
+        for member in members(files[0].content, limits, _refuse_name):
+            if member.data is None:
+                raise TooLarge(f"{member.name!r}: {member.problem}")
+            if (name := _kept_name(member.name)) is not None:
+                _write_new(folder / name, member.data)
+        return
+    for file in files:
+        _refuse_name(file.name)
+        if is_archive(file.content):
+            raise InvalidInput(
+                f"{file.name[:100]!r} is an archive; send it alone, or send the model's files themselves"
+            )
+        if (name := _kept_name(file.name)) is not None:
+            file.content.seek(0)
+            with _new(folder / name) as written:
+                shutil.copyfileobj(file.content, written, PIECE_BYTES)
+
+
+def _refuse_name(name: str) -> None:
+    """Refuse a file for what its name says it is."""
+    lower = name.lower()
+    for suffixes, reason in _REFUSED.items():
+        if lower.endswith(suffixes):
+            raise InvalidInput(f"{name[:100]!r} {reason}")
+
+
+def _kept_name(name: str) -> str | None:
+    """The name under which a file belongs to the model; None for what it does not need (README, tokenizer, ...)."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    if last.lower().endswith(".onnx"):
+        return ONNX_NAME
+    return last if is_model_file(last) else None
+
+
+def _new(path: Path) -> IO[bytes]:
+    try:
+        return path.open("xb")
+    except FileExistsError as error:
+        raise InvalidInput(f"there is more than one {path.name}; send the files of one model") from error
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    with _new(path) as file:
+        file.write(data)
+
+
+def _checked(folder: Path) -> Format:
+    names = {path.name for path in folder.iterdir()}
+    weights = sorted(name for name in names if SAFETENSORS.fullmatch(name))
+    for name in sorted(names & JSON_NAMES):
+        _check_json(folder / name)
+    if ONNX_NAME in names:
+        if weights:
+            raise InvalidInput(f"there are {ONNX_NAME} and {weights[0]}; send one of them")
+        return "onnx"
+    if not weights:
+        raise InvalidInput("there are no weights; send model.safetensors in Hub layout, or one .onnx file")
+    for name, what in ((CONFIG_NAME, "what the model is"), (PROCESSOR_NAME, "how pictures become its input")):
+        if name not in names and not (name == PROCESSOR_NAME and _is_timm(folder)):
+            raise InvalidInput(f"{name} is missing, which says {what}; save_pretrained of model and processor write it")
+    for name in weights:
+        _check_safetensors(folder / name)
+    if INDEX_NAME in names:
+        _check_index(folder / INDEX_NAME, weights)
+    return "safetensors"
+
+
+def _is_timm(folder: Path) -> bool:
+    return "pretrained_cfg" in json.loads((folder / CONFIG_NAME).read_bytes())
+
+
+def _check_json(path: Path) -> None:
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise TooLarge(f"{path.name} is larger than {MAX_JSON_BYTES:,} bytes")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        found = _forbidden(value)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"{path.name} is no JSON in UTF-8: {str(error)[:200]}") from error
+    if not isinstance(value, dict):
+        raise Malformed(f"{path.name} is no JSON object")
+    if found is not None:
+        raise InvalidInput(f"{path.name} has {found}; a model under test is its own files and nothing else")
+
+
+def _forbidden(value: object) -> str | None:
+    """A key that leads outside the package, wherever it stands."""
+    if isinstance(value, list):
+        return next((found for item in value if (found := _forbidden(item))), None)
+    if not isinstance(value, dict):
+        return None
+    for key, inner in value.items():
+        if key in _FORBIDDEN_KEYS and inner:
+            return f"`{key}`, which {_FORBIDDEN_KEYS[key]}"
+        if key.endswith("attn_implementation") and inner not in _PLAIN_ATTENTION:
+            return f"`{key}`, which asks for code from elsewhere"
+        if found := _forbidden(inner):
+            return found
+    return None
+
+
+def _check_safetensors(path: Path) -> None:
+    """The header against the file: a renamed pickle has none."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 10 or length > min(MAX_HEADER_BYTES, size - 8):
+            raise Malformed(f"{path.name} is no safetensors file; save the model with save_pretrained")
+        try:
+            header = json.loads(file.read(length).decode())
+            ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+            raise Malformed(f"{path.name} is no safetensors file; save the model with save_pretrained") from error
+    if max(ends, default=0) != size - 8 - length:
+        raise Malformed(f"{path.name} is not as long as its header says; it was cut off, send it again")
+
+
+def _check_index(path: Path, weights: Sequence[str]) -> None:
+    shards = json.loads(path.read_bytes()).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise Malformed(f"{path.name} has no weight_map; save the model with save_pretrained")
+    if lacking := sorted(set(shards.values()) - set(weights)):
+        raise InvalidInput(f"{path.name} names {lacking[0][:100]!r}, which was not sent; send all shards")
+
+
+def _described(folder: Path) -> ModelDescription:
+    try:
+        return read_description(folder)
+    except ValidationError as error:
+        sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
+        raise InvalidInput(f"{DESCRIPTION_NAME}: {sentence}") from error

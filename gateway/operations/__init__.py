@@ -1,0 +1,1 @@
+"""For operators: health, start-up checks, housekeeping, `contrafact doctor`."""

@@ -1,0 +1,166 @@
+"""`contrafact keys`, `doctor`, `replay`: for the operator, on the deployment itself, with the gateway's environment.
+
+They import the database and its neighbours when they run, so that everybody else's `contrafact` starts without them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from shared.problems import Problem
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from gateway.database.sessions import Sessions
+    from gateway.settings import Settings
+
+keys = typer.Typer(help="API keys, in the database of CONTRAFACT_DATABASE_URL.", no_args_is_help=True)
+messages = Console(stderr=True, soft_wrap=True)
+
+DEFAULT_SCOPES = ["submit", "review"]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for machines")]
+
+
+@keys.command()
+def create(
+    owner: Annotated[str, typer.Argument(help="whose work it opens; a new owner is made if need be")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="submit, review, admin (all of it, and /metrics); default: submit, review")
+    ] = None,
+    name: Annotated[str, typer.Option(help="what the key is for")] = "",
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="default: the installation's")] = None,
+    bytes_per_hour: Annotated[int | None, typer.Option(min=1, help="default: the installation's")] = None,
+    max_request_bytes: Annotated[int | None, typer.Option(min=1, help="largest single request")] = None,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", help="take the key from stdin; again for the same owner changes nothing")
+    ] = False,
+) -> None:
+    """Make a key and print it, once: only its hash is kept."""
+    from gateway.auth.keys import Limits, create_key, scopes_of
+
+    limits = Limits(requests_per_minute, bytes_per_hour, max_request_bytes)
+    given = sys.stdin.read().strip() if stdin else None
+    with _transaction() as session:
+        key = create_key(session, owner, scopes_of(scope or DEFAULT_SCOPES), name=name, limits=limits, key=given)
+    if not stdin:
+        print(key)
+        messages.print("Keep it: it is shown this once.")
+
+
+@keys.command("list")
+def list_all(as_json: Json = False) -> None:
+    """List the keys: whose, what for, what they may, when they were last used."""
+    from gateway.auth.keys import list_keys
+
+    with _transaction() as session:
+        found = list_keys(session)
+    if as_json:
+        print(json.dumps([asdict(key) for key in found], default=str))
+        return
+    table = Table("id", "owner", "for", "may", "made", "last used", "revoked", box=None)
+    for key in found:
+        times = [f"{time:%Y-%m-%d %H:%M}" if time else "" for time in (key.created_at, key.used_at, key.revoked_at)]
+        table.add_row(key.id, key.owner, key.name, ", ".join(key.scopes), *times)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+@keys.command()
+def revoke(key: Annotated[str, typer.Argument(help="its id, from `keys list`", metavar="ID")]) -> None:
+    """Make a key useless at once, with every login that it gave."""
+    from gateway.auth.keys import revoke_key
+
+    with _transaction() as session:
+        now = revoke_key(session, key)
+    messages.print("revoked" if now else "it was revoked before")
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check this deployment, and say what is wrong with it (exit code 1) and what to do."""
+    from gateway.operations.doctor import examine
+    from gateway.settings import read_settings
+
+    fine = True
+    for answer in examine(read_settings()):
+        fine = fine and answer.fine
+        if as_json:
+            print(json.dumps(asdict(answer)))
+        else:
+            print(f"{'ok   ' if answer.fine else 'WRONG'}  {answer.part}: {answer.sentence}", flush=True)
+    raise typer.Exit(0 if fine else 1)
+
+
+def replay(
+    counterfactual: Annotated[str, typer.Argument(help="its id, from results or its page", metavar="ID")],
+    as_json: Json = False,
+) -> None:
+    """Make a counterfactual again and say whether it is equal, bit for bit (exit code 1: it differs, and how)."""
+    from gateway.model_services.clients import ModelServices
+    from gateway.storage.object_store import open_store
+    from gateway.worker.replay import replay as make_again
+
+    with _database() as (settings, sessions):
+        services = ModelServices(
+            settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds
+        )
+        try:
+            done = make_again(sessions, open_store(settings), services, counterfactual)
+        except Problem as problem:
+            messages.print(f"error: {problem.detail}", style="red", markup=False)
+            raise typer.Exit(3) from problem
+        finally:
+            services.close()
+    if as_json:
+        print(json.dumps({"equal": done.equal, **asdict(done)}))
+    elif done.equal:
+        print(f"equal, bit for bit; {done.calls} calls made again, {done.recorded} of them recorded before")
+    else:
+        print("\n".join(["it differs:", *(f"  {text}" for text in done.differences)]))
+        if done.causes:
+            print("\n".join(["what may have caused it:", *(f"  {text}" for text in done.causes)]))
+    raise typer.Exit(0 if done.equal else 1)
+
+
+@contextmanager
+def _database() -> Iterator[tuple[Settings, Sessions]]:
+    """The environment's settings and database; what it refuses ends the command with a sentence."""
+    from sqlalchemy.exc import OperationalError, ProgrammingError
+
+    from gateway.database.sessions import open_engine, open_sessions
+    from gateway.operations.startup import refuse_wrong_schema
+    from gateway.settings import read_settings
+
+    settings = read_settings()
+    engine = open_engine(settings.database_url)
+    sessions = open_sessions(engine)
+    try:
+        refuse_wrong_schema(settings, sessions)
+        yield settings, sessions
+    except (OperationalError, ProgrammingError) as error:
+        messages.print(f"error: the database refuses: {error.orig}", style="red", markup=False)
+        raise typer.Exit(3) from error
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _transaction() -> Iterator[Session]:
+    """One transaction on the environment's database; a refused key ends the command with a sentence."""
+    from gateway.auth.keys import KeyRefused
+
+    with _database() as (_, sessions):
+        try:
+            with sessions.begin() as session:
+                yield session
+        except KeyRefused as error:
+            messages.print(f"error: {error}", style="red", markup=False)
+            raise typer.Exit(2) from error

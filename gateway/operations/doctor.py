@@ -1,0 +1,244 @@
+"""`contrafact doctor`: does this deployment hold together? Every answer is a sentence; what is wrong says what to do.
+
+It looks from where it runs, with the same environment as gateway and worker: at the settings, the database and its
+schema, the broker, the object store, the four model services and their weights and GPUs, and everybody's clocks.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+import httpx
+from kombu.exceptions import OperationalError as BrokerError
+from pydantic import ValidationError
+from sqlalchemy import Select, or_, select
+from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError
+
+from gateway.auth.keys import any_key, epoch_now
+from gateway.database.sessions import database_now, open_engine, open_sessions, reading
+from gateway.database.tables import Job, SourceImage
+from gateway.model_services.clients import ServiceName
+from gateway.operations.startup import database_name, schema_fault
+from gateway.operations.weights_check import memory, needed_weights, service_faults
+from gateway.queue.celery_tasks import broker_fault, open_celery
+from gateway.settings import Settings
+from gateway.storage.object_store import open_store
+from shared.logging import masked
+from shared.problems import Problem, from_reply
+from shared.profiles import Profile, ProfileError, load_profile
+from shared.schemas.service import ServiceInfo
+
+CLOCK_SECONDS = 5.0  # HTTP says whole seconds; S3 refuses signatures that are 15 minutes off
+IDLE_SECONDS = 120.0
+PROBE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found about one part."""
+
+    part: str
+    fine: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Somebody's time minus ours, in seconds."""
+
+    of: str
+    ahead: float
+
+
+def examine(settings: Settings) -> Iterator[Answer]:
+    """All answers, as they are found. Raises nothing: what fails is an answer."""
+    clocks: list[Clock] = []
+    yield from _access(settings)
+    yield from _database(settings, clocks)
+    yield from _broker(settings, clocks)
+    yield from _object_store(settings, clocks)
+    try:
+        profile = load_profile(settings.profile)
+    except ProfileError as error:
+        yield Answer("profile", False, str(error))
+    else:
+        yield Answer("profile", True, f"{settings.profile}: {profile.profile.description}")
+        yield from _services(settings, profile, clocks)
+    yield from _clocks(clocks)
+
+
+def _access(settings: Settings) -> Iterator[Answer]:
+    if settings.authentication:
+        yield Answer("access", True, "API keys are asked for")
+    elif settings.deployed:
+        yield Answer(
+            "access",
+            False,
+            "nobody is asked for a key, so the gateway will not start: set CONTRAFACT_AUTHENTICATION=true",
+        )
+    else:
+        yield Answer("access", True, "no keys are asked for, so only this machine is served")
+
+
+def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
+    try:
+        name = database_name(settings)
+        engine = open_engine(settings.database_url)
+    except (ArgumentError, ImportError) as error:
+        yield Answer("database", False, f"CONTRAFACT_DATABASE_URL is no address of a database: {masked(str(error))}")
+        return
+    try:
+        with reading(open_sessions(engine)) as session:
+            before = time.time()
+            theirs = session.scalar(select(epoch_now())) or 0.0
+            clocks.append(Clock("the database", theirs - (before + time.time()) / 2))
+            if wrong := schema_fault(session.connection()):
+                yield Answer("database", False, wrong)
+                return
+            yield Answer("database", True, f"{name} answers, its schema is this version's")
+            if settings.authentication and not any_key(session):
+                yield Answer(
+                    "keys", False, "there is no API key, so nobody can log in: run `contrafact keys create NAME`"
+                )
+            waits = session.scalar(select(_waiting_alone().exists()))
+            if waits:
+                yield Answer(
+                    "workers",
+                    False,
+                    f"source images have waited for more than {IDLE_SECONDS:.0f} s and no worker holds a lease: "
+                    "start a worker, or see in its log why it takes none",
+                )
+            else:
+                yield Answer("workers", True, "no work waits without a worker at it")
+    except (OperationalError, ProgrammingError) as error:
+        yield Answer("database", False, f"{name} does not answer: {masked(str(error.orig))}")
+    finally:
+        engine.dispose()
+
+
+def _waiting_alone() -> Select[str]:
+    """Images that could have been claimed a while ago, while nobody holds a lease on anything."""
+    leased = select(SourceImage.id).where(SourceImage.state == "leased")
+    due = or_(SourceImage.not_before.is_(None), SourceImage.not_before < database_now(-IDLE_SECONDS))
+    old = SourceImage.updated_at < database_now(-IDLE_SECONDS)
+    pending = select(SourceImage.id).join(Job).where(Job.state == "running", SourceImage.state == "pending")
+    return pending.where(due, old, ~leased.exists())
+
+
+def _broker(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
+    if not settings.deployed:
+        yield Answer("broker", True, "in memory, which is right where gateway and worker are one process")
+        return
+    name, celery = masked(settings.broker_url), open_celery(settings.broker_url)
+    if fault := broker_fault(celery):
+        yield Answer("broker", False, fault)
+        return
+    try:
+        with celery.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=PROBE_SECONDS)
+            if settings.broker_url.startswith("redis"):
+                before = time.time()
+                seconds, microseconds = connection.default_channel.client.time()
+                clocks.append(Clock("the broker", seconds + microseconds / 1e6 - (before + time.time()) / 2))
+    except (BrokerError, OSError) as error:
+        yield Answer("broker", False, f"{name} does not answer, so work starts late: {masked(str(error))}")
+        return
+    yield Answer("broker", True, f"{name} answers")
+
+
+def _object_store(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
+    key, data = f"doctor/{uuid.uuid4().hex}", uuid.uuid4().bytes
+    try:
+        store = open_store(settings)
+        store.put(key, data)
+        same = store.get(key) == data
+        store.delete(key)
+    except (Problem, ValueError, OSError) as error:
+        hint = "; `python -m gateway.storage.object_store` makes the bucket" if "NoSuchBucket" in str(error) else ""
+        yield Answer("object store", False, f"{settings.object_store}: {masked(str(error))}{hint}")
+        return
+    if not same:
+        yield Answer("object store", False, f"{settings.object_store} gave back other bytes than it was given")
+        return
+    if settings.object_store.startswith("s3:"):
+        scheme = "https" if settings.s3_secure else "http"
+        _note_clock(clocks, "the object store", f"{scheme}://{settings.s3_endpoint}/")
+    elif settings.deployed:
+        yield Answer("object store", True, "a directory: every gateway and worker must see the same one")
+    yield Answer("object store", True, f"{settings.object_store} keeps, returns and deletes")
+
+
+def _note_clock(clocks: list[Clock], name: str, url: str) -> None:
+    """A clock as a server's Date header has it; a server that says none is left out."""
+    try:
+        reply = httpx.get(url, timeout=PROBE_SECONDS, trust_env=False)
+    except httpx.HTTPError:
+        return
+    _read_clock(clocks, name, reply)
+
+
+def _read_clock(clocks: list[Clock], name: str, reply: httpx.Response) -> None:
+    if "Date" in reply.headers:
+        # Half a second on average is lost to whole seconds.
+        clocks.append(Clock(name, parsedate_to_datetime(reply.headers["Date"]).timestamp() + 0.5 - time.time()))
+
+
+def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iterator[Answer]:
+    wanted = needed_weights(profile)
+    infos: dict[ServiceName, ServiceInfo] = {}
+    for name, url in settings.service_urls.items():
+        found = _ask(name, url, clocks)
+        if isinstance(found, str):
+            yield Answer(name, False, found)
+            continue
+        infos[name] = found
+        faults = list(service_faults(found, settings.profile, wanted[name]))
+        for fault in faults:
+            yield Answer(name, False, fault)
+        if not faults:
+            weights = ", ".join(f"{item.id}@{item.revision[:12]}" for item in found.weights)
+            yield Answer(name, True, f"ready on {found.device} with {weights}")
+    if len({info.deterministic for info in infos.values()}) > 1:
+        some = ", ".join(sorted(name for name, info in infos.items() if info.deterministic))
+        yield Answer(
+            "services",
+            False,
+            f"only {some} run with CONTRAFACT_DETERMINISTIC=true: set it for all of them, or for none",
+        )
+    for fits, sentence in memory(infos, wanted):
+        yield Answer("memory", fits, sentence)
+
+
+def _ask(name: ServiceName, url: str, clocks: list[Clock]) -> ServiceInfo | str:
+    """What a service says of itself, or what is wrong with it."""
+    variable = f"CONTRAFACT_{name.removesuffix('_service').upper()}_URL"
+    try:
+        reply = httpx.get(f"{url}/v1/info", timeout=PROBE_SECONDS, trust_env=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return f"nobody answers at {masked(url)}: start the service, or set {variable} ({masked(str(error))})"
+    _read_clock(clocks, name, reply)
+    if reply.status_code != 200:
+        return f"not ready: {from_reply(reply.status_code, reply.content).detail}"
+    try:
+        info = ServiceInfo.model_validate_json(reply.content)
+    except ValidationError:
+        return f"what answers at {masked(url)} is no service of this version of Contrafact"
+    return info if info.service == name else f"{masked(url)} is {info.service}: set {variable} to the right one"
+
+
+def _clocks(clocks: Sequence[Clock]) -> Iterator[Answer]:
+    off = [clock for clock in clocks if abs(clock.ahead) > CLOCK_SECONDS]
+    for clock in off:
+        direction = "ahead" if clock.ahead > 0 else "behind"
+        yield Answer(
+            "clocks",
+            False,
+            f"the clock of {clock.of} is {abs(clock.ahead):.0f} s {direction} of this one: run NTP on both",
+        )
+    if clocks and not off:
+        widest = max(abs(clock.ahead) for clock in clocks)
+        yield Answer("clocks", True, f"{len(clocks)} clocks agree with this one within {max(1.0, widest):.0f} s")

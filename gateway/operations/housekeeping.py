@@ -1,0 +1,307 @@
+"""Housekeeping: what no row needs any more is removed from database and object store, some time after its last use.
+
+    recorded calls   about source images that no job of their owner has any more
+    uploads          that no job of their owner has, some weeks after they were sent
+    objects          of images that have no row (a crash in between): they get one, and go the way of the next line
+    images           that no row refers to: noted when first seen so, removed with their objects a grace later
+    reports          of jobs that are gone
+    models           packages of models under test that have no row: deleted ones, or a crash while one came in
+    repairs          what belongs to repairs that have no row, or were cancelled
+
+Whoever is about to refer to an image says so first (`gateway.storage.images.want`), which takes the note away; removal
+takes the row's lock and looks again. So housekeeping may run at any time, beside any work, several at once,
+and be killed. Only with no grace must nothing else run. `python -m gateway.operations.housekeeping` does it now,
+`--no-grace` without waiting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, exists, or_, select, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from gateway.database.sessions import Sessions, database_now, insert_missing, open_engine, open_sessions, reading
+from gateway.database.tables import (
+    Chore,
+    Image,
+    Job,
+    ModelUnderTest,
+    OwnedImage,
+    RecordedCall,
+    Repair,
+    Report,
+    SourceImage,
+    Table,
+    Upload,
+)
+from gateway.model_services.recorded import canonical_png, image_row
+from gateway.settings import Settings
+from gateway.storage.object_store import open_store
+from shared.problems import DependencyFailed, InvalidInput
+from shared.storage import ObjectMissing, ObjectStore, StoredObject, image_key, model_key
+
+NAME = "housekeeping"
+IMAGES_PER_TRANSACTION = 50  # their rows are locked while their objects are deleted
+ROWS_PER_STATEMENT = 500
+LOOK_SECONDS = 60.0
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+logger = logging.getLogger("contrafact.housekeeping")
+
+
+@dataclass(frozen=True, slots=True)
+class Graces:
+    """How long, in seconds, things stay that nothing needs: whatever it is, and uploads since they were sent."""
+
+    anything: float
+    uploads: float
+
+
+def graces_of(settings: Settings) -> Graces:
+    """What the settings say."""
+    return Graces(settings.grace_seconds, settings.upload_grace_seconds)
+
+
+@dataclass(slots=True)
+class Removed:
+    """What one housekeeping removed, and the objects without a row that it found."""
+
+    recorded_calls: int = 0
+    uploads: int = 0
+    images: int = 0
+    reports: int = 0
+    models: int = 0
+    repairs: int = 0
+    found_objects: int = 0
+
+
+def keep_house_now_and_then(
+    sessions: Sessions, store: ObjectStore, settings: Settings, stopping: threading.Event
+) -> None:
+    """What a worker's thread does until it is stopped: look whether housekeeping is due, and do it if so."""
+    seconds = settings.housekeeping_seconds
+    while not stopping.wait(min(LOOK_SECONDS, seconds)):
+        try:
+            with sessions.begin() as session:
+                due = is_due(session, seconds)
+            if due:
+                removed = keep_house(sessions, store, graces_of(settings), lambda: not stopping.is_set())
+                logger.info("housekeeping removed %s", asdict(removed))
+        except (DBAPIError, DependencyFailed) as error:  # database or store are away: the next worker whose turn it is
+            logger.warning("housekeeping broke off: %s", error)
+
+
+def is_due(session: Session, seconds: float) -> bool:
+    """Whether the last housekeeping began so long ago; if so, the caller's has begun, and nobody else's is due."""
+    insert_missing(session, Chore, [{"name": NAME, "begun_at": _BEGINNING}])
+    begun = session.scalar(
+        update(Chore)
+        .where(Chore.name == NAME, Chore.begun_at <= database_now(-seconds))
+        .values(begun_at=database_now())
+        .returning(Chore.name)
+        .execution_options(synchronize_session=False)
+    )
+    return begun is not None
+
+
+def keep_house(
+    sessions: Sessions, store: ObjectStore, graces: Graces, go_on: Callable[[], bool] = lambda: True
+) -> Removed:
+    """Remove what is not needed; `go_on` is asked between small portions. Raises what database and store raise."""
+    removed = Removed()
+    removed.recorded_calls = _portions(sessions, lambda session: _forget_calls(session, graces.anything), go_on)
+    removed.uploads = _portions(sessions, lambda session: _forget_uploads(session, graces.uploads), go_on)
+    removed.found_objects = _find_objects(sessions, store, graces.anything, go_on)
+    _note_unneeded(sessions)
+    removed.images = _remove_images(sessions, store, graces.anything, go_on)
+    removed.reports = _remove_reports(sessions, store, graces.anything, go_on)
+    removed.models = _remove_models(sessions, store, graces.anything, go_on)
+    removed.repairs = _remove_repairs(sessions, store, graces.anything, go_on)
+    return removed
+
+
+def _portions(sessions: Sessions, remove: Callable[[Session], int], go_on: Callable[[], bool]) -> int:
+    total = 0
+    while go_on():
+        with sessions.begin() as session:
+            count = remove(session)
+        total += count
+        if count < ROWS_PER_STATEMENT:
+            break
+    return total
+
+
+def _forget_calls(session: Session, grace: float) -> int:
+    call = RecordedCall
+    unneeded = (
+        select(call.key)
+        .where(call.created_at <= database_now(-grace), ~_in_a_job(call.owner_id, call.source_digest))
+        .limit(ROWS_PER_STATEMENT)
+    )
+    gone = delete(call).where(call.key.in_(unneeded)).returning(call.key)
+    return len(session.scalars(gone.execution_options(synchronize_session=False)).all())
+
+
+def _forget_uploads(session: Session, grace: float) -> int:
+    unneeded = session.execute(
+        select(Upload.owner_id, Upload.original_digest)
+        .where(Upload.created_at <= database_now(-grace), ~_in_a_job(Upload.owner_id, Upload.digest))
+        .limit(ROWS_PER_STATEMENT)
+    ).all()
+    for owner_id, original in unneeded:
+        session.execute(delete(Upload).where(Upload.owner_id == owner_id, Upload.original_digest == original))
+    return len(unneeded)
+
+
+def _in_a_job(owner_id: Any, digest: Any) -> ColumnElement[bool]:
+    """Whether a job of the owner has a source image with the digest."""
+    return (
+        exists()
+        .where(SourceImage.digest == digest, SourceImage.job_id == Job.id, Job.owner_id == owner_id)
+        .correlate(RecordedCall, Upload)
+    )
+
+
+def _find_objects(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+    """Give a row to each object of an image that has none, so that it is removed like any other."""
+    found = 0
+    objects = _older(store.iterate("images/"), grace)
+    while go_on() and (portion := list(islice(objects, ROWS_PER_STATEMENT))):
+        keys = {item.key.rpartition("/")[2].removesuffix(".png"): item.key for item in portion}
+        with reading(sessions) as session:
+            known = set(session.scalars(select(Image.digest).where(Image.digest.in_(keys))))
+        for digest in sorted(keys.keys() - known):
+            found += 1
+            try:
+                image = canonical_png(store.get(keys[digest]))
+            except ObjectMissing:
+                continue
+            except InvalidInput:
+                image = None
+            if image is None or image_key(image.digest) != keys[digest]:
+                store.delete(keys[digest])  # not what its name promises, so nobody can use it
+                continue
+            with sessions.begin() as session:
+                insert_missing(session, Image, [image_row(image)])
+    return found
+
+
+def _note_unneeded(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        session.execute(
+            update(Image)
+            .where(Image.unreferenced_since.is_(None), ~_referenced())
+            .values(unreferenced_since=database_now())
+            .execution_options(synchronize_session=False)
+        )
+
+
+def _remove_images(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+    total, after = 0, ""
+    while go_on():
+        with sessions.begin() as session:
+            # Two statements: the second sees what was committed before the first had its locks.
+            locked = session.scalars(
+                select(Image.digest)
+                .where(Image.unreferenced_since <= database_now(-grace), Image.digest > after)
+                .order_by(Image.digest)
+                .limit(IMAGES_PER_TRANSACTION)
+                .with_for_update(skip_locked=True)
+            ).all()
+            gone = session.scalars(select(Image.digest).where(Image.digest.in_(locked), ~_referenced())).all()
+            for digest in gone:
+                store.delete(image_key(digest))  # before its row: a row promises that the object is there
+            session.execute(delete(OwnedImage).where(OwnedImage.digest.in_(gone)))
+            session.execute(delete(Image).where(Image.digest.in_(gone)))
+            needed = update(Image).where(Image.digest.in_(set(locked) - set(gone))).values(unreferenced_since=None)
+            session.execute(needed.execution_options(synchronize_session=False))
+        total += len(gone)
+        if len(locked) < IMAGES_PER_TRANSACTION:
+            break
+        after = locked[-1]
+    return total
+
+
+def _referenced() -> ColumnElement[bool]:
+    """Whether any row but the notes of who may see it refers to the image: every foreign key that there is counts."""
+    digest = Image.__table__.c.digest
+    columns = [
+        key.parent
+        for table in Table.metadata.sorted_tables
+        for key in table.foreign_keys
+        if key.column is digest and table is not OwnedImage.__table__
+    ]
+    return or_(*(exists().where(column == digest).correlate(Image) for column in columns))
+
+
+def _remove_reports(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+    removed = 0
+    objects = _older(store.iterate("reports/"), grace)
+    while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
+        with reading(sessions) as session:
+            known = set(session.scalars(select(Report.object_key).where(Report.object_key.in_(portion))))
+        for key in sorted(set(portion) - known):
+            store.delete(key)
+            removed += 1
+    return removed
+
+
+def _remove_models(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+    """No key is used twice, so what has no row after the grace never gets one."""
+    removed = 0
+    objects = _older(store.iterate("models/"), grace)
+    while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
+        with reading(sessions) as session:
+            rows = session.execute(select(ModelUnderTest.digest, ModelUnderTest.id)).all()
+        for key in sorted(set(portion) - {model_key(digest, model_id) for digest, model_id in rows}):
+            store.delete(key)
+            removed += 1
+    return removed
+
+
+def _remove_repairs(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+    """An order is stored before its row, so what has none after the grace never gets one."""
+    removed = 0
+    objects = _older(store.iterate("repairs/"), grace)
+    while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
+        with reading(sessions) as session:
+            needed = set(session.scalars(select(Repair.id).where(Repair.state != "cancelled")))
+        for key in portion:
+            if key.split("/")[1] not in needed:
+                store.delete(key)
+                removed += 1
+    return removed
+
+
+def _older(objects: Iterator[StoredObject], seconds: float) -> Iterator[StoredObject]:
+    """Those last written so long ago, if the store's clock is right; 0 lets all through, whatever its clock says."""
+    now = datetime.now(UTC)
+    return (item for item in objects if seconds <= 0 or (now - item.modified).total_seconds() >= seconds)
+
+
+def main() -> None:
+    """Housekeeping now, with the settings of the environment; prints what was removed as JSON."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gateway.operations.housekeeping", description="Remove what nothing needs."
+    )
+    parser.add_argument("--no-grace", action="store_true", help="at once; only while no gateway and no worker run")
+    waits = not parser.parse_args().no_grace
+    settings = Settings()
+    graces = graces_of(settings) if waits else Graces(0.0, 0.0)
+    removed = keep_house(open_sessions(open_engine(settings.database_url)), open_store(settings), graces)
+    print(json.dumps(asdict(removed)))
+
+
+if __name__ == "__main__":
+    main()

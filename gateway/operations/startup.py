@@ -1,0 +1,87 @@
+"""What a process looks at before it serves: better no gateway than one that is open to everybody, or that guesses."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+
+from gateway.auth.keys import any_key
+from gateway.database.sessions import Sessions, migration_config, reading
+from gateway.settings import Settings
+
+
+def refuse_unsafe_start(settings: Settings, sessions: Sessions) -> None:
+    """Raises SystemExit, with a sentence that says what to do, where a gateway must not serve."""
+    if settings.deployed and not settings.authentication:
+        raise SystemExit(
+            "CONTRAFACT_BROKER_URL names a server, so this is a deployment, and whoever reaches it would be let in: "
+            "set CONTRAFACT_AUTHENTICATION=true, and make a key with `contrafact keys create NAME`"
+        )
+    refuse_wrong_schema(settings, sessions)
+    with reading(sessions) as session:
+        if settings.authentication and not any_key(session):
+            raise SystemExit("there is no API key yet, so nobody could log in: run `contrafact keys create NAME` first")
+
+
+def refuse_wrong_schema(settings: Settings, sessions: Sessions) -> None:
+    """Raises SystemExit where the database is away, or its tables are those of another version."""
+    try:
+        with reading(sessions) as session:
+            wrong = schema_fault(session.connection())
+    except OperationalError as error:
+        raise SystemExit(f"{database_name(settings)} does not answer: {error.orig}") from error
+    if wrong:
+        raise SystemExit(wrong)
+
+
+def schema_fault(connection: Connection) -> str | None:
+    """What is wrong with the database's schema, in a sentence; None where it is what this version works with."""
+    newest = ScriptDirectory.from_config(migration_config(connection)).get_heads()
+    found = MigrationContext.configure(connection).get_current_heads()
+    if set(found) == set(newest):
+        return None
+    known = ", ".join(found) or "none"
+    return (
+        f"the database's schema is at revision {known}, and this version works with {', '.join(newest)}: "
+        "run `python -m gateway.database.migrations` of this version, or go back to the database's version"
+    )
+
+
+def database_name(settings: Settings) -> str:
+    """The database for messages, without its password."""
+    return f"the database {make_url(settings.database_url).render_as_string(hide_password=True)}"
+
+
+@contextmanager
+def told_to_stop(stopping: threading.Event) -> Iterator[None]:
+    """Set `stopping` as soon as the process is told to stop, which the server's own hooks learn of only at the end.
+
+    Whoever listened for the signal before still hears it. In a thread that is not the main one nothing is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+        earlier = before[signal.Signals(number)]
+        if callable(earlier):
+            earlier(number, frame)
+
+    for number in before:
+        signal.signal(number, tell)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -1,0 +1,93 @@
+"""Do the services have the weights that the profile names, and the memory for them?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from gateway.model_services.clients import ServiceName
+from shared import __version__
+from shared.profiles import Profile
+from shared.schemas.service import ServiceInfo
+from shared.weights import Server, Weights, digest_folder
+
+
+def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]]:
+    """What each service must have loaded under a profile."""
+    diffusion = [
+        profile.diffusion.base,
+        profile.diffusion.vae,
+        *profile.diffusion.controlnets.values(),
+        profile.diffusion.segmenter,
+        profile.diffusion.depth,
+        profile.diffusion.few_step.weights if profile.diffusion.few_step else None,
+    ]
+    language, evaluator = profile.language, profile.evaluator
+    sources: Mapping[ServiceName, Sequence[Weights | Server | None]] = {
+        "caption_service": [profile.caption.weights, profile.caption.server],
+        "llm_service": [language.weights, language.adapter, language.server, language.masked_words],
+        "diffusion_service": diffusion,
+        "evaluator_service": [
+            evaluator.scorer,
+            evaluator.text_embedder,
+            evaluator.segmenter,
+            *evaluator.models_under_test.values(),
+        ],
+    }
+    return {name: [source for source in found if source is not None] for name, found in sources.items()}
+
+
+def gigabytes(weights: Sequence[Weights | Server]) -> float:
+    """Device memory that weights take in their own service; a server's is somebody else's."""
+    return sum(source.gigabytes for source in weights if isinstance(source, Weights))
+
+
+def service_faults(info: ServiceInfo, profile: str, wanted: Sequence[Weights | Server]) -> Iterator[str]:
+    """How a service differs from what the profile asks for, in sentences."""
+    if info.version != __version__:
+        yield f"it is version {info.version}, this is {__version__}: bring both to the same version"
+    if info.profile != profile:
+        yield f"it runs profile {info.profile}, gateway and worker {profile}: give all the same CONTRAFACT_PROFILE"
+        return
+    loaded = {(item.id, item.revision) for item in info.weights}
+    ids = {item.id for item in info.weights}
+    for source in wanted:
+        name = source.id if isinstance(source, Weights) else source.model
+        revision = _revision(source)
+        if name not in ids:
+            yield f"it has not loaded {name}, which the profile names: restart it with this version of the profile"
+        elif revision and (name, revision) not in loaded:
+            others = ", ".join(sorted(other[:12] for other_name, other in loaded if other_name == name))
+            yield f"its {name} is revision {others}, the profile's is {revision[:12]}: restart it with the right ones"
+
+
+def _revision(source: Weights | Server) -> str:
+    """The revision that the profile asks for; empty where it is not known here (a branch, or a folder elsewhere)."""
+    if isinstance(source, Server):
+        return source.revision
+    if source.path is not None:
+        folder = source.path / source.subfolder
+        return digest_folder(folder) if folder.is_dir() else ""
+    return source.revision if len(source.revision) == 40 else ""
+
+
+def memory(
+    infos: Mapping[ServiceName, ServiceInfo], wanted: Mapping[ServiceName, Sequence[Weights | Server]]
+) -> Iterator[tuple[bool, str]]:
+    """Whether the weights of all services on a GPU fit it, in a sentence; activations and caches come on top."""
+    sharing: dict[str, list[ServiceName]] = defaultdict(list)
+    for name, info in infos.items():
+        if info.gpu is not None:
+            sharing[info.gpu.uuid].append(name)
+        elif info.device.startswith("cuda"):
+            yield False, f"{name} runs on {info.device}, but nvidia-smi is not there to say how large that is"
+    for names in sharing.values():
+        gpu = infos[names[0]].gpu
+        assert gpu is not None
+        need = sum(gigabytes(wanted[name]) for name in names)
+        who = " and ".join(names)
+        told = f"{who}: {need:.1f} GB of weights on {gpu.name} with {gpu.gigabytes:.1f} GB"
+        if need > gpu.gigabytes:
+            yield False, f"{told}; give one of them a GPU of its own, or take a smaller profile"
+        else:
+            yield True, told

@@ -1,0 +1,125 @@
+"""The statements of the claims: which source image or job is leased next. The state machine is `claims.py`."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    ScalarSelect,
+    Select,
+    String,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.orm import aliased
+
+from gateway.database.sessions import database_now
+from gateway.database.tables import Job, SourceImage
+
+# Literals, not parameters: only then can the databases prove that the partial indexes apply.
+_PENDING: ColumnElement[str] = literal_column("'pending'")
+_LEASED: ColumnElement[str] = literal_column("'leased'")
+RUNNING: ColumnElement[str] = literal_column("'running'")
+
+TOKEN, SECONDS = "new_token", "new_seconds"
+_LEASE = {"lease_token": bindparam(TOKEN, type_=String), "lease_expires_at": database_now(bindparam(SECONDS))}
+
+
+@cache
+def claiming_an_image() -> Executable:
+    """Made once: to put the statement together takes longer than to run it. Binds `TOKEN` and `SECONDS`."""
+    leased, candidate = aliased(SourceImage), aliased(SourceImage)
+    live_leases = (
+        select(func.count())
+        .where(leased.job_id == Job.id, leased.state == _LEASED, leased.lease_expires_at > database_now())
+        .scalar_subquery()
+    )
+    job_id = (
+        select(Job.id)
+        .where(Job.state == RUNNING, _first(candidate, _claimable(candidate), Job).is_not(None))
+        .order_by(live_leases, Job.created_at, Job.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    chosen = aliased(SourceImage)
+    image_id = (
+        select(chosen.id)
+        .where(chosen.job_id == job_id, _claimable(chosen))
+        .order_by(chosen.turn, chosen.position)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    return (
+        update(SourceImage)
+        .where(SourceImage.id == image_id)
+        .values(state="leased", stage=None, **_LEASE, not_before=None)
+        .returning(SourceImage.id, SourceImage.job_id)
+        .execution_options(synchronize_session=False)
+    )
+
+
+@cache
+def claiming_an_analysis() -> Executable:
+    """Made once, too."""
+    chosen, image = aliased(Job), aliased(SourceImage)
+    job_id = (
+        select(chosen.id)
+        .where(
+            chosen.state == RUNNING,
+            chosen.lease_token.is_(None),
+            _due(chosen),
+            _first(image, unfinished(image), chosen).is_(None),
+        )
+        .order_by(chosen.created_at, chosen.id)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    return (
+        update(Job)
+        .where(Job.id == job_id)
+        .values(**_LEASE, not_before=None)
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def work_waiting() -> Select[str]:
+    """Running jobs of which an image or the analysis could be claimed now."""
+    candidate, other = aliased(SourceImage), aliased(SourceImage)
+    an_image = _first(candidate, _claimable(candidate), Job).is_not(None)
+    analysis = and_(Job.lease_token.is_(None), _due(Job), _first(other, unfinished(other), Job).is_(None))
+    return select(Job.id).where(Job.state == RUNNING, or_(an_image, analysis)).limit(1)
+
+
+def _first(image: Any, wanted: ColumnElement[bool], job: Any) -> ScalarSelect[str]:
+    """The first source image of a job in the order of claims; null when there is none.
+
+    Not `exists`: where many rows match, Postgres reads all of them in a job of any size to find one. This order is
+    that of the partial index, so a few entries are read.
+    """
+    first = select(image.id).where(image.job_id == job.id, wanted).order_by(image.turn, image.position).limit(1)
+    return first.correlate(job).scalar_subquery()
+
+
+def unfinished(image: Any) -> ColumnElement[bool]:
+    """Whether a source image (the table or an alias of it) is pending or leased."""
+    return image.state.in_([_PENDING, _LEASED])  # type: ignore[no-any-return]
+
+
+def _due(row: Any) -> ColumnElement[bool]:
+    return or_(row.not_before.is_(None), row.not_before <= database_now())
+
+
+def _claimable(image: Any) -> ColumnElement[bool]:
+    # `unfinished` repeats the partial index's condition for SQLite, which proves nothing itself.
+    return and_(unfinished(image), image.state == _PENDING, _due(image))

@@ -1,0 +1,1 @@
+"""Repairs: retraining a model under test on accepted counterfactuals."""

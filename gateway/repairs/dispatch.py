@@ -1,0 +1,211 @@
+"""Who trains which repair: repairs are given out, listened to, given out again, and settled, by any worker at any time.
+
+    running, no token ──grant──► token ──sign of life──► heard ──outcome──► done, failed
+                          ▲                 │ silent for long
+                          └─────────────────┘
+
+The trainer reaches the object store and no database, so the token is its lease: the row holds the newest one, the store
+repeats it in `grant.json`, and everything that a trainer writes for the gateway lies under its own token. What an older
+one writes is never read. Every change of a row says `WHERE token = …`, so workers may look at once, and die anywhere.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import secrets
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import or_, select, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from gateway.analysis.repair import figures
+from gateway.database.sessions import Sessions, database_now, reading
+from gateway.database.table_base import utc_now
+from gateway.database.tables import Repair
+from gateway.repairs.model_card import model_card
+from gateway.settings import Settings
+from shared.problems import DependencyFailed
+from shared.schemas.repairs import (
+    TRAINED,
+    Grant,
+    RepairOrder,
+    RepairOutcome,
+    RepairProgress,
+    RepairResult,
+    SignOfLife,
+    TrainedArm,
+)
+from shared.storage import ObjectMissing, ObjectStore, repair_key
+
+LOOK_SECONDS = 2.0
+UNHEARD_SECONDS = 300.0  # a message may wait in line behind other repairs
+CARD = "README.md"
+
+logger = logging.getLogger("contrafact.repairs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A running repair as it was read. `silent`: nothing was heard for too long, or it was given to nobody."""
+
+    id: str
+    token: str | None
+    beat: int
+    done: int
+    silent: bool
+
+
+def look_after_now_and_then(
+    sessions: Sessions, store: ObjectStore, send: Callable[[Grant], None], settings: Settings, stopping: threading.Event
+) -> None:
+    """What a worker's thread does until it is stopped."""
+    while not stopping.wait(min(LOOK_SECONDS, settings.sweep_seconds)):
+        try:
+            look_after(sessions, store, send, settings)
+        except (DBAPIError, DependencyFailed) as error:  # database or store are away: again soon
+            logger.warning("repairs are looked after late: %s", error)
+
+
+def look_after(sessions: Sessions, store: ObjectStore, send: Callable[[Grant], None], settings: Settings) -> None:
+    """Look once at every running repair. Raises what database and store raise."""
+    for repair in _running(sessions, settings.lease_seconds):
+        if repair.token is not None and _settled(sessions, store, repair.id, repair.token):
+            continue
+        if repair.token is not None and _heard(sessions, store, repair, repair.token):
+            continue
+        if repair.silent and (grant := _given_out(sessions, repair, settings.max_lost_leases)) is not None:
+            store.put(repair_key(repair.id, "grant.json"), grant.model_dump_json().encode())
+            send(grant)
+
+
+def give_out_anew(session: Session) -> None:
+    """Take every running repair from its trainer: for whoever knows that no trainer is alive."""
+    session.execute(update(Repair).where(Repair.state == "running").values(token=None, beat=0))
+
+
+def _running(sessions: Sessions, lease_seconds: float) -> list[_Running]:
+    silent = or_(
+        Repair.token.is_(None),
+        (Repair.beat > 0) & (Repair.heard_at < database_now(-lease_seconds)),
+        Repair.heard_at < database_now(-max(lease_seconds, UNHEARD_SECONDS)),
+    )
+    query = select(Repair.id, Repair.token, Repair.beat, Repair.progress, silent).where(Repair.state == "running")
+    with reading(sessions) as session:
+        rows = session.execute(query.order_by(Repair.created_at, Repair.id)).all()
+    return [
+        _Running(name, token, beat, RepairProgress.model_validate(progress).done, bool(quiet))
+        for name, token, beat, progress, quiet in rows
+    ]
+
+
+def _given_out(sessions: Sessions, repair: _Running, max_lost: int) -> Grant | None:
+    """A new token for a repair; None where another worker was faster, or too many trainers have died over it."""
+    lost = Repair.lost + (1 if repair.beat else 0)
+    grant = Grant(repair=repair.id, token=secrets.token_hex(16))
+    held = Repair.token.is_(None) if repair.token is None else Repair.token == repair.token
+    with sessions.begin() as session:
+        count = session.scalar(
+            update(Repair)
+            .where(Repair.id == repair.id, Repair.state == "running", held)
+            .values(token=grant.token, beat=0, heard_at=database_now(), lost=lost)
+            .returning(Repair.lost)
+            .execution_options(synchronize_session=False)
+        )
+        if count is not None and count >= max_lost:
+            reason = f"{count} trainers stopped while they worked on it without getting further"
+            _close(session, grant.repair, grant.token, {"state": "failed", "failure": reason})
+            return None
+    return None if count is None else grant
+
+
+def _heard(sessions: Sessions, store: ObjectStore, repair: _Running, token: str) -> bool:
+    """Note a new sign of life and the progress in it; whether there was one."""
+    try:
+        said = SignOfLife.model_validate_json(store.get(repair_key(repair.id, token, "progress.json")))
+    except ObjectMissing:
+        return False
+    if said.beat <= repair.beat:
+        return False
+    values: dict[str, Any] = {"beat": said.beat, "heard_at": database_now()}
+    if said.total:
+        values["progress"] = said.model_dump(mode="json", exclude={"beat"})
+    if said.done > repair.done:
+        values["lost"] = 0
+    with sessions.begin() as session:
+        _change(session, repair.id, token, values)
+    return True
+
+
+def _settled(sessions: Sessions, store: ObjectStore, repair_id: str, token: str) -> bool:
+    """Take in an outcome: figures, packages with their cards, then the row, in one transaction; whether there was one.
+
+    Whoever does it a second time writes the same, and the row only once.
+    """
+    try:
+        outcome = RepairOutcome.model_validate_json(store.get(repair_key(repair_id, token, "outcome.json")))
+        order = RepairOrder.model_validate_json(store.get(repair_key(repair_id, "order.json")))
+    except ObjectMissing:
+        return False
+    except ValidationError as error:  # of another version of this software
+        outcome = RepairOutcome(problem=f"the trainer's answer cannot be read: {error.error_count()} errors")
+    values: dict[str, Any] = {"state": "failed", "failure": outcome.problem}
+    if not outcome.problem:
+        result = figures(order, outcome)
+        for arm in TRAINED:
+            _package(store, order, arm, result)
+        done = RepairProgress(done=len(TRAINED) * order.parameters.steps, total=len(TRAINED) * order.parameters.steps)
+        values = {
+            "state": "done",
+            "result": result.model_dump(mode="json"),
+            "progress": done.model_dump(mode="json"),
+        }
+    with sessions.begin() as session:
+        _close(session, repair_id, token, values)
+    for item in list(store.iterate(repair_key(repair_id) + "/")):
+        if item.key.endswith(("checkpoint.tar", "package.tar", "grant.json")):
+            store.delete(item.key)
+    return True
+
+
+def _package(store: ObjectStore, order: RepairOrder, arm: TrainedArm, result: RepairResult) -> None:
+    """The arm's model with its card: what `GET /repairs/{id}/model` answers, and `POST /models` takes."""
+    try:
+        package = store.get(repair_key(order.repair, arm, "package.tar"))
+    except ObjectMissing:
+        if store.exists(repair_key(order.repair, arm, "model.tar")):
+            return  # another worker has done it
+        raise DependencyFailed(f"the object store has lost the {arm} model of repair {order.repair}") from None
+    card = model_card(order, arm, result).encode()
+    with tempfile.TemporaryFile() as file:
+        with (
+            tarfile.open(fileobj=io.BytesIO(package), mode="r:") as arrived,
+            tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive,
+        ):
+            header = tarfile.TarInfo(CARD)
+            header.size = len(card)
+            archive.addfile(header, io.BytesIO(card))
+            for member in arrived:
+                archive.addfile(member, arrived.extractfile(member))
+        store.put_file(repair_key(order.repair, arm, "model.tar"), file)
+
+
+def _close(session: Session, repair_id: str, token: str, values: dict[str, Any]) -> None:
+    _change(session, repair_id, token, {**values, "token": None, "finished_at": utc_now()})
+
+
+def _change(session: Session, repair_id: str, token: str, values: dict[str, Any]) -> None:
+    """Write to a running repair that nobody else has been given meanwhile; else nothing."""
+    session.execute(
+        update(Repair)
+        .where(Repair.id == repair_id, Repair.state == "running", Repair.token == token)
+        .values(**values)
+        .execution_options(synchronize_session=False)
+    )

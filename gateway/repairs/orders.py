@@ -1,0 +1,241 @@
+"""From a job's rows to a repair's order: what is trained on, what is judged, and that the two never meet.
+
+Source images are split, never counterfactuals: these follow their source. Sources that share an image, or one equal to
+it by digest, go to the same side (also by way of a counterfactual), and each class is split by itself, in an order that
+seed and digests decide. Images with masks are of one class there, and those of equal masks go to the same side. So the
+same rows and the same request give the same split.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from gateway.analysis.limits import LEAST_SOURCES
+from gateway.database.tables import Counterfactual, SourceImage
+from shared.problems import InvalidInput
+from shared.schemas.repairs import Example, Judged, RepairOrder, RepairRequest, StoredModel
+from shared.seeds import derive_digest
+
+VALUES_FOR_HOLDING_OUT = 3
+
+
+class Original(NamedTuple):
+    """A source image with its ground truth: a class, or (`label` empty) the digest of its mask."""
+
+    image: str
+    label: str
+    mask: str | None = None
+
+
+class Made(NamedTuple):
+    """An accepted counterfactual, or a null arm (then without changes), of a source image."""
+
+    image: str
+    source: str
+    method: str
+    null: bool
+    factors: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+def load(session: Session, job_id: str) -> tuple[list[Original], list[Made]]:
+    """The job's labelled source images that are done, and what was accepted of them, in the order of positions."""
+    image, row = SourceImage, Counterfactual
+    known = or_(image.ground_truth.is_not(None), image.mask_digest.is_not(None))
+    done = (image.job_id == job_id, image.state == "done", image.digest.is_not(None), known)
+    truths = select(image.digest, image.ground_truth, image.mask_digest).where(*done).order_by(image.position)
+    originals = [Original(str(digest), label or "", mask) for digest, label, mask in session.execute(truths)]
+    made = session.execute(
+        select(row.image_digest, image.digest, row.method, row.arm, row.changes)
+        .join(image, row.source_image_id == image.id)
+        .where(*done, row.accepted, row.image_digest.is_not(None))
+        .order_by(row.position, row.method, row.ordinal)
+    )
+    return originals, [
+        Made(
+            str(digest),
+            str(source),
+            method,
+            arm == "null",
+            tuple(str(change["factor"]) for change in changes),
+            tuple(str(change["to_value"]) for change in changes if change["to_value"]),
+        )
+        for digest, source, method, arm, changes in made
+    ]
+
+
+def order_of(
+    repair: str,
+    job: str,
+    request: RepairRequest,
+    licence: str,
+    upload: StoredModel | None,
+    originals: Sequence[Original],
+    made: Sequence[Made],
+    classes: Sequence[str] = (),
+) -> RepairOrder:
+    """The order for a job's rows; `classes` are those of its masks, if it has some.
+
+    Raises InvalidInput where rows are too few, or a parameter fits none of them.
+    """
+    truths = _truths(originals)
+    made = [row for row in made if row.source in truths]
+    edits = [row for row in made if not row.null]
+    if not edits:
+        raise InvalidInput(
+            "the job has no accepted counterfactual of a source image with ground truth; there is nothing to train on. "
+            "Send ground truth with the images, or look at what the checks refused: "
+            "GET /jobs/{job}/results?verdict=rejected"
+        )
+    _refuse_unknown(request, edits)
+    not_trained = _values_held_out(request, edits)
+    held_out = split(truths, made, request.held_out, request.seed)
+    trained = [row for row in edits if row.source not in held_out and _wanted(row, request, not_trained)]
+    _refuse_few(truths, held_out, trained)
+    known = {value for row in trained for value in row.values}
+    return RepairOrder(
+        repair=repair,
+        job=job,
+        task="segmentation" if classes else "classification",
+        classes=list(classes),
+        model=request.model,
+        upload=upload,
+        licence=licence,
+        parameters=request.parameters,
+        originals=[_example(source, source, truths) for source in sorted(truths.keys() - held_out)],
+        counterfactuals=[_example(row.image, row.source, truths) for row in trained],
+        null_arms=[
+            _example(row.image, row.source, truths)
+            for row in made
+            if row.null and row.source not in held_out and _of_method(row, request)
+        ],
+        judged=[
+            *(Judged(**_example(one, one, truths).model_dump(), set="originals") for one in sorted(held_out)),
+            *(_judged(row, truths, known) for row in edits if row.source in held_out and _of_method(row, request)),
+        ],
+        values_not_trained_on=sorted({value for row in edits for value in row.values} - known),
+    )
+
+
+def split(truths: Mapping[str, Original], made: Sequence[Made], share: float, seed: int) -> set[str]:
+    """Digests of the source images (`truths`, by digest) that are held out, about `share` of each class.
+
+    Whatever shares an image stays together, and so does what shares it with that.
+    """
+    groups = _groups(truths, made)
+    of_class: defaultdict[str, list[list[str]]] = defaultdict(list)
+    for group in groups:
+        of_class[truths[group[0]].label].append(group)
+    held_out: set[str] = set()
+    for members in of_class.values():
+        members.sort(key=lambda group: derive_digest("held out", seed, group[0]))
+        for group in members[: round(share * len(members))]:
+            held_out.update(group)
+    return held_out
+
+
+def _groups(truths: Mapping[str, Original], made: Sequence[Made]) -> list[list[str]]:
+    """Sources that are connected by images or masks they share, each group sorted."""
+    parent: dict[str, str] = {}
+
+    def root(digest: str) -> str:
+        parent.setdefault(digest, digest)
+        while parent[digest] != digest:
+            parent[digest] = parent[parent[digest]]
+            digest = parent[digest]
+        return digest
+
+    for row in made:
+        parent[root(row.image)] = root(row.source)
+    for truth in truths.values():
+        if truth.mask is not None:
+            parent[root(truth.mask)] = root(truth.image)
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for source in sorted(truths):
+        groups[root(source)].append(source)
+    return list(groups.values())
+
+
+def _truths(originals: Sequence[Original]) -> dict[str, Original]:
+    truths: dict[str, Original] = {}
+    for one in originals:
+        if (first := truths.setdefault(one.image, one)) != one:
+            said = "has two masks" if one.mask else f"is labelled {first.label!r} and {one.label!r}"
+            raise InvalidInput(f"the same picture ({one.image[:12]}…) {said}; mend the ground truth")
+    return truths
+
+
+def _values_held_out(request: RepairRequest, edits: Sequence[Made]) -> set[str]:
+    """The request's, or the rarest value where there are enough: it costs the training least."""
+    if request.hold_out_values is not None:
+        return set(request.hold_out_values)
+    counts = Counter(value for row in edits if _wanted(row, request, ()) for value in row.values)
+    if len(counts) < VALUES_FOR_HOLDING_OUT:
+        return set()
+    return {min(counts, key=lambda value: (counts[value], value))}
+
+
+def _of_method(row: Made, request: RepairRequest) -> bool:
+    return not request.methods or row.method in request.methods
+
+
+def _wanted(row: Made, request: RepairRequest, not_trained: Collection[str]) -> bool:
+    return (
+        _of_method(row, request)
+        and (not request.factors or set(row.factors) <= set(request.factors))
+        and (not request.values or set(row.values) <= set(request.values))
+        and not set(row.values) & set(not_trained)
+    )
+
+
+def _example(image: str, source: str, truths: Mapping[str, Original]) -> Example:
+    return Example(image=image, source=source, label=truths[source].label, mask=truths[source].mask)
+
+
+def _judged(row: Made, truths: Mapping[str, Original], known: Collection[str]) -> Judged:
+    alone = len(row.factors) == 1 and len(row.values) == 1
+    return Judged(
+        **_example(row.image, row.source, truths).model_dump(),
+        set="counterfactuals" if set(row.values) <= set(known) else "values not trained on",
+        factor=row.factors[0] if alone else None,
+        value=row.values[0] if alone else None,
+    )
+
+
+def _refuse_unknown(request: RepairRequest, edits: Sequence[Made]) -> None:
+    there = {
+        "methods": {row.method for row in edits},
+        "factors": {factor for row in edits for factor in row.factors},
+        "values": {value for row in edits for value in row.values},
+    }
+    asked = {
+        "methods": (request.methods, "methods"),
+        "factors": (request.factors, "factors"),
+        "values": (request.values, "values"),
+        "hold_out_values": (request.hold_out_values or [], "values"),
+    }
+    for name, (wanted, kind) in asked.items():
+        if unknown := sorted(set(wanted) - there[kind]):
+            raise InvalidInput(
+                f"{name}: no accepted counterfactual of the job has {', '.join(unknown)}; there are "
+                f"{', '.join(sorted(there[kind])) or 'none'}"
+            )
+
+
+def _refuse_few(truths: Collection[str], held_out: Collection[str], trained: Sequence[Made]) -> None:
+    with_edits = len({row.source for row in trained})
+    if with_edits < LEAST_SOURCES:
+        raise InvalidInput(
+            f"the accepted counterfactuals to train on come from {with_edits} source images, and at least "
+            f"{LEAST_SOURCES} are needed; run a job over more images, hold out less, or train on more values"
+        )
+    if len(held_out) < LEAST_SOURCES:
+        raise InvalidInput(
+            f"{len(held_out)} of {len(truths)} source images would be held out, and a judgement takes at least "
+            f"{LEAST_SOURCES}; run a job over more images, or hold out more"
+        )

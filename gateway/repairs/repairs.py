@@ -1,0 +1,182 @@
+"""Repairs as their owners see them: begin, find, list, cancel, delete. `gateway.repairs.dispatch` does the work.
+
+rows of a finished job ──► order (split, guarded against leaks) ──► object store ──► row, running, for a trainer
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy import select, tuple_, update
+from sqlalchemy.orm import Session
+
+from gateway.context import Parts
+from gateway.database.pagination import decode_cursor, encode_cursor
+from gateway.database.sessions import reading
+from gateway.database.table_base import utc_now
+from gateway.database.tables import ModelUnderTest, Repair
+from gateway.intake.intake import refuse_unknown_labels
+from gateway.jobs import jobs
+from gateway.jobs.choices import chosen_models
+from gateway.models_under_test.models import all_models
+from gateway.repairs import orders
+from shared.problems import Conflict, InvalidInput, NotFound
+from shared.schemas.evaluation import ModelUnderTestInfo
+from shared.schemas.repairs import (
+    TRAINED,
+    RepairOrder,
+    RepairProgress,
+    RepairRequest,
+    RepairResult,
+    RepairsPage,
+    RepairView,
+    StoredModel,
+)
+from shared.storage import ObjectStore, model_key, repair_key
+
+ADVICE = "Repair a model that the job's classes fit"
+
+
+def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> RepairView:
+    """Give a model to be trained on a job's counterfactuals.
+
+    Raises NotFound, Conflict while the job runs, InvalidInput for a model that cannot be trained or does not fit, and
+    where there is too little to train on or to judge by.
+    """
+    with reading(parts.sessions) as session:
+        job = jobs.find(session, owner, job_id)
+        if job.state == "running":
+            raise Conflict("the job is running; repair a model when it is done, or cancel it first")
+        originals, made = orders.load(session, job_id)
+    (model,) = chosen_models([request.model], all_models(parts, owner))
+    if model.task != job.kind:
+        raise InvalidInput(
+            f"{model.name!r} does {model.task}, and the job's models do {job.kind}; choose one of its kind"
+        )
+    upload = _trainable(parts, owner, model)
+    classes = job.classes if job.kind == "segmentation" else []
+    labels = {*classes, *(original.label for original in originals if original.mask is None)}
+    refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes}, ADVICE)
+    repair_id = uuid.uuid4().hex
+    order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, made, classes)
+    parts.store.put(repair_key(repair_id, "order.json"), order.model_dump_json().encode())
+    with parts.sessions.begin() as session:
+        jobs.find(session, owner, job_id)  # again: it may have been deleted meanwhile
+        total = len(TRAINED) * request.steps
+        session.add(
+            Repair(
+                id=repair_id,
+                owner_id=owner,
+                job_id=job_id,
+                model=request.model,
+                request=request.model_dump(mode="json"),
+                progress=RepairProgress(total=total).model_dump(mode="json"),
+            )
+        )
+    with reading(parts.sessions) as session:
+        return show(session, owner, repair_id)
+
+
+def _trainable(parts: Parts, owner: str, model: ModelUnderTestInfo) -> StoredModel | None:
+    """The package of an upload; None of an operator's model. Raises InvalidInput for what cannot be trained."""
+    if not model.uploaded:
+        if model.name in parts.profile.evaluator.endpoints:
+            raise InvalidInput(
+                f"{model.name!r} answers over HTTP, so its weights cannot be trained from here; upload the model "
+                "in Hub layout by POST /models and repair that"
+            )
+        return None
+    with reading(parts.sessions) as session:
+        row = session.scalar(
+            select(ModelUnderTest).where(ModelUnderTest.owner_id == owner, ModelUnderTest.name == model.name)
+        )
+        if row is None:
+            raise NotFound(f"you have no model {model.name!r} any more")
+        if row.format == "onnx":
+            raise InvalidInput(
+                f"{model.name!r} is an ONNX model, which cannot be trained; upload the model that it was exported from"
+            )
+        return StoredModel(key=model_key(row.digest, row.id), digest=row.digest)
+
+
+def find(session: Session, owner: str, repair_id: str) -> Repair:
+    """The owner's repair. Raises NotFound, also for somebody else's."""
+    row = session.scalar(select(Repair).where(Repair.id == repair_id, Repair.owner_id == owner))
+    if row is None:
+        raise NotFound(f"there is no repair {repair_id!r}; GET /repairs lists yours")
+    return row
+
+
+def show(session: Session, owner: str, repair_id: str) -> RepairView:
+    """One repair. Raises NotFound."""
+    return _view(find(session, owner, repair_id))
+
+
+def listing(session: Session, owner: str, job_id: str | None, cursor: str | None, limit: int) -> RepairsPage:
+    """A page of the owner's repairs, newest first; of one job, where it is given."""
+    query = select(Repair).where(Repair.owner_id == owner).order_by(Repair.created_at.desc(), Repair.id.desc())
+    if job_id is not None:
+        query = query.where(Repair.job_id == job_id)
+    if cursor is not None:
+        (last,) = decode_cursor(cursor, (str,))
+        after = select(Repair.created_at, Repair.id).where(Repair.id == last, Repair.owner_id == owner)
+        if (place := session.execute(after).one_or_none()) is None:
+            raise InvalidInput("the repair that this page ended with is gone; read the list from its beginning")
+        query = query.where(tuple_(Repair.created_at, Repair.id) < tuple_(place.created_at, place.id))
+    rows = session.scalars(query.limit(limit + 1)).all()
+    return RepairsPage(
+        repairs=[_view(row) for row in rows[:limit]],
+        next=encode_cursor((rows[limit - 1].id,)) if len(rows) > limit else None,
+    )
+
+
+def cancel(session: Session, owner: str, repair_id: str) -> RepairView:
+    """Stop a repair; one that is over stays as it is. Its trainer finds its grant gone. Raises NotFound."""
+    row = find(session, owner, repair_id)
+    session.execute(
+        update(Repair)
+        .where(Repair.id == row.id, Repair.state == "running")
+        .values(state="cancelled", token=None, finished_at=utc_now())
+    )
+    session.refresh(row)
+    return _view(row)
+
+
+def remove(session: Session, owner: str, repair_id: str) -> None:
+    """Delete a repair, running or not. Raises NotFound."""
+    session.delete(find(session, owner, repair_id))
+
+
+def forget_objects(store: ObjectStore, repair_id: str) -> None:
+    """Delete all that the store has of a repair, the grant first, so that its trainer stops."""
+    store.delete(repair_key(repair_id, "grant.json"))
+    for item in store.iterate(repair_key(repair_id) + "/"):
+        store.delete(item.key)
+
+
+def model_file(session: Session, owner: str, repair_id: str, arm: str) -> str:
+    """The key of an arm's model. Raises NotFound, and Conflict while there is none."""
+    row = find(session, owner, repair_id)
+    if row.state != "done":
+        raise Conflict(f"the repair is {row.state}; its model is there when it is done")
+    return repair_key(row.id, arm, "model.tar")
+
+
+def order(store: ObjectStore, repair_id: str) -> RepairOrder:
+    """The order of a repair. Raises `shared.storage.ObjectMissing`."""
+    return RepairOrder.model_validate_json(store.get(repair_key(repair_id, "order.json")))
+
+
+def _view(row: Repair) -> RepairView:
+    return RepairView(
+        id=row.id,
+        job=row.job_id,
+        model=row.model,
+        state=row.state,
+        failure=row.failure,
+        request=RepairRequest.model_validate(row.request),
+        progress=RepairProgress.model_validate(row.progress),
+        result=None if row.result is None else RepairResult.model_validate(row.result),
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+    )

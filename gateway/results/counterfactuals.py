@@ -1,0 +1,172 @@
+"""Pages of counterfactuals, filtered, in the order of (source position, method, ordinal) or of the review list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+from sqlalchemy import ColumnElement, Select, cast, or_, select, tuple_
+from sqlalchemy import Text as Text_
+from sqlalchemy.orm import Session
+
+from gateway.database.pagination import decode_cursor, encode_cursor
+from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
+from gateway.jobs import jobs
+from gateway.results.views import counterfactual_views
+from shared.problems import NotFound
+from shared.schemas.base import Contract
+from shared.schemas.jobs import CounterfactualDetail, ResultsPage
+from shared.schemas.results import JobResults
+
+Text = Annotated[str, Field(max_length=200)]
+Verdict = Literal["accepted", "rejected", "any"]
+_ORDER = (Counterfactual.position, Counterfactual.method, Counterfactual.ordinal)
+
+
+class Filters(Contract):
+    """Which counterfactuals; several filters must all hold. `value` and `from` are of edits with one change."""
+
+    method: Text | None = None
+    factor: Text | None = None
+    value: Annotated[Text | None, Field(description="the value that the edit changed to")] = None
+    from_value: Annotated[Text | None, Field(alias="from", description="the value that the edit changed")] = None
+    label: Annotated[
+        Text | None,
+        Field(alias="class", description="ground truth of the source image, or a class that its mask holds"),
+    ] = None
+    verdict: Verdict | None = None
+    check: Annotated[Text | None, Field(description="the check that refused")] = None
+    flipped: Annotated[bool | None, Field(description="the prediction changed (of `model`, else of any)")] = None
+    model: Annotated[Text | None, Field(description="a model under test that saw it")] = None
+
+
+class Listing(Filters):
+    """Which counterfactuals, and in which order."""
+
+    order: Annotated[
+        Literal["review"] | None,
+        Field(description="review: the failures to look at first, as `metrics.review` has them; else by source image"),
+    ] = None
+
+
+def results_page(
+    session: Session, owner: str, job_id: str, listing: Listing, cursor: str | None, limit: int
+) -> ResultsPage:
+    """The job's metrics and a page of its counterfactuals (edits; null arms are shown beside them)."""
+    job = jobs.find(session, owner, job_id)
+    report = session.get(Report, job_id)
+    metrics = JobResults.model_validate(report.metrics) if report else None
+    if listing.order == "review":
+        rows, following = _to_review(session, job_id, listing, metrics, cursor, limit)
+    else:
+        rows, following = _by_source(session, job_id, listing, cursor, limit)
+    return ResultsPage(
+        job=job_id,
+        state=job.state,
+        metrics=metrics,
+        counterfactuals=counterfactual_views(session, rows),
+        failures=jobs.failures(session, job_id),
+        next=following,
+    )
+
+
+def _by_source(
+    session: Session, job_id: str, filters: Filters, cursor: str | None, limit: int
+) -> tuple[Sequence[Counterfactual], str | None]:
+    query = _filtered(job_id, filters).order_by(*_ORDER).limit(limit + 1)
+    if cursor is not None:
+        query = query.where(tuple_(*_ORDER) > tuple(decode_cursor(cursor, (int, str, int))))
+    rows = session.scalars(query).all()
+    last = rows[limit - 1] if len(rows) > limit else None
+    return rows[:limit], encode_cursor((last.position, last.method, last.ordinal)) if last else None
+
+
+def _to_review(
+    session: Session, job_id: str, filters: Filters, metrics: JobResults | None, cursor: str | None, limit: int
+) -> tuple[Sequence[Counterfactual], str | None]:
+    """A page of the review list; its cursor is the place in the list, which stays as it is with the report."""
+    rows = _review_list(session, job_id, filters, metrics)
+    start = 0 if cursor is None else max(0, int(decode_cursor(cursor, (int,))[0]))
+    return rows[start : start + limit], encode_cursor((start + limit,)) if len(rows) > start + limit else None
+
+
+def _review_list(
+    session: Session, job_id: str, filters: Filters, metrics: JobResults | None
+) -> Sequence[Counterfactual]:
+    """What the filters let through of the review list, in its order; nothing before there is a report."""
+    listed = {name: place for place, name in enumerate(metrics.review if metrics else ())}
+    rows = session.scalars(_filtered(job_id, filters).where(Counterfactual.id.in_(listed))).all()
+    return sorted(rows, key=lambda row: listed[row.id])
+
+
+def detail(session: Session, owner: str, job_id: str, counterfactual_id: str) -> CounterfactualDetail:
+    """One counterfactual with its lineage. Raises NotFound."""
+    row = find(session, owner, job_id, counterfactual_id)
+    (view,) = counterfactual_views(session, [row])
+    return CounterfactualDetail(**view.model_dump(), lineage=row.lineage)
+
+
+def neighbours(
+    session: Session, owner: str, job_id: str, listing: Listing, counterfactual_id: str
+) -> tuple[str | None, str | None]:
+    """Ids of the counterfactuals before and after one, among those that the filters let through. Raises NotFound."""
+    row = find(session, owner, job_id, counterfactual_id)
+    if listing.order == "review":
+        report = session.get(Report, job_id)
+        metrics = JobResults.model_validate(report.metrics) if report else None
+        ids = [None, *(one.id for one in _review_list(session, job_id, listing, metrics)), None]
+        place = ids.index(row.id) if row.id in ids else 0
+        return (ids[place - 1], ids[place + 1]) if place else (None, None)
+    here = (row.position, row.method, row.ordinal)
+    query = _filtered(job_id, listing).with_only_columns(Counterfactual.id).limit(1)
+    backwards = [column.desc() for column in _ORDER]
+    before = session.scalar(query.where(tuple_(*_ORDER) < here).order_by(*backwards))
+    return before, session.scalar(query.where(tuple_(*_ORDER) > here).order_by(*_ORDER))
+
+
+def find(session: Session, owner: str, job_id: str, counterfactual_id: str) -> Counterfactual:
+    """An edit of the owner's job. Raises NotFound."""
+    jobs.find(session, owner, job_id)
+    row = session.get(Counterfactual, counterfactual_id)
+    if row is None or row.job_id != job_id or row.arm != "edit":
+        raise NotFound(f"job {job_id} has no counterfactual {counterfactual_id!r}")
+    return row
+
+
+def _filtered(job_id: str, filters: Filters) -> Select[Counterfactual]:
+    edits = select(Counterfactual).where(Counterfactual.job_id == job_id, Counterfactual.arm == "edit")
+    return edits.where(*conditions(filters))
+
+
+def has_class(label: str) -> ColumnElement[bool]:
+    """Whether a source image's ground truth names the class: as its label, or somewhere in its mask."""
+    held = cast(SourceImage.mask_classes, Text_)
+    written = {json.dumps(label), json.dumps(label, ensure_ascii=False)}  # SQLite and Postgres write them differently
+    return or_(SourceImage.ground_truth == label, *(held.contains(one, autoescape=True) for one in sorted(written)))
+
+
+def conditions(filters: Filters) -> list[ColumnElement[bool]]:
+    """What the filters ask of a counterfactual's row."""
+    columns = {
+        Counterfactual.method: filters.method,
+        Counterfactual.factor: filters.factor,
+        Counterfactual.to_value: filters.value,
+        Counterfactual.from_value: filters.from_value,
+        Counterfactual.check: filters.check,
+    }
+    conditions = [column == wanted for column, wanted in columns.items() if wanted is not None]
+    if filters.verdict not in (None, "any"):
+        conditions.append(Counterfactual.accepted.is_(filters.verdict == "accepted"))
+    if filters.label is not None:
+        source = select(SourceImage.id).where(SourceImage.id == Counterfactual.source_image_id)
+        conditions.append(source.where(has_class(filters.label)).exists())
+    if filters.flipped is not None or filters.model is not None:
+        said = select(Prediction.id).where(Prediction.counterfactual_id == Counterfactual.id)
+        if filters.model is not None:
+            said = said.where(Prediction.model == filters.model)
+        if filters.flipped is not None:
+            said = said.where(Prediction.flipped.is_(filters.flipped))
+        conditions.append(said.exists())
+    return conditions

@@ -1,0 +1,175 @@
+"""The rows of a job as a stream of source images, so that a job of any size is read in the memory of one image.
+
+Three cursors stay at the server (`yield_per`), all in the order of positions, and are merged here. Captions, images and
+lineage are left where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import Executable, null, select
+from sqlalchemy.orm import Session
+
+from gateway.analysis.segmentation import FOUND, with_mean
+from gateway.database.tables import Counterfactual, Prediction, SourceImage
+from shared.schemas.results import Cell, Direction, Relation
+
+_FETCHED_AT_ONCE = 1_000
+
+
+class SourceRow(NamedTuple):
+    """A source image, as far as the figures need it."""
+
+    position: int
+    id: str
+    state: str
+    ground_truth: str | None
+    mask_classes: list[str] | None = None
+
+
+class CounterfactualRow(NamedTuple):
+    """An edit or null arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
+
+    `shapes` and `recaption` are the scores of these checks, None where they were not made.
+    """
+
+    position: int
+    id: str
+    source: str
+    method: str
+    ordinal: int
+    arm: str
+    null_ordinal: int | None
+    changes: list[dict[str, Any]]
+    rendered: bool
+    accepted: bool
+    check: str
+    evaluations: int | None
+    shapes: float | None = None
+    recaption: float | None = None
+
+
+class PredictionRow(NamedTuple):
+    """What one model under test said of one image; `top` only where there is no ground truth to look up."""
+
+    position: int
+    source: str
+    counterfactual: str | None
+    model: str
+    predicted: str
+    p_truth: float | None
+    rank: int | None
+    top: list[dict[str, Any]] | None
+    overlaps: dict[str, float] | None = None
+    confusion: list[int] | None = None
+    flipped: bool | None = None
+
+    def holds(self, label: str) -> bool:
+        """Whether it says the class; of a segmenter, whether it finds it where the reference has it."""
+        if self.overlaps is not None:
+            return with_mean(self.overlaps).get(label, 0.0) >= FOUND
+        return self.predicted == label
+
+    def worth(self, label: str) -> float | None:
+        """How sure it is of the truth, 0 to 1: its probability, or of a segmenter the IoU of the class."""
+        return self.p_truth if self.overlaps is None else with_mean(self.overlaps).get(label)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """One source image with all that was made of it, by method and ordinal, and all that models said."""
+
+    source: SourceRow
+    counterfactuals: list[CounterfactualRow]
+    predictions: list[PredictionRow]
+
+    def said_by(self, model: str) -> dict[str, PredictionRow]:
+        """What one model said, by the id of the counterfactual, or of the source image."""
+        return {row.counterfactual or row.source: row for row in self.predictions if row.model == model}
+
+    def label(self, original: PredictionRow | None, relation: Relation) -> str | None:
+        """What predictions are held against: the ground truth, or else what the model said of the original."""
+        if relation == "labelled":
+            return self.source.ground_truth
+        return original.predicted if original else None
+
+    def labels(self, original: PredictionRow | None, relation: Relation) -> list[str]:
+        """All classes that predictions are held against: one; of segmenters those of the reference, and their mean."""
+        if original is not None and original.overlaps is not None:
+            return list(with_mean(original.overlaps))
+        label = self.label(original, relation)
+        return [] if label is None else [label]
+
+
+def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
+    """The cells of a counterfactual: to its new values, and from the old ones where the caption said them."""
+    directions: tuple[tuple[Direction, Literal["to_value", "from_value"]], ...] = (
+        ("to", "to_value"),
+        ("from", "from_value"),
+    )
+    return [
+        Cell(label=label, factor=change["factor"], value=change[key], direction=direction)
+        for change in row.changes
+        for direction, key in directions
+        if change[key]
+    ]
+
+
+def relation_of(session: Session, job_id: str) -> Relation:
+    """Whether predictions are held against ground truth or, where no image has one, against themselves."""
+    for truth in (SourceImage.ground_truth, SourceImage.mask_digest):
+        labelled = select(SourceImage.id).where(SourceImage.job_id == job_id, truth.is_not(None))
+        if session.scalar(labelled.limit(1)) is not None:
+            return "labelled"
+    return "metamorphic"
+
+
+def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterator[SourceRows]:
+    """The source images of a job in the order of their positions; the session must stay open meanwhile."""
+    c, p, s = Counterfactual, Prediction, SourceImage
+    sources = (
+        select(s.position, s.id, s.state, s.ground_truth, s.mask_classes).where(s.job_id == job_id).order_by(s.position)
+    )
+    counterfactuals = (
+        select(
+            c.position, c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
+            c.image_digest.is_not(None), c.accepted, c.check, c.lineage["evaluations"].as_integer(),
+            c.scores["shapes"].as_float(), c.scores["recaption"].as_float(),
+        )
+        .where(c.job_id == job_id)
+        .order_by(c.position, c.method, c.ordinal)
+    )  # fmt: skip
+    top = null() if relation == "labelled" else p.top
+    predictions = (
+        select(
+            s.position, p.source_image_id, p.counterfactual_id, p.model, p.predicted, p.ground_truth_probability,
+            p.rank, top, p.overlaps, p.confusion, p.flipped,
+        )
+        .join(s, p.source_image_id == s.id)
+        .where(p.job_id == job_id)
+        .order_by(s.position)
+    )  # fmt: skip
+    merged = merge(
+        (SourceRow(*row) for row in _cursor(session, sources)),
+        (CounterfactualRow(*row) for row in _cursor(session, counterfactuals)),
+        (PredictionRow(*row) for row in _cursor(session, predictions)),
+        key=itemgetter(0),
+    )
+    for _, rows in groupby(merged, key=itemgetter(0)):
+        source, *others = rows  # of equal positions the source comes first
+        assert isinstance(source, SourceRow)
+        yield SourceRows(
+            source,
+            [row for row in others if isinstance(row, CounterfactualRow)],
+            [row for row in others if isinstance(row, PredictionRow)],
+        )
+
+
+def _cursor(session: Session, query: Executable) -> Iterator[Sequence[Any]]:
+    return iter(session.execute(query, execution_options={"yield_per": _FETCHED_AT_ONCE}))

@@ -1,0 +1,1 @@
+"""People's reviews of counterfactuals."""

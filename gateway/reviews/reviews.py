@@ -1,0 +1,65 @@
+"""What people say of counterfactuals: written down, and read again. Functions that take a session."""
+
+from __future__ import annotations
+
+from sqlalchemy import select, tuple_, update
+from sqlalchemy.orm import Session
+
+from gateway.database.pagination import decode_cursor, decode_time, encode_cursor
+from gateway.database.sessions import insert_missing
+from gateway.database.table_base import utc_now
+from gateway.database.tables import Review
+from gateway.jobs import jobs
+from gateway.results import counterfactuals
+from shared.problems import InvalidInput
+from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
+
+_ORDER = (Review.reviewed_at, Review.counterfactual_id, Review.reviewer)
+
+
+def record(
+    session: Session, owner: str, reviewer: str, job_id: str, counterfactual_id: str, said: ReviewRequest
+) -> ReviewView:
+    """Store what a reviewer says of a counterfactual, in place of what they said before.
+
+    Raises NotFound, and InvalidInput for an edit that was never rendered.
+    """
+    seen = counterfactuals.find(session, owner, job_id, counterfactual_id)
+    if seen.image_digest is None:
+        raise InvalidInput(f"this edit was refused by the check {seen.check!r} before it was rendered: nothing to see")
+    which = {"counterfactual_id": counterfactual_id, "reviewer": reviewer}
+    columns = {**said.model_dump(), "reviewed_at": utc_now()}
+    insert_missing(session, Review, [{**which, "job_id": job_id, **columns}])
+    session.execute(update(Review).filter_by(**which).values(**columns))
+    return _view(session.get_one(Review, tuple(which.values()), populate_existing=True))
+
+
+def said_by(session: Session, reviewer: str, counterfactual_id: str) -> ReviewView | None:
+    """What a reviewer said of a counterfactual."""
+    row = session.get(Review, (counterfactual_id, reviewer))
+    return None if row is None else _view(row)
+
+
+def listing(session: Session, owner: str, job_id: str, cursor: str | None, limit: int) -> ReviewsPage:
+    """A page of a job's reviews, newest first. Raises NotFound."""
+    jobs.find(session, owner, job_id)
+    query = select(Review).where(Review.job_id == job_id).order_by(*(column.desc() for column in _ORDER))
+    if cursor is not None:
+        time, *which = decode_cursor(cursor, (str, str, str))
+        query = query.where(tuple_(*_ORDER) < (decode_time(time), *which))
+    rows = session.scalars(query.limit(limit + 1)).all()
+    last = rows[limit - 1] if len(rows) > limit else None
+    place = (last.reviewed_at.isoformat(), last.counterfactual_id, last.reviewer) if last else None
+    return ReviewsPage(reviews=[_view(row) for row in rows[:limit]], next=encode_cursor(place) if place else None)
+
+
+def _view(row: Review) -> ReviewView:
+    return ReviewView(
+        counterfactual=row.counterfactual_id,
+        reviewer=row.reviewer,
+        verdict=row.verdict,
+        edit_shown=row.edit_shown,
+        realism=row.realism,
+        note=row.note,
+        reviewed_at=row.reviewed_at,
+    )

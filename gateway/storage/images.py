@@ -1,0 +1,182 @@
+"""Rows of images and who may see them; the bytes are in the object store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from gateway.database.sessions import Sessions, insert_missing
+from gateway.database.tables import Image, OwnedImage, Table, Upload
+from gateway.intake.sources import KeptImage, KeptMask, SourceFile
+from shared.images import Mode
+from shared.problems import InvalidInput, NotFound
+from shared.schemas.jobs import ManifestImage
+from shared.seeds import derive_digest
+from shared.storage import ObjectStore
+
+_ROWS_PER_STATEMENT = 1_000
+_MISSING_LISTED = 1_000
+
+
+class ImagePlace:
+    """Where intake puts images: whoever asks for one keeps housekeeping from removing it before its row is written."""
+
+    def __init__(self, sessions: Sessions, store: ObjectStore) -> None:
+        self._sessions = sessions
+        self._store = store
+
+    def exists(self, key: str) -> bool:
+        """Whether the store has the image, which stays there for housekeeping's grace."""
+        with self._sessions.begin() as session:
+            want(session, [key.rpartition("/")[2].removesuffix(".png")])
+        return self._store.exists(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store the image."""
+        self._store.put(key, data)
+
+
+def want(session: Session, digests: Sequence[str]) -> set[str]:
+    """Keep images from being removed for housekeeping's grace from now; returns those that have rows.
+
+    Whoever will refer to an image that nobody may refer to at the moment says so before looking whether it is there:
+    this waits for a removal under way, so that what is found afterwards stays.
+    """
+    known: set[str] = set()
+    for start in range(0, len(digests), _ROWS_PER_STATEMENT):
+        part = digests[start : start + _ROWS_PER_STATEMENT]
+        session.execute(
+            update(Image)
+            .where(Image.digest.in_(part), Image.unreferenced_since.is_not(None))
+            .values(unreferenced_since=None)
+            .execution_options(synchronize_session=False)
+        )
+        known |= set(session.scalars(select(Image.digest).where(Image.digest.in_(part))))
+    return known
+
+
+def remember(session: Session, owner: str, kept: Sequence[KeptImage]) -> None:
+    """Note that the owner has these images; again for the same ones changes nothing."""
+    by_digest = {image.digest: image for image in kept}
+    images = [by_digest[digest] for digest in sorted(by_digest)]
+    want(session, [image.digest for image in images])
+    _insert_all(
+        session,
+        Image,
+        [{"digest": i.digest, "width": i.width, "height": i.height, "bytes": i.bytes, "mode": i.mode} for i in images],
+    )
+    _insert_all(session, OwnedImage, [{"owner_id": owner, "digest": image.digest} for image in images])
+    uploads = {image.upload: image.digest for image in kept}
+    _insert_all(
+        session,
+        Upload,
+        [
+            {"owner_id": owner, "original_digest": upload, "digest": digest}
+            for upload, digest in sorted(uploads.items())
+        ],
+    )
+
+
+def remember_masks(session: Session, owner: str, kept: Sequence[KeptMask]) -> None:
+    """The same of masks."""
+    by_digest = {mask.digest: mask for mask in kept}
+    masks = [by_digest[digest] for digest in sorted(by_digest)]
+    want(session, [mask.digest for mask in masks])
+    rows = [{"digest": m.digest, "width": m.width, "height": m.height, "bytes": m.bytes, "mode": "L"} for m in masks]
+    _insert_all(session, Image, rows)
+    _insert_all(session, OwnedImage, [{"owner_id": owner, "digest": mask.digest} for mask in masks])
+
+
+def find(session: Session, owner: str, digest: str) -> KeptImage:
+    """The owner's image with this digest, of its canonical pixels or of the uploaded file. Raises NotFound."""
+    found = find_all(session, owner, [digest]).get(digest)
+    if found is None:
+        raise NotFound(f"you have no image {digest}; PUT /images/{{digest}} uploads one")
+    return found
+
+
+def find_all(session: Session, owner: str, digests: Sequence[str]) -> dict[str, KeptImage]:
+    """The owner's images by the digests asked for, of uploads or canonical pixels; unknown ones are absent."""
+    found: dict[str, KeptImage] = {}
+    for start in range(0, len(digests), _ROWS_PER_STATEMENT):
+        part = digests[start : start + _ROWS_PER_STATEMENT]
+        owned = select(Image).join(OwnedImage).where(OwnedImage.owner_id == owner, Image.digest.in_(part))
+        for image in session.scalars(owned):
+            found[image.digest] = _kept(image, image.digest)
+        uploaded = (
+            select(Image, Upload.original_digest)
+            .join(Upload, Upload.digest == Image.digest)
+            .where(Upload.owner_id == owner, Upload.original_digest.in_(part))
+        )
+        for image, original in session.execute(uploaded):
+            found[original] = _kept(image, original)
+    return found
+
+
+def find_masks(session: Session, owner: str, digests: Sequence[str], coloured: bool) -> dict[str, KeptImage]:
+    """The owner's masks by the digests asked for: of files that were uploaded as masks, and of label maps; as their
+    indices, or where they shall be read in colours as these. Unknown ones are absent.
+    """
+    plain = find_all(session, owner, digests)
+    found = {digest: image for digest, image in plain.items() if image.mode == "L"}
+    names = {mask_upload(digest): digest for digest in digests}
+    for name, image in find_all(session, owner, list(names)).items():
+        asked = names[name]
+        found[asked] = replace(plain[asked] if coloured and asked in plain else image, upload=asked)
+    return found
+
+
+def find_mask(session: Session, owner: str, digest: str) -> KeptImage:
+    """The indices (or colours) of the owner's mask with this digest. Raises NotFound."""
+    found = find_masks(session, owner, [digest], False).get(digest)
+    if found is None:
+        raise NotFound(f"you have no mask {digest}; PUT /images/{{digest}}?mask=true uploads one")
+    return found
+
+
+def mask_upload(upload: str) -> str:
+    """What a file that was uploaded as a mask goes by beside itself: the same bytes are an image, too."""
+    return derive_digest("mask", upload).hex()
+
+
+def masks_of_manifest(
+    session: Session, owner: str, entries: Sequence[ManifestImage], coloured: bool
+) -> dict[str, KeptImage]:
+    """The masks that a JSON manifest names. Raises InvalidInput with the digests that are not uploaded as masks."""
+    asked = list(dict.fromkeys(entry.mask for entry in entries if entry.mask is not None))
+    want(session, sorted({mask.digest for mask in find_masks(session, owner, asked, coloured).values()}))
+    known = find_masks(session, owner, asked, coloured)
+    _refuse_missing("masks", [digest for digest in asked if digest not in known], "?mask=true")
+    return known
+
+
+def from_manifest(session: Session, owner: str, entries: Sequence[ManifestImage]) -> list[SourceFile]:
+    """The source images that a JSON manifest names. Raises InvalidInput with the digests that are not uploaded yet."""
+    asked = list(dict.fromkeys(entry.digest for entry in entries))
+    want(session, sorted({image.digest for image in find_all(session, owner, asked).values()}))
+    known = find_all(session, owner, asked)
+    _refuse_missing("images", [digest for digest in asked if digest not in known or known[digest].mode != "RGB"])
+    return [SourceFile(entry.name, entry.label, known[entry.digest]) for entry in entries]
+
+
+def _refuse_missing(what: str, missing: Sequence[str], how: str = "") -> None:
+    if missing:
+        raise InvalidInput(
+            f"{len(missing)} {what} of the manifest are not uploaded, first {missing[0]}; "
+            f"PUT /images/{{digest}}{how} them",
+            members={"missing": [*missing[:_MISSING_LISTED]], "missing_total": len(missing)},
+        )
+
+
+def _kept(image: Image, upload: str) -> KeptImage:
+    mode: Mode = "L" if image.mode == "L" else "RGB"
+    return KeptImage(image.digest, upload, image.width, image.height, image.bytes, mode)
+
+
+def _insert_all(session: Session, table: type[Table], rows: list[dict[str, Any]]) -> None:
+    for start in range(0, len(rows), _ROWS_PER_STATEMENT):
+        insert_missing(session, table, rows[start : start + _ROWS_PER_STATEMENT])

@@ -1,0 +1,37 @@
+"""The object store that the settings name. `python -m gateway.storage.object_store` makes its bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.settings import Settings
+from shared.storage import DirectoryStore
+from shared.stores import store_at
+
+if TYPE_CHECKING:
+    from shared.s3_store import S3Store
+
+
+def open_store(settings: Settings) -> DirectoryStore | S3Store:
+    """The store of `settings.object_store`. Raises ValueError for a form that it does not know."""
+    return store_at(
+        settings.object_store,
+        settings.gateway_url,
+        settings.s3_endpoint,
+        settings.s3_access_key,
+        settings.s3_secret_key.get_secret_value(),
+        settings.s3_secure,
+    )
+
+
+def main() -> None:
+    """Make the bucket of the environment's store; a directory needs none."""
+    settings = Settings()
+    store = open_store(settings)
+    if not isinstance(store, DirectoryStore):
+        store.create_bucket()
+    print(f"{settings.object_store} is there")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Frozen suites of counterfactuals, and releases tested against them."""

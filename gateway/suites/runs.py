@@ -1,0 +1,83 @@
+"""Releases against suites: the run of a model under test with the weights of now, and what came of it."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from gateway.analysis.effects import Scores
+from gateway.analysis.releases import against_baseline, against_null_arms, judge, scores_of
+from gateway.context import Parts
+from gateway.database.sessions import reading
+from gateway.database.tables import Job
+from gateway.jobs.choices import chosen_models
+from gateway.models_under_test.models import all_models
+from gateway.results.classification import JobRows, load_rows
+from gateway.suites import suites
+from shared.problems import Conflict
+from shared.schemas.results import Metric
+from shared.schemas.suites import RunResults, RunView
+from shared.seeds import derive_seed
+
+
+def start(parts: Parts, owner: str, suite: str, name: str) -> RunView:
+    """Test a model under test against a suite, or find the run that did.
+
+    Raises NotFound, InvalidInput for a model or classes that do not fit, NotReady while the evaluator cannot say.
+    """
+    (model,) = chosen_models([name], all_models(parts, owner))
+    with parts.sessions.begin() as session:
+        run_id = suites.start_run(session, owner, suite, model)
+    parts.wake()
+    with reading(parts.sessions) as session:
+        return suites.run_view(session, session.get_one(Job, run_id))
+
+
+def results(
+    session: Session, owner: str, suite: str, run_id: str, baseline_id: str | None, max_drop: float
+) -> RunResults:
+    """A finished run's figures, held against another run of the suite or else against its own null arms.
+
+    `max_drop` is in points. Raises NotFound, and Conflict for a run that is not done.
+    """
+    run = _done(suites.find_run(session, owner, suite, run_id))
+    rows = load_rows(session, run.id)
+    release, left_out = _scores(rows)
+    baseline = None
+    if baseline_id is None:
+        places = against_null_arms(release, rows.relation)
+    else:
+        baseline = _done(suites.find_run(session, owner, suite, baseline_id))
+        other, also_left_out = _scores(load_rows(session, baseline.id))
+        left_out = max(left_out, also_left_out)
+        places = against_baseline(release, other, rows.relation)
+    metric: Metric = "iou" if run.kind == "segmentation" else "accuracy"
+    cells = judge(places, max_drop / 100, derive_seed("suite", run.suite_id or ""), metric)
+    return RunResults(
+        suite=run.suite_id or "",
+        run=run.id,
+        model=run.models[0],
+        revision=run.spec["revision"],
+        baseline=baseline.id if baseline else None,
+        baseline_model=baseline.models[0] if baseline else None,
+        baseline_revision=baseline.spec["revision"] if baseline else None,
+        metric=metric,
+        relation=rows.relation,
+        max_drop=max_drop,
+        left_out=left_out,
+        cells=cells,
+        breaches=[cell.sentence for cell in cells if cell.judgement == "drop"],
+    )
+
+
+def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
+    """By method, of the one model under test of a run; and how many counterfactuals had to be left out."""
+    scores = {method: scores_of(found.outcomes) for (_, method), found in rows.models.items()}
+    scores |= {method: found.scores for (_, method), found in rows.segmented.items()}
+    left_out = sum(found.left_out for found in rows.models.values())
+    return scores, left_out + sum(found.left_out for found in rows.segmented.values())
+
+
+def _done(run: Job) -> Job:
+    if run.state != "done":
+        raise Conflict(f"the run is {run.state}; its results are there when it is done")
+    return run

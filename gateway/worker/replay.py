@@ -1,0 +1,170 @@
+"""`contrafact replay ID`: make a counterfactual again through the services, and say whether it is equal, bit for bit.
+
+The method runs anew on the same source image, and nothing is recorded. Each reply of a service is held against the
+recorded one of the same request under the same weights, so that a difference has a place: other weights, another
+answer to the same question, other code, other pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gateway.database.sessions import Sessions, reading
+from gateway.database.tables import Counterfactual, Report, SourceImage
+from gateway.methods import METHODS
+from gateway.methods.counterfactual import Counterfactual as Made
+from gateway.model_services.clients import SERVICES, Answered, Asked, Endpoint, ModelServices, TypedServices
+from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.queue.leases import Lease
+from gateway.worker import image_step
+from gateway.worker.image_step import ImageWork
+from shared.images import decode
+from shared.problems import NotFound
+from shared.schemas.results import JobResults
+from shared.schemas.service import ServiceInfo
+from shared.storage import ObjectMissing, ObjectStore
+
+_TEXT_SHOWN = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came of it: how the counterfactual differs (nothing: equal), and what may have caused that.
+
+    `calls` were made of the services; `recorded` of them had been made before under the same weights.
+    """
+
+    id: str
+    calls: int
+    recorded: int
+    differences: list[str]
+    causes: list[str]
+
+    @property
+    def equal(self) -> bool:
+        """Whether image, words, seed, parameters, scores and verdict are all the same."""
+        return not self.differences
+
+
+@dataclass(slots=True)
+class ComparedServices(TypedServices):
+    """The plain services, each reply held against the recorded one."""
+
+    services: ModelServices
+    records: RecordedServices
+    calls: int = 0
+    recorded: int = 0
+    otherwise: list[str] = field(default_factory=list)
+
+    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
+        """The service's own reply, whatever was recorded."""
+        reply = self.services.call(endpoint, request)
+        agrees = self.records.agrees(endpoint, request, reply)
+        self.calls += 1
+        self.recorded += agrees is not None
+        if agrees is False:
+            self.otherwise.append(f"{endpoint.service} answers the same {endpoint.path} request otherwise than then")
+        return reply
+
+
+def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, counterfactual_id: str) -> Replay:
+    """Make a counterfactual (an edit or a null arm) again. Raises NotFound, and what services and methods raise."""
+    row, work, then = _load(sessions, counterfactual_id)
+    shelf = ImageShelf(store, sessions, work.owner_id)
+    compared = ComparedServices(services, RecordedServices(services, sessions, shelf, work.owner_id))
+    made = _made_again(row, work, shelf, compared)
+    if made is None:
+        differences = [f"{row.method} makes no counterfactual number {row.ordinal} of this source image any more"]
+    else:
+        differences = list(_differences(row, image_step.row_of(work, row.method, made, shelf), shelf))
+    causes: list[str] = []
+    if differences:
+        now: dict[str, ServiceInfo] = {name: services.info(name) for name in SERVICES}
+        causes = [*_weights_changed(then, now), *dict.fromkeys(compared.otherwise), *_loose_bits(now)]
+    return Replay(counterfactual_id, compared.calls, compared.recorded, differences, causes)
+
+
+def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, ImageWork, dict[str, ServiceInfo]]:
+    """The row, the work that it came from, and the services as the job's report has them (none without a report)."""
+    with reading(sessions) as session:
+        row = session.get(Counterfactual, counterfactual_id)
+        if row is None:
+            raise NotFound(f"there is no counterfactual {counterfactual_id!r}; results and pages have their ids")
+        report = session.get(Report, row.job_id)
+    work = image_step.load(sessions, Lease(SourceImage, row.source_image_id, row.job_id, ""))
+    if work is None:
+        raise NotFound(f"the source image of {counterfactual_id} was deleted meanwhile")
+    then = JobResults.model_validate(report.metrics).made.services if report else {}
+    return row, work, {name: ServiceInfo.model_validate(info) for name, info in then.items()}
+
+
+def _made_again(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: TypedServices) -> Made | None:
+    method = METHODS.get(row.method)
+    if method is None:
+        raise NotFound(f"this version has no method {row.method!r}; replay with the version that made it")
+    parameters = method.parameters.model_validate(dict(work.methods)[row.method])
+    source = image_step.source_of(work, shelf)
+    made = method.function(source, work.task, services, parameters, work.seed)
+    return next((one for one in made if one.ordinal == row.ordinal), None)
+
+
+def _differences(then: Counterfactual, now: Mapping[str, Any], shelf: ImageShelf) -> Iterator[str]:
+    """Every column that a repetition must give again, and what of the lineage explains it."""
+    for name in ("revision", "parameters", "rendering"):
+        yield from _changed(f"{name} of the method", then.lineage.get(name), now["lineage"].get(name))
+    for name in ("arm", "seed", "caption", "changes", "new_caption", "scores", "accepted", "check"):
+        yield from _changed(name.replace("_", " "), getattr(then, name), now[name])
+    for name, what in (("control_digest", "control image"), ("image_digest", "image")):
+        if getattr(then, name) != now[name]:
+            yield f"{what}: {_pixels_changed(getattr(then, name), now[name], shelf)}"
+
+
+def _changed(name: str, then: Any, now: Any) -> Iterator[str]:
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        for key in sorted({*then, *now}):
+            yield from _changed(f"{name}, {key}", then.get(key), now.get(key))
+    elif then != now:
+        yield f"{name}: {str(then)[:_TEXT_SHOWN]} then, {str(now)[:_TEXT_SHOWN]} now"
+
+
+def _pixels_changed(then: str | None, now: str | None, shelf: ImageShelf) -> str:
+    if then is None or now is None:
+        return f"{'none' if then is None else then[:12]} then, {'none' if now is None else now[:12]} now"
+    try:
+        before = decode(shelf.load(then)).astype(int)
+    except ObjectMissing:
+        return f"{then[:12]} then, which the object store has lost, {now[:12]} now"
+    after = decode(shelf.load(now)).astype(int)
+    if before.shape != after.shape:
+        return f"{before.shape[1]} × {before.shape[0]} then, {after.shape[1]} × {after.shape[0]} now"
+    off = np.abs(before - after).max(axis=2)
+    return f"{np.count_nonzero(off):,} of {off.size:,} pixels differ, by at most {off.max()} of 255"
+
+
+def _weights_changed(then: Mapping[str, ServiceInfo], now: Mapping[str, ServiceInfo]) -> Iterator[str]:
+    """Services whose revision is another one, with the weights that changed, or what else did."""
+    if not then:
+        yield "the job has no report, so which weights made it is not known"
+    for name in sorted(then):
+        before, after = then[name], now.get(name)
+        if after is None or before.revision == after.revision:
+            continue
+        loaded = {item.role: (item.id, item.revision[:12]) for item in after.weights}
+        changed = [
+            f"{item.role} {item.id}@{item.revision[:12]} then, {'@'.join(loaded.get(item.role, ('none',)))} now"
+            for item in before.weights
+            if loaded.get(item.role) != (item.id, item.revision[:12])
+        ]
+        rest = f"the same weights under other code, libraries, device or batch shapes ({before.device}, {after.device})"
+        yield f"{name} is another: {'; '.join(changed) or rest}"
+
+
+def _loose_bits(now: Mapping[str, ServiceInfo]) -> Iterator[str]:
+    loose = [name for name, info in now.items() if not info.deterministic]
+    if loose:
+        who = ", ".join(loose)
+        yield f"{who} run without CONTRAFACT_DETERMINISTIC=true, so bits may depend on what else is in a batch"

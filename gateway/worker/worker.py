@@ -1,0 +1,311 @@
+"""The worker: woken by messages, it claims source images and analyses until nothing is left, and keeps its leases.
+
+    step          claim → load → call → apply, again and again        (as many at a time as `images_in_flight`)
+    leases        one thread: renews those of the steps, and waits for nothing but the database
+    watch         one thread: sweeps expired leases, and wakes an idle worker when work waits
+    housekeeping  one thread: removes what nothing needs any more, when no other worker has lately
+    repairs       one thread: gives repairs to trainers, hears of them, takes in what they came to
+
+A step that finds work leaves one message behind for the next idle step, so a job of any size needs a handful of
+messages at a time. `python -m gateway.worker` runs it; `embedded` runs the same in its own process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from celery import Celery, bootsteps
+from prometheus_client import CollectorRegistry
+from sqlalchemy import select
+from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
+
+from gateway.database.events import add_event
+from gateway.database.sessions import Sessions, database_now, open_engine, open_sessions
+from gateway.database.tables import Job
+from gateway.metrics import STEPS
+from gateway.model_services.clients import SERVICES, BrokenOff, ModelServices, is_passing
+from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.operations.housekeeping import keep_house_now_and_then
+from gateway.operations.probes import database_answers, operations_port
+from gateway.operations.startup import refuse_wrong_schema
+from gateway.queue import leases as claims
+from gateway.queue.celery_tasks import WORK, broker_fault, open_celery, send_repair, wake_worker
+from gateway.queue.leases import Lease
+from gateway.repairs.dispatch import look_after_now_and_then
+from gateway.results.results import build_report
+from gateway.settings import Settings, read_settings
+from gateway.storage.object_store import open_store
+from gateway.worker import image_step
+from shared import logging as json_logging
+from shared.problems import NotReady, Problem
+from shared.profiles import load_profile
+from shared.schemas.jobs import Stage
+from shared.storage import ObjectStore
+from shared.turns import begun
+
+MAX_PAUSE_SECONDS = 300.0
+LINK_GRACE_SECONDS = 60.0
+DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)
+
+logger = logging.getLogger("contrafact.worker")
+
+
+class LeaseLost(Exception):
+    """Somebody else has the row now, or nobody wants it any more: the step must not go on."""
+
+
+class Stopping(Exception):
+    """The worker is being stopped: the step gives its lease back."""
+
+
+class Worker:
+    """What the steps of one worker process share: settings, connections, and the leases that they hold."""
+
+    def __init__(
+        self, settings: Settings, sessions: Sessions, store: ObjectStore, services: ModelServices, celery: Celery
+    ) -> None:
+        """`services.stopping` is also what stops this worker."""
+        self._settings = settings
+        self._sessions = sessions
+        self._store = store
+        self._services = services
+        self._celery = celery
+        self._leases: dict[str, Lease] = {}
+        self._changing = threading.Lock()
+        self._steps = 0
+        self._stopping = services.stopping
+        self._keeping = _thread("leases", self._regularly, settings.lease_renewal_seconds, self._renew)
+        self._watching = _thread("watch", self._regularly, settings.sweep_seconds, self._sweep)
+        self._housekeeping = _thread(
+            "housekeeping", keep_house_now_and_then, sessions, store, settings, services.stopping
+        )
+        send = partial(send_repair, celery)
+        self._repairs = _thread("repairs", look_after_now_and_then, sessions, store, send, settings, services.stopping)
+
+    def start(self) -> None:
+        """Begin to keep leases, watch and keep house."""
+        for thread in (self._keeping, self._watching, self._housekeeping, self._repairs):
+            thread.start()
+
+    def stop(self) -> None:
+        """Let running steps give up their leases at their next call, and end the threads."""
+        self._stopping.set()
+
+    def refuse_dead(self) -> None:
+        """Raises NotReady when a thread has ended that leases depend on, while the worker runs."""
+        for thread in (self._keeping, self._watching):
+            if thread.ident is not None and not (thread.is_alive() or self._stopping.is_set()):
+                raise NotReady("leases are renewed or swept no more; restart this worker")
+
+    def step(self) -> None:
+        """Work until nothing is claimable, or the share of one message is done."""
+        with self._counted():
+            for number in range(self._settings.images_per_message):
+                if self._stopping.is_set() or not self._work_once(first=number == 0):
+                    return
+
+    def _work_once(self, first: bool) -> bool:
+        claimed = self._claim()
+        if claimed is None:
+            return False
+        lease, request_id, claimed_at = claimed
+        bound = json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id)
+        with self._held(lease), bound, begun(claimed_at):
+            started, outcome = time.monotonic(), "done"
+            if first:
+                wake_worker(self._celery)
+            try:
+                if lease.table is Job:
+                    self._analyse(lease)
+                else:
+                    self._work_on_image(lease)
+            except Exception as error:  # whatever one image or one analysis raises is its own failure, not the step's
+                outcome = type(error).__name__
+                self._settle(lease, error)
+            stage = "analysis" if lease.table is Job else "image"
+            STEPS.labels(stage, outcome).observe(time.monotonic() - started)
+        return True
+
+    def _claim(self) -> tuple[Lease, str, float] | None:
+        """A lease, the id of the request that made its job, and when it began: Unix time by the database's clock.
+
+        The message may have been sent for another job. Workers' own clocks may differ; the database's orders them all.
+        """
+        seconds = self._settings.lease_seconds
+        with self._sessions.begin() as session:
+            # Analyses first: the report of a small job must not wait for the last image of a large one.
+            lease = claims.claim_analysis(session, seconds) or claims.claim(session, seconds)
+            if lease is None:
+                return None
+            request_id = session.scalar(select(Job.request_id).where(Job.id == lease.job_id)) or ""
+            return lease, request_id, session.execute(select(database_now())).scalar_one().timestamp()
+
+    def _work_on_image(self, lease: Lease) -> None:
+        work = image_step.load(self._sessions, lease)
+        if work is None:
+            return
+        shelf = ImageShelf(self._store, self._sessions, work.owner_id)
+
+        def check() -> None:
+            self._check(lease)
+
+        def note(stage: Stage) -> None:
+            with self._sessions.begin() as session:
+                claims.note_stage(session, lease, stage)
+
+        services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check, work.digest, note)
+        result = image_step.call(work, services, shelf, self._link)
+        with self._sessions.begin() as session:
+            if not image_step.apply(session, lease, work, result):
+                raise LeaseLost(lease.id)
+
+    def _link(self, key: str) -> str:
+        """A URL of an object for as long as a call may take, waiting for a busy service included."""
+        settings = self._settings
+        seconds = settings.service_deadline_seconds + settings.service_wait_seconds + LINK_GRACE_SECONDS
+        return self._store.link(key, round(seconds))
+
+    def _analyse(self, lease: Lease) -> None:
+        infos = [self._services.info(service) for service in SERVICES]
+        calibrations = load_profile(self._settings.profile).calibration
+        build_report(self._sessions, self._store, lease.job_id, infos, calibrations)
+        with self._sessions.begin() as session:
+            if claims.finish(session, lease):
+                add_event(session, lease.job_id, "job", {"state": "done"})
+
+    def _check(self, lease: Lease) -> None:
+        if self._stopping.is_set():
+            raise Stopping
+        if lease.token not in self._leases:
+            raise LeaseLost(lease.id)
+
+    def _settle(self, lease: Lease, error: Exception) -> None:
+        """Write down what an error means for the row that it happened to."""
+        settings = self._settings
+        if isinstance(error, LeaseLost):
+            logger.info("lost the lease of %s", lease.id)
+            return
+        if isinstance(error, DATABASE_AWAY):
+            logger.warning("the database failed during %s; its lease will expire: %s", lease.id, error)
+            return
+        reason = error.detail if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
+        with self._sessions.begin() as session:
+            if isinstance(error, Stopping) or self._stopping.is_set():
+                claims.release(session, lease, "", delay=0)
+            elif isinstance(error, BrokenOff):
+                claims.lose(session, lease, reason, settings.max_lost_leases, settings.pause_seconds)
+            elif isinstance(error, Problem) and is_passing(error):
+                delay = min(MAX_PAUSE_SECONDS, error.retry_after or settings.pause_seconds)
+                claims.release(session, lease, reason, delay)
+            else:
+                claims.fail(session, lease, reason, settings.max_attempts)
+                logger.warning("%s failed", lease.id, exc_info=error)
+                return
+        logger.info("gave back %s: %s", lease.id, reason)
+
+    @contextmanager
+    def _held(self, lease: Lease) -> Iterator[None]:
+        with self._changing:
+            self._leases[lease.token] = lease
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._leases.pop(lease.token, None)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._changing:
+            self._steps += 1
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._steps -= 1
+
+    def _regularly(self, seconds: float, do: Callable[[], None]) -> None:
+        due = time.monotonic()
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + seconds
+            try:
+                do()
+            except DATABASE_AWAY as error:  # for a while, which must not end the thread
+                logger.warning("leases are looked after late: %s", error)
+
+    def _renew(self) -> None:
+        with self._changing:
+            leases = list(self._leases.values())
+        if not leases:
+            return
+        with self._sessions.begin() as session:
+            held = claims.renew(session, leases, self._settings.lease_seconds)
+        with self._changing:
+            for lease in leases:
+                if lease.token not in held:
+                    self._leases.pop(lease.token, None)
+
+    def _sweep(self) -> None:
+        with self._sessions.begin() as session:
+            claims.sweep(session, self._settings.max_lost_leases)
+            waits = claims.work_waits(session)
+        if waits and self._steps < self._settings.images_in_flight:
+            wake_worker(self._celery)
+
+
+def _thread(name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
+    return threading.Thread(target=target, args=arguments, name=name, daemon=True)
+
+
+def register(celery: Celery, worker: Worker) -> None:
+    """Make the worker's step the task of its Celery app, and let it start and stop with the app's worker."""
+
+    def step(task: Any) -> None:
+        with json_logging.bound(request_id=str(task.request.get("request_id") or "")):
+            logger.debug("woken")
+            worker.step()
+
+    celery.task(step, bind=True, name=WORK, ignore_result=True, shared=False)
+
+    class Threads(bootsteps.StartStopStep):  # type: ignore[misc]
+        """Celery's hook for what lives as long as its worker; stopped before the pool waits for its steps."""
+
+        requires = ("celery.worker.components:Pool",)
+
+        def start(self, parent: Any) -> None:
+            worker.start()
+
+        def stop(self, parent: Any) -> None:
+            worker.stop()
+
+    celery.steps["worker"].add(Threads)
+    celery.finalize()
+
+
+def main() -> None:
+    """Run a worker with the settings of the environment until it is told to stop."""
+    json_logging.configure()
+    logging.captureWarnings(True)  # Celery's about running as root among them
+    settings = read_settings()
+    celery = open_celery(settings.broker_url)
+    if fault := broker_fault(celery):
+        raise SystemExit(fault)
+    services = ModelServices(
+        settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds, threading.Event()
+    )
+    sessions = open_sessions(open_engine(settings.database_url))
+    refuse_wrong_schema(settings, sessions)
+    worker = Worker(settings, sessions, open_store(settings), services, celery)
+    register(celery, worker)
+    concurrency = str(settings.images_in_flight)
+    with ExitStack() as stack:
+        if settings.metrics_port:
+            registry = CollectorRegistry()  # what this process counts is in prometheus_client's own
+            ready = partial(database_answers, sessions)
+            stack.enter_context(operations_port(settings.metrics_port, worker.refuse_dead, ready, registry))
+        celery.worker_main(["worker", "--pool", "threads", "--concurrency", concurrency, "--loglevel", "WARNING"])

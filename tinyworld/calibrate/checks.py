@@ -1,0 +1,198 @@
+"""Fix the thresholds of the image checks for the shipped scorer: `python -m tinyworld.calibrate.checks --write`.
+
+On scenes of the split "calibration", on which nothing is trained and nothing is reported, with pictures by the shipped
+generator whose fault is known because it was asked for (`broken.py`): a good counterfactual, one with another class,
+without the object, without the edit, and with a second factor changed, as many of each.
+
+The thresholds of all checks are fixed together, per factor: of those that refuse at most `REFUSED` of the good ones,
+the set that lets the fewest broken ones through (each kind counting the same). What is printed was measured on the half
+of the scenes that the thresholds were not fixed on, and the other way round; `--write` puts it, and thresholds fixed on
+all of them, into the shipped profile `tiny`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gateway.jobs.choices import method_defaults
+from gateway.methods.checks import CHECKS, Thresholds, judge
+from gateway.methods.dillema import DillemaParameters
+from shared.profiles import SHIPPED, load_profile
+from tinyworld.calibrate.broken import Trial, trials
+from tinyworld.calibrate.check_errors import check_errors, with_errors
+from tinyworld.judges.label import in_words
+from tinyworld.judges.trials import Studio
+
+REFUSED = 0.13  # of the good counterfactuals, by all checks together; leaves room below 15 % on other scenes
+ENOUGH = 15  # good ones of a factor, to go by them alone
+_SHARES = (0.0, 0.01, 0.02, 0.04, 0.06, 0.09, 0.13)  # of the good ones that one check may refuse
+Limits = dict[str, float]  # check -> lowest score
+Floats = NDArray[np.float64]
+
+
+def thresholds(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, dict[str, float]]:
+    """Check → factor → lowest score; `default` rests on all factors, and serves those with few good ones."""
+    groups = {"default": list(found)}
+    groups |= {factor: [t for t in found if t.factor == factor] for factor in sorted({t.factor for t in found})}
+    by_factor = {
+        name: limits(some, checks)
+        for name, some in groups.items()
+        if name == "default" or sum(trial.kind == "good" for trial in some) >= ENOUGH
+    }
+    return {
+        check: {factor: round(chosen[check], 4) for factor, chosen in by_factor.items()}
+        for check in by_factor["default"]
+    }
+
+
+def limits(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> Limits:
+    """The thresholds of the checks that let the fewest broken ones through and refuse at most `REFUSED` good ones.
+
+    Ties go to the lower thresholds. Raises ValueError where no good one is among the trials.
+    """
+    checks = [check for check in checks if all(check in trial.scores for trial in found)]
+    of_kind = {kind: [trial for trial in found if trial.kind == kind] for kind in ("good", *_broken_kinds(found))}
+    scores = {kind: _table(some, checks) for kind, some in of_kind.items()}
+    led = {kind: np.array([_led(trial) for trial in some], np.bool_) for kind, some in of_kind.items()}
+    good = scores["good"]
+    if not len(good):
+        raise ValueError("there are no good counterfactuals to fix thresholds on; take more scenes")
+    candidates = [_candidates(good[:, place]) for place in range(len(checks))]
+    best, least = np.array([column[0] for column in candidates]), np.inf
+    for lowest in itertools.product(*candidates):
+        passed = {kind: (rows >= np.array(lowest)).all(1) & led[kind] for kind, rows in scores.items()}
+        # Those that another class outdoes are refused at any threshold.
+        if (led["good"] & ~passed["good"]).sum() > REFUSED * len(good):
+            continue
+        let_through = float(np.mean([rows.mean() for kind, rows in passed.items() if kind != "good"] or [0.0]))
+        if let_through < least - 1e-9:
+            best, least = np.array(lowest), let_through
+    return dict(zip(checks, best.tolist(), strict=True))
+
+
+def _broken_kinds(found: Sequence[Trial]) -> list[str]:
+    """In the order in which they come."""
+    return [kind for kind in dict.fromkeys(trial.kind for trial in found) if kind != "good"]
+
+
+def _led(trial: Trial) -> bool:
+    """Whether the label check sees no class before the ground truth; there is none in segmentation jobs."""
+    return trial.scores.get("label_margin", 1.0) > 0
+
+
+def _table(some: Sequence[Trial], checks: Sequence[str]) -> Floats:
+    return np.array([[trial.scores[check] for check in checks] for trial in some]).reshape(len(some), len(checks))
+
+
+def _candidates(good: Floats) -> list[float]:
+    """Just below the quantiles of the good scores."""
+    return sorted({float(np.quantile(good, share, method="lower")) - 1e-4 for share in _SHARES})
+
+
+def margin(trial: Trial, chosen: Thresholds, scale: Mapping[str, float]) -> float:
+    """How far the worst check is above its threshold, in standard deviations of good scores; accepted from 0 on."""
+    factor = trial.factor
+    margins = [
+        (trial.scores[check] - values.get(factor, values["default"])) / scale[check] for check, values in chosen.items()
+    ]
+    return min(margins) if _led(trial) else min(*margins, 0.0) - 1.0
+
+
+def auroc(good: Sequence[float], broken: Sequence[float]) -> float:
+    """The probability that a good one scores above a broken one, ties counting half; NaN where either is missing."""
+    if not len(good) or not len(broken):
+        return float("nan")
+    difference = np.asarray(good)[:, None] - np.asarray(broken)[None]
+    return float(((difference > 0) + 0.5 * (difference == 0)).mean())
+
+
+def held_out(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> list[tuple[Trial, bool, float]]:
+    """Each trial with its verdict and margin under thresholds fixed on the other half of the scenes."""
+    judged = []
+    for half in (0, 1):
+        own = [trial for trial in found if trial.scene % 2 != half]
+        chosen = thresholds(own, checks)
+        good = [trial for trial in own if trial.kind == "good"]
+        scale = {check: float(np.std([t.scores[check] for t in good])) or 1.0 for check in chosen}
+        judged += [
+            (trial, judge(trial.scores, trial.edit, chosen, checks).accepted, margin(trial, chosen, scale))
+            for trial in found
+            if trial.scene % 2 == half
+        ]
+    return judged
+
+
+def table(judged: Sequence[tuple[Trial, bool, float]]) -> list[str]:
+    """Per factor: false rejects, false accepts by kind, and the area under the curve."""
+    lines = []
+    for factor in ("all", *sorted({trial.factor for trial, _, _ in judged})):
+        some = [row for row in judged if factor in ("all", row[0].factor)]
+        good = [row for row in some if row[0].kind == "good"]
+        broken = [row for row in some if row[0].kind != "good"]
+        area = auroc([worst for *_, worst in good], [worst for *_, worst in broken])
+        refused = in_words(sum(not accepted for _, accepted, _ in good), len(good))
+        lines.append(f"{factor}: AUROC {area:.3f}; false reject {refused}; false accept {_passed(broken)}")
+        kinds = _broken_kinds([trial for trial, *_ in judged])
+        lines += [f"    {kind}: {_passed([row for row in broken if row[0].kind == kind])}" for kind in kinds]
+    return lines
+
+
+def _passed(rows: Sequence[tuple[Trial, bool, float]]) -> str:
+    return in_words(sum(accepted for _, accepted, _ in rows), len(rows))
+
+
+NOTE = "# Made by `python -m tinyworld.calibrate.checks --write`; they belong to the scorer's weights.\n"
+
+
+def toml(chosen: Thresholds, note: str = NOTE) -> str:
+    """The profile's tables of thresholds."""
+    tables = [
+        f"[thresholds.{check}]\n" + "".join(f"{factor} = {value}\n" for factor, value in values.items())
+        for check, values in chosen.items()
+    ]
+    return note + "\n".join(tables)
+
+
+def with_thresholds(profile: str, tables: str, checks: Sequence[str] = (r"\w+",)) -> str:
+    """A profile's text with these tables of thresholds at its end instead of those of these checks that it had."""
+    own = rf"\[thresholds\.(?:{'|'.join(checks)})\]"
+    rest = re.sub(
+        rf"(?ms)^{own}.*?(?=^#|^\[(?!thresholds\.(?:{'|'.join(checks)})\])|\Z)", "", profile.replace(NOTE, "")
+    )
+    return f"{rest.rstrip()}\n\n{tables}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--edits", type=int, default=120, help="edits, each drawn well and broken in four ways")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--write", action="store_true", help="put the thresholds into shared/profiles/tiny.toml")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    profile = load_profile("tiny")
+    studio = Studio(
+        profile, DillemaParameters.model_validate({**method_defaults("dillema", profile), "thresholds": {}})
+    )
+    found, unlike = trials(studio, arguments.edits, arguments.batch)
+    print(f"{len(found)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
+    judged = held_out(found)
+    print(*table(judged), sep="\n")
+    tables = toml(thresholds(found))
+    print("\n" + tables)
+    if arguments.write:
+        path = SHIPPED / "tiny.toml"
+        errors = check_errors((trial.factor, trial.kind, accepted) for trial, accepted, _ in judged)
+        path.write_text(with_errors(with_thresholds(path.read_text(), tables), errors))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Fix LANCE's thresholds for the shipped scorer: `python -m tinyworld.calibrate.edits --write`.
+
+As `calibrate_checks` does for pictures drawn anew, but with pictures edited in place: each edit well done, and broken
+in the same four ways, under one of the profile's self-attention fractions in turn. `--write` puts the thresholds into
+the shipped profile `tiny`, as defaults of the methods that sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import cv2
+import torch
+
+from gateway.methods import METHODS
+from gateway.methods.checks import EDIT_CHECKS, Thresholds, check_images
+from gateway.methods.counterfactual import SourceImage
+from gateway.methods.inverted import Pictures, edited
+from gateway.methods.lance import LanceParameters
+from gateway.methods.sweep import SweepParameters
+from gateway.model_services.clients import ModelServices
+from shared.images import decode
+from shared.profiles import SHIPPED, load_profile
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import PromptEdit
+from tinyworld.calibrate.broken import Asked, Trial, asked_of, calibration_edits, painted_over, recognised
+from tinyworld.calibrate.checks import held_out, table, thresholds
+from tinyworld.judges.oracles import judge
+from tinyworld.judges.trials import TASK, Proposal, payload, source_picture
+from tinyworld.measure.spawn_services import own_services
+from tinyworld.objects.pictures import Pixels
+
+AT_ONCE = 4  # edits, so that they share batches
+NOTE = "# Made by `python -m tinyworld.calibrate.edits --write`; they belong to the scorer's weights.\n"
+
+
+def trials(services: ModelServices, parameters: LanceParameters, edits: int) -> tuple[list[Trial], Mapping[str, int]]:
+    """Scored pictures of all kinds for `edits` edits, and how many of each kind the oracles did not recognise."""
+    found: list[Trial] = []
+    unlike: Counter[str] = Counter()
+    numbered = list(enumerate(calibration_edits(edits)))
+    services.revision("diffusion_service")  # wait for it here, not in every thread
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for drawn in pool.map(lambda one: list(_drawn(services, parameters, *one)), numbered):
+            drawn += [
+                replace(one, asked=replace(one.asked, kind="gone"), image=painted_over(one.asked, one.image))
+                for one in drawn
+                if one.asked.kind == "good"
+            ]
+            for one, read in zip(drawn, judge([one.image for one in drawn]), strict=True):
+                if recognised(one.asked, read):
+                    found.append(_scored(services, one))
+                else:
+                    unlike[one.asked.kind] += 1
+    return found, unlike
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A picture that was asked for, and the mask of what must stay in it."""
+
+    asked: Asked
+    image: Pixels
+    keep_mask: ImagePayload | None
+
+
+def _drawn(services: ModelServices, parameters: LanceParameters, number: int, proposal: Proposal) -> Iterator[_Drawn]:
+    """The pictures of an edit, each by editing what its drawing starts from; those of one source in one request.
+
+    The source is inverted under the caption of what it shows: another class where the drawing's is another one.
+    """
+    fraction = parameters.self_fractions[number % len(parameters.self_fractions)]
+    label = proposal.scene.label
+    by_class: dict[str, list[Asked]] = defaultdict(list)
+    for asked in asked_of(proposal):
+        by_class[asked.shows.label].append(asked)
+    for shown, some in by_class.items():
+        caption = re.sub(rf"\b{label}\b", shown, proposal.edit.caption)
+        source = SourceImage("", payload(some[0].drawing.source), shown)
+        prompts = [PromptEdit(prompt=a.drawing.prompt, cross_fraction=parameters.cross_fraction) for a in some]
+        reply = edited(source, services, parameters, caption, prompts, [fraction])
+        for asked, images in zip(some, reply.images, strict=True):
+            yield _Drawn(asked, decode(images[0].png), reply.keep_mask)
+
+
+def _scored(services: ModelServices, drawn: _Drawn) -> Trial:
+    proposal = drawn.asked.proposal
+    source = SourceImage("", payload(source_picture(proposal.scene)), proposal.scene.label)
+    pictures = Pictures([payload(drawn.image)], drawn.keep_mask)
+    ((_, scores),) = check_images(services, source, TASK, pictures, [proposal.edit], {}, EDIT_CHECKS)
+    return Trial(proposal.scene.geometry_seed, drawn.asked.kind, proposal.edit, scores)
+
+
+def toml(chosen: Thresholds) -> str:
+    """The profile's tables of thresholds, for each method that sweeps."""
+    swept = [name for name, method in METHODS.items() if issubclass(method.parameters, SweepParameters)]
+    tables = [
+        f"[methods.{name}.thresholds.{check}]\n" + "".join(f"{factor} = {value}\n" for factor, value in values.items())
+        for name in swept
+        for check, values in chosen.items()
+    ]
+    return NOTE + "\n".join(tables)
+
+
+def with_thresholds(profile: str, tables: str) -> str:
+    """A profile's text with these tables at its end instead of those of their kind that it had."""
+    own = r"\[methods\.[\w-]+\.thresholds"
+    rest = re.sub(rf"(?ms)^{own}.*?(?=^(?:#|\[(?!methods\.[\w-]+\.thresholds))|\Z)", "", profile.replace(NOTE, ""))
+    return f"{rest.rstrip()}\n\n{tables}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--edits", type=int, default=120, help="edits, each made well and broken in four ways")
+    parser.add_argument("--write", action="store_true", help="put the thresholds into shared/profiles/tiny.toml")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    parameters = LanceParameters.model_validate(load_profile("tiny").methods.get("lance", {}))
+    with own_services("tiny", ["diffusion_service", "evaluator_service"]) as services:
+        made, unlike = trials(services, parameters, arguments.edits)
+    found = [trial for trial in made if "direction" in trial.scores]
+    print(f"{len(found)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
+    print(f"{len(made) - len(found)} without a direction, which are refused as `no change`")
+    print(*table(held_out(found, EDIT_CHECKS)), sep="\n")
+    tables = toml(thresholds(found, EDIT_CHECKS))
+    print("\n" + tables)
+    if arguments.write:
+        path = SHIPPED / "tiny.toml"
+        path.write_text(with_thresholds(path.read_text(), tables))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Fix the thresholds of all image checks of segmentation jobs: `python -m tinyworld.calibrate.road_checks --write`.
+
+On scenes of the split "calibration", on which nothing is trained and nothing is reported, with pictures by the
+profile's generator, held as its defaults for `dillema` hold them, whose fault is known because it was asked for:
+
+    good       the edit, under the source's controls
+    unedited   the null arm: the source's own caption
+    moved      the edit, under the controls of another layout
+    shifted    the good picture, shifted by 8 to 16 of 128 pixels
+    gone       the good picture with its largest vehicle or pedestrian painted over
+
+Good pictures count where both readers read the edit's value and both oracle segmenters find the road and the things
+that they find in the source; unedited ones where the readers do not both read the value. As in
+`tinyworld.calibrate.checks`, thresholds are fixed together, per factor, and what is printed was measured on the half
+of the scenes that they were not fixed on; `--write` puts it, and thresholds fixed on all of them, into the profile
+`tiny-roads`.
+`tinyworld.calibrate.shapes` does without a generator, for the two checks that ask a segmenter.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import torch
+
+from gateway.methods.checks import Scores, check_images
+from gateway.methods.counterfactual import SourceImage
+from shared.label_maps import VOID
+from shared.profiles import SHIPPED, Profile, load_profile
+from shared.schemas.diffusion import RenderReply
+from shared.schemas.evaluation import ShapesReply, ShapesRequest
+from tinyworld.calibrate.broken import Trial
+from tinyworld.calibrate.check_errors import check_errors, with_errors
+from tinyworld.calibrate.checks import held_out, table, thresholds, toml, with_thresholds
+from tinyworld.calibrate.shapes import DATA, FARTHEST, NEAREST, TASK, Judge, elsewhere, shifted, without_largest
+from tinyworld.calibrate.shapes import NOTE as SHAPES_NOTE
+from tinyworld.judges.protected_roads import ROADS, asked_of
+from tinyworld.judges.protected_scenes import Asked
+from tinyworld.judges.road_readers import READ
+from tinyworld.judges.trials import Evaluator, payload
+from tinyworld.measure.protection import Gallery
+from tinyworld.objects.drawing.canvas import Image
+from tinyworld.roads.render import RoadRendering, render
+from tinyworld.roads.world import RoadScene, sample_scene
+
+CHECKS = ("structure", "caption", "shapes", "things", "fit")
+PROFILE = "tiny-roads"
+NOTE = "# Made by `python -m tinyworld.calibrate.road_checks --write`; they belong to the weights of [evaluator].\n"
+
+
+class Checks(Evaluator):
+    """The evaluator's replies that the checks ask for."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile)
+        if profile.evaluator.segmenter is None:
+            raise SystemExit("the profile names no segmenter of the checks; add [evaluator.segmenter]")
+        self._judge = Judge(profile.evaluator.segmenter)
+
+    def shapes(self, request: ShapesRequest) -> ShapesReply:
+        """As `POST /v1/shapes`."""
+        return self._judge.shapes(request)
+
+    def scores(self, gallery: Gallery, asked: Asked, drawn: RoadRendering, image: Image) -> Scores:
+        """Those of a picture, as a job would have them; `things` is 1 where the segmenter finds none in the source."""
+        mask = np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
+        source = SourceImage(asked.id, payload(asked.source), None, payload(mask))
+        keep = payload(gallery.segmenter.keep_mask(asked.source))
+        reply = RenderReply(images=[payload(image)], controls={}, keep_mask=keep, evaluations=0)
+        ((_, found),) = check_images(self, source, TASK, reply, [asked.edit], {})  # type: ignore[arg-type]
+        return {"things": 1.0, **found}
+
+
+def trials(gallery: Gallery, checks: Checks, scenes: int) -> tuple[list[Trial], Mapping[str, int]]:
+    """Scored pictures of all kinds for `scenes` edits, and how many of each kind were not what was asked for."""
+    found: list[Trial] = []
+    unlike: Counter[str] = Counter()
+    for number in range(scenes):
+        scene = sample_scene("calibration", number)
+        asked = asked_of(f"c{number:04d}", scene, tuple(READ)[number % len(READ)])
+        drawn = render(scene)
+        for kind, image in pictures(gallery, asked, scene):
+            if not as_asked(kind, asked, image):
+                unlike[kind] += 1
+                continue
+            scores = checks.scores(gallery, asked, drawn, image)
+            if "shapes" in scores:
+                found.append(Trial(number, kind, asked.edit, scores))
+            else:
+                unlike["nothing of the mask seen in the source"] += 1
+    return found, unlike
+
+
+def pictures(gallery: Gallery, asked: Asked, scene: RoadScene) -> Iterator[tuple[str, Image]]:
+    """One picture of each kind; `gone` where the scene has something to lose."""
+    random = np.random.default_rng((0x5A9F, scene.geometry_seed))
+    ((_, good, null),) = gallery.draw(asked, [gallery.own_arm])
+    yield "good", good
+    yield "unedited", null
+    far = int(random.integers(NEAREST, FARTHEST + 1))
+    yield "shifted", shifted(good, ((far, 0), (-far, 0), (0, far), (0, -far))[random.integers(4)])
+    other = replace(asked, source=np.ascontiguousarray(render(elsewhere(scene)).image))
+    ((_, moved, _),) = gallery.draw(other, [gallery.own_arm])
+    yield "moved", moved
+    rendering = render(scene)
+    if rendering.instance_classes:
+        yield "gone", without_largest(replace(rendering, image=good))
+
+
+def as_asked(kind: str, asked: Asked, image: Image) -> bool:
+    """Whether the judges see what a picture of this kind should show; what was moved or painted over is so anyhow."""
+    if kind not in ("good", "unedited"):
+        return True
+    before, now = ROADS.seen([asked, asked], [asked.source, image])
+    if kind == "unedited":
+        return not now.shown
+    return now.shown and all(
+        is_there or not was for was, is_there in zip(before.recognised, now.recognised, strict=True)
+    )
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenes", type=int, default=120)
+    parser.add_argument("--write", action="store_true", help=f"put the thresholds into shared/profiles/{PROFILE}.toml")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    profile = load_profile(PROFILE)
+    ROADS.load_judges()
+    found, unlike = trials(Gallery(profile, ROADS), Checks(profile), arguments.scenes)
+    print(f"{len(found)} trials; left out:", dict(unlike))
+    judged = held_out(found, CHECKS)
+    print(*table(judged), sep="\n")
+    tables = toml(thresholds(found, CHECKS), NOTE)
+    print("\n" + tables)
+    if arguments.write:
+        path = SHIPPED / f"{PROFILE}.toml"
+        text = with_thresholds(path.read_text().replace(NOTE, "").replace(SHAPES_NOTE, ""), tables)
+        errors = check_errors((trial.factor, trial.kind, accepted) for trial, accepted, _ in judged)
+        path.write_text(with_errors(text, errors, DATA, "segmentation"))
+
+
+if __name__ == "__main__":
+    main()

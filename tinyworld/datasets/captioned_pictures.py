@@ -1,0 +1,129 @@
+"""Districts as pictures and words: what captioner and scorer learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from tinyworld.datasets.round_trips import round_trips
+from tinyworld.objects import captions, factors, world
+from tinyworld.objects import pictures as object_pictures
+from tinyworld.objects.captions import Description
+from tinyworld.objects.factors import FACTORS
+from tinyworld.objects.pictures import Pixels, varied
+from tinyworld.objects.world import Split
+from tinyworld.roads import captions as road_captions
+from tinyworld.roads import pictures as road_pictures
+from tinyworld.roads import render as road_render
+from tinyworld.roads import world as road_world
+
+S = TypeVar("S")
+
+
+class Rendered(Protocol):
+    """Scenes and their images (n x 128 x 128 x 3)."""
+
+    @property
+    def scenes(self) -> list[Any]: ...
+    @property
+    def images(self) -> Pixels: ...
+
+
+@dataclass(frozen=True)
+class PictureDistrict(Generic[S]):
+    """What there is to see in a district, and how that is said and read back.
+
+    `always` is the factor that a caption of the district states if it is worth anything.
+    """
+
+    name: str
+    values: Mapping[str, tuple[str, ...]]  # of each factor
+    always: str
+    sample: Callable[..., S]  # split, index, allow_withheld=
+    withheld: Callable[[S], bool]
+    rendered: Callable[[str, int, Callable[[int], S]], Rendered]  # the first scenes of a series, from the cache
+    picture: Callable[[S], Pixels]  # 128 x 128 x 3
+    shown: Callable[[S], dict[str, str]]  # all factors that the picture shows
+    mirrored: Callable[[S], S]  # what the mirror image shows
+    describe: Callable[..., Description]  # scene, seed, omitted=
+    read: Callable[[str], dict[str, str]]
+
+    def targets(self, stated: Mapping[str, str]) -> list[int]:
+        """Training targets, in the order of `values`."""
+        return factors.targets(stated, self.values)
+
+    def scenes(self, first: int, count: int, split: Split = "final-test") -> list[S]:
+        """Some scenes of a split, withheld combinations among them."""
+        return [self.sample(split, first + index) for index in range(count)]
+
+
+OBJECTS = PictureDistrict[world.Scene](
+    name="objects",
+    values=FACTORS,
+    always="label",
+    sample=world.sample_scene,
+    withheld=world.withheld,
+    rendered=object_pictures.pictures,
+    picture=lambda scene: object_pictures.rendered(scene)[0],
+    shown=factors.scene_factors,
+    mirrored=factors.mirrored,
+    describe=captions.describe,
+    read=captions.read,
+)
+ROADS = PictureDistrict[road_world.RoadScene](
+    name="roads",
+    values=road_world.FACTOR_VALUES,
+    always="surface",
+    sample=road_world.sample_scene,
+    withheld=road_world.withheld,
+    rendered=road_pictures.pictures,
+    picture=lambda scene: road_render.render(scene).image,
+    shown=road_world.scene_factors,
+    mirrored=lambda scene: scene,  # no factor says left or right
+    describe=road_captions.describe,
+    read=road_captions.read,
+)
+DISTRICTS: dict[str, PictureDistrict[Any]] = {district.name: district for district in (OBJECTS, ROADS)}
+
+
+class Seen(NamedTuple):
+    """A picture as one step of a training sees it, spoilt, and the scene that it shows."""
+
+    scene: Any
+    image: Pixels  # 128 x 128 x 3
+    wanted: list[int]  # targets
+
+
+@dataclass(frozen=True, slots=True)
+class Album:
+    """Pictures of a district to train on."""
+
+    district: PictureDistrict[Any]
+    scenes: list[Any]
+    images: Pixels  # n x 128 x 128 x 3
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def seen(self, row: int, random: np.random.Generator, *, flip: bool) -> Seen:
+        """Picture number `row`, flipped if asked and varied."""
+        scene = self.district.mirrored(self.scenes[row]) if flip else self.scenes[row]
+        image = varied(self.images[row], random, flip=flip)
+        return Seen(scene, image, self.district.targets(self.district.shown(scene)))
+
+
+def album(district: str, split: Split, count: int, restored: int = 0) -> Album:
+    """The first `count` pictures of a split, and `restored` of them once more, which went through the autoencoder.
+
+    The generator's split leaves out the withheld combinations. What is not in the cache yet is rendered first.
+    """
+    shown = DISTRICTS[district]
+    data = shown.rendered(split, count, partial(shown.sample, split, allow_withheld=split != "generator"))
+    if not restored:
+        return Album(shown, data.scenes, data.images)
+    images = np.concatenate([data.images, round_trips(data.images, split, restored)])
+    return Album(shown, data.scenes + data.scenes[:restored], images)

@@ -1,0 +1,89 @@
+"""Edits by which to look at a generator, of either district: a source, its control images, what a caption asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinyworld.datasets.generator_pictures import OBJECT_COLOURS
+from tinyworld.objects import captions, world
+from tinyworld.objects.dataset import edges_of
+from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.roads import captions as road_captions
+from tinyworld.roads import dataset as roads
+from tinyworld.roads import render as road_render
+from tinyworld.roads import world as road_world
+from tinyworld.train.loop import DISTRICTS
+
+FIRST = 5_000_000  # of the split "calibration"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEdit:
+    """Pictures are 128 x 128 x 3; `controls` by kind, edges 0 and 1 and classes in colours."""
+
+    source: Pixels
+    controls: Mapping[str, Pixels]
+    truth: Pixels
+    caption: str
+    before: str
+    after: str
+
+
+def edit(district: str, index: int) -> ShownEdit:
+    """Number `index` of a fixed series: a source scene, and the same with one factor changed."""
+    return _EDITS[district](index)
+
+
+def _of_objects(index: int) -> ShownEdit:
+    random = np.random.default_rng((0xED17, index))
+    source = world.sample_scene("calibration", FIRST + index)
+    fields = [field for field in world.EDIT_FACTOR if field != "size"]
+    target, field = _changed(source, fields[index % len(fields)], world.FACTOR_VALUES, random)
+    picture, mask = rendered(source)
+    # as the service holds on to the source for such an edit
+    edges = edges_of(picture, mask, "object" if field in ("background", "companion") else "structure")
+    return ShownEdit(
+        picture,
+        {"canny": edges, "segmentation": OBJECT_COLOURS[mask]},
+        rendered(target)[0],
+        _caption(captions.describe, target, field, index),
+        f"{source.label}, {getattr(source, field)}",
+        f"-> {getattr(target, field)}",
+    )
+
+
+def _of_roads(index: int) -> ShownEdit:
+    random = np.random.default_rng((0xED18, index))
+    source = road_world.sample_scene("calibration", FIRST + index)
+    fields = [field for field in road_world.LOOKS if field in road_world.scene_factors(source)]
+    target, field = _changed(source, fields[index % len(fields)], road_world.LOOKS, random)
+    seen = road_render.render(source)
+    edges = edges_of(seen.image, roads.standing(seen.classes), "structure")
+    return ShownEdit(
+        seen.image,
+        {"canny": edges, "segmentation": road_render.coloured(seen.classes)},
+        road_render.render(target).image,
+        _caption(road_captions.describe, target, field, index),
+        f"{field} {getattr(source, field)}",
+        f"-> {getattr(target, field)}",
+    )
+
+
+_EDITS: dict[str, Callable[[int], ShownEdit]] = dict(zip(DISTRICTS, (_of_objects, _of_roads), strict=True))
+
+
+def _changed(
+    source: Any, field: str, values: Mapping[str, Sequence[object]], random: np.random.Generator
+) -> tuple[Any, str]:
+    others = [value for value in values[field] if value != getattr(source, field)]
+    return source.changed(**{field: str(random.choice(np.array(others)))}), field
+
+
+def _caption(describe: Callable[[Any, int], captions.Description], scene: Any, field: str, index: int) -> str:
+    """A caption that states the factor in question, where one of 50 does."""
+    said = [describe(scene, seed) for seed in range(index * 50, index * 50 + 50)]
+    return next((one.text for one in said if field in one.stated), said[0].text)

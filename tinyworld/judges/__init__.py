@@ -1,0 +1,1 @@
+"""Who judges generated images: oracles, labels, and the trials that they judge."""

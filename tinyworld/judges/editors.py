@@ -1,0 +1,240 @@
+"""The editors of all methods as `measure_counterfactuals` asks them: edits of known scenes in, checked images out.
+
+`controlled` draws what DILLEMA would, in this process, many scenes in a batch. `edited` runs the other methods
+themselves, with the model services in processes of their own; only their captioner and language model are replaced, by
+ones that make no mistake. So what is judged is the method's editing and its checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from gateway.jobs.choices import method_defaults
+from gateway.methods import METHODS
+from gateway.methods.checks import Scores
+from gateway.methods.counterfactual import Change, Counterfactual, Edit, SourceImage, Verdict
+from gateway.methods.dillema import DillemaParameters
+from gateway.methods.inverted import InversionParameters, edit_request
+from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices, ServiceName, TypedServices
+from shared.images import decode
+from shared.profiles import Profile, load_profile
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.language import GenerateReply, GenerateRequest
+from shared.seeds import derive_seed
+from tinyworld.judges.trials import TASK, Drawing, Proposal, Studio, payload, source_picture
+from tinyworld.measure.spawn_services import own_services
+from tinyworld.objects.pictures import Pixels, rendered
+
+AT_ONCE = 4  # source images that a method works on at a time: so their edits share batches
+Kind = Literal["edit", "null"]
+Parameters = dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Editor:
+    """A method, with what it is asked beside the profile's own parameters."""
+
+    method: str
+    parameters: Mapping[str, JsonValue]
+
+
+EDITORS: dict[str, Editor] = {
+    "dillema": Editor("dillema", {"control_region": "keep"}),
+    "dillema-full": Editor("dillema", {"control_region": "full"}),
+    "lance": Editor("lance", {"inversion": "direct"}),
+    "lance-null-text": Editor("lance", {"inversion": "null_text"}),
+    "lance-r": Editor("lance-r", {"counterfactuals_per_image": 1}),
+    "reconstruction": Editor("reconstruction", {}),
+    "shifts": Editor("shifts", {}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What came of an edit of scene number `number`, or of its null arm; `image` None where words refused it.
+
+    `attention` is how much the source's attention to the class overlaps the object, where the editor shows it;
+    `evaluations` are the network evaluations that were spent on it, where the editor counts them.
+    """
+
+    number: int
+    kind: Kind
+    source: Pixels
+    edit: Edit
+    image: Pixels | None
+    verdict: Verdict
+    scores: Scores
+    evaluations: int | None = None
+    attention: float | None = None
+
+
+# Scenes with their numbers in; per scene the edit, and its null arm where there is one, out.
+Draw = Callable[[Sequence[tuple[int, Proposal]]], list[Made]]
+
+
+@contextmanager
+def drawing(name: str, profile: str, given: Parameters, null_every: int) -> Iterator[Draw]:
+    """The editor of a name in `EDITORS`, ready to draw; `given` overrides its parameters.
+
+    DILLEMA's null arms cost as much as its edits: it draws one for every `null_every`th scene only.
+    """
+    editor, loaded = EDITORS[name], load_profile(profile)
+    parameters = parameters_of(editor, loaded, given)
+    if editor.method == "dillema":
+        yield controlled(loaded, DillemaParameters.model_validate(parameters), null_every)
+        return
+    words: list[ServiceName] = ["llm_service"] if editor.method == "lance-r" else []
+    with own_services(profile, ["diffusion_service", "evaluator_service", *words]) as services:
+        yield edited(services, editor.method, parameters)
+
+
+def parameters_of(editor: Editor, profile: Profile, given: Parameters | None = None) -> Parameters:
+    """The profile's parameters of the editor's method, thresholds included; the editor's own and `given` override."""
+    if editor.method not in METHODS:
+        raise ValueError(f"there is no method {editor.method!r}; there are {', '.join(METHODS)}")
+    own = dict(editor.parameters) | (given or {})
+    return method_defaults(editor.method, profile, own) | own
+
+
+def controlled(profile: Profile, parameters: DillemaParameters, null_every: int) -> Draw:
+    """DILLEMA's rendering under edges, and its checks."""
+    studio = Studio(profile, parameters)
+
+    def draw(asked: Sequence[tuple[int, Proposal]]) -> list[Made]:
+        arms: list[tuple[int, Kind, Proposal]] = []
+        for number, proposal in asked:
+            arms.append((number, "edit", proposal))
+            if number % null_every == 0:
+                arms.append((number, "null", proposal))
+        sources = [source_picture(proposal.scene) for _, _, proposal in arms]
+        drawings = [
+            Drawing(
+                source,
+                one.edit.new_caption if kind == "edit" else one.edit.caption,
+                one.edit,
+                derive_seed("measured", one.scene.geometry_seed),
+            )
+            for (_, kind, one), source in zip(arms, sources, strict=True)
+        ]
+        made = []
+        for (number, kind, one), source, image in zip(arms, sources, studio.draw(drawings), strict=True):
+            if image is None:
+                continue
+            edits = [one.edit if kind == "edit" else None]
+            ((verdict, scores),) = studio.check(one.scene, source, [image], edits)
+            made.append(Made(number, kind, source, one.edit, image, verdict, scores))
+        return made
+
+    return draw
+
+
+def edited(services: ModelServices, method: str, parameters: Parameters) -> Draw:
+    """A method that inverts the source image, with all that it does itself."""
+    services.revision("diffusion_service")  # wait for it here, not in every thread
+
+    def one(asked: tuple[int, Proposal]) -> list[Made]:
+        return list(_counterfactuals(services, method, parameters, *asked))
+
+    def draw(asked: Sequence[tuple[int, Proposal]]) -> list[Made]:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return [made for some in pool.map(one, asked) for made in some]
+
+    return draw
+
+
+def _counterfactuals(
+    services: ModelServices, method: str, given: Parameters, number: int, proposal: Proposal
+) -> Iterator[Made]:
+    source, edit = source_picture(proposal.scene), proposal.edit
+    image = SourceImage(str(proposal.scene.geometry_seed), payload(source), proposal.scene.label)
+    asked = {**given, "shifts": [_shift(edit.changes[0])]} if method == "shifts" else given
+    parameters = METHODS[method].parameters.model_validate(asked)
+    assert isinstance(parameters, InversionParameters)
+    seed = derive_seed("measured", proposal.scene.geometry_seed)
+    found = list(METHODS[method].function(image, TASK, Faultless(services, edit), parameters, seed))
+    seen = attention_overlap(services, source, proposal, parameters)
+    # A reconstruction changes nothing: it is the null arm of an edit that nobody made.
+    null = next((one for one in found if one.arm == "null" or not (one.edit and one.edit.changes)), None)
+    for one in [next((one for one in found if one.edit and one.edit.changes), None), null]:
+        if one is not None:
+            yield _made(number, source, one, edit, seen)
+
+
+def _made(number: int, source: Pixels, one: Counterfactual, proposed: Edit, attention: float) -> Made:
+    spent = one.lineage.get("evaluations")
+    return Made(
+        number=number,
+        kind="edit" if one.edit and one.edit.changes else "null",
+        source=source,
+        edit=one.edit if one.edit and one.edit.changes else proposed,
+        image=None if one.image is None else decode(one.image.png),
+        verdict=one.verdict,
+        scores=dict(one.scores),
+        evaluations=int(spent) if spent is not None else None,
+        attention=attention,
+    )
+
+
+def _shift(change: Change) -> JsonValue:
+    replaced: list[JsonValue] = [change.from_phrase]
+    return {"phrase": change.to_phrase, "factor": change.factor, "value": change.to_value, "replaces": replaced}
+
+
+class Faultless(TypedServices):
+    """The services as a method asks them about one source image, but for captioner and language model.
+
+    The captioner says the known caption; the language model, asked by LANCE for edits of a factor, knows the one edit.
+    """
+
+    def __init__(self, services: ModelServices, edit: Edit) -> None:
+        self._services = services
+        self._edit = edit
+
+    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
+        """See `TypedServices.call`."""
+        return self._services.call(endpoint, request)
+
+    def caption(self, request: CaptionRequest) -> CaptionReply:
+        """The known caption."""
+        return CaptionReply(captions=[self._edit.caption] * len(request.images))
+
+    def generate(self, request: GenerateRequest) -> GenerateReply:
+        """The known edit, where its factor is asked for; no edit for another one."""
+        (change,) = self._edit.changes
+        edit = {
+            "from_phrase": change.from_phrase,
+            "from_value": change.from_value,
+            "to_phrase": change.to_phrase,
+            "to_value": change.to_value,
+            "caption": self._edit.new_caption,
+        }
+        asked = f"\nFactor: {change.factor}\n" in request.messages[-1].content
+        value = {"edits": [edit] if asked else []}
+        return GenerateReply(value=value, text="", attempts=1, prompt_tokens=0, completion_tokens=0)
+
+
+def attention_overlap(
+    services: TypedServices, source: Pixels, proposal: Proposal, parameters: InversionParameters
+) -> float:
+    """IoU of the object's mask with as many pixels as it has where the source attends most to the class word.
+
+    Asked under the parameters of the edit, so that the service finds the inversion that it has made for it.
+    """
+    request = edit_request(payload(source), parameters, proposal.edit.caption)
+    reply = services.edit(request.model_copy(update={"attention_to": [proposal.scene.label]}))
+    return overlap(decode(reply.attention[0].png, "L"), rendered(proposal.scene)[1] == 1)
+
+
+def overlap(attention: NDArray[np.uint8], mask: NDArray[np.bool_]) -> float:
+    """IoU of a mask with the pixels of strongest attention (both height × width), as many as the mask has."""
+    strongest = np.argsort(attention, axis=None, kind="stable")[::-1][: int(mask.sum())]
+    both = int(mask.ravel()[strongest].sum())
+    return both / (2 * int(mask.sum()) - both)

@@ -1,0 +1,172 @@
+"""Scenes whose things must keep their shape under an edit, by district, and how what became of them is judged.
+
+A district gives edits of looks with the renderer's truth, and judges images: which instances are still there, and
+whether the scene shows the edit. Driving scenes: `tinyworld/judges/protected_roads.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.methods.counterfactual import Edit
+from shared.regions import overlap
+from tinyworld.judges.oracles import in_place, judge, load_oracles
+from tinyworld.judges.trials import proposal
+from tinyworld.objects.factors import scene_factors
+from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.world import sample_scene
+
+Mask = NDArray[np.bool_]
+FIRST = 80_000  # final-test scenes from here on; `measure_counterfactuals` uses those before
+FIELDS = ("time", "weather")
+SMALLEST = 0.0008  # share of the image below which an instance is a speck
+HALF = 0.5  # of the IoU from which on a thing is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A thing of a scene: the segmenter's label of it, and where it is seen (height × width)."""
+
+    label: str
+    mask: Mask
+
+    @property
+    def share(self) -> float:
+        """Of the image's area."""
+        return float(self.mask.mean())
+
+    @property
+    def height(self) -> int:
+        """From the topmost to the lowest pixel that shows."""
+        rows = np.flatnonzero(self.mask.any(axis=1))
+        return int(rows[-1] - rows[0]) + 1
+
+
+# Whether a thing is of a size; and the IoU of a thing with the pixels of its label in an image, of which the other
+# things of that label have theirs.
+Size = Callable[[Instance], bool]
+Overlap = Callable[[Mask, Instance, Sequence[Instance]], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An edit of a drawn scene: the source, the renderer's truth, and the things that must stay.
+
+    `field` becomes `to_value`; `facts` are what an oracle should read in the truth, by factor.
+    """
+
+    id: str
+    field: str
+    to_value: str
+    source: Pixels
+    truth: Pixels
+    instances: tuple[Instance, ...]
+    edit: Edit
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the oracles say of an image: whether it shows the edit, and by instance whether the thing is what it was."""
+
+    shown: bool
+    recognised: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class District:
+    """`protected` are labels of the profile's segmenter; `asked` numbers edits from 0; `seen` judges images of them.
+
+    `sizes` are those that the report tells apart, by name: a thing has the first that holds, or none. `load_judges`
+    raises SystemExit where one that `seen` asks is missing. `masked`: the ground truth is a mask, so that edits hold
+    the background's shapes, too.
+    """
+
+    protected: tuple[str, ...]
+    asked: Callable[[int], Iterator[Asked]]
+    seen: Callable[[Sequence[Asked], Sequence[Pixels]], list[Seen]]
+    overlap: Overlap
+    sizes: Mapping[str, Size]
+    load_judges: Callable[[], object]
+    masked: bool = False
+
+    def size(self, thing: Instance) -> str:
+        """The name of its size; empty for none."""
+        return next((name for name, holds in self.sizes.items() if holds(thing)), "")
+
+
+def overlaps(
+    label_map: NDArray[np.integer], labels: Sequence[str], things: Sequence[Instance], rule: Overlap
+) -> list[float]:
+    """Of each thing the IoU with what an image's label map (height × width, indices into `labels`) has of its label."""
+    return [
+        rule(
+            label_map == labels.index(thing.label),
+            thing,
+            [other for other in things if other is not thing and other.label == thing.label],
+        )
+        for thing in things
+    ]
+
+
+def objects_asked(count: int) -> Iterator[Asked]:
+    """Edits of `count` scenes with an object and a companion, time and weather in turn."""
+    index = FIRST
+    for number in range(count):
+        while True:
+            scene = sample_scene("final-test", index)
+            index += 1
+            found = None
+            if scene.companion != "none":
+                random = np.random.default_rng((0x9C, scene.geometry_seed))
+                found = proposal(scene, FIELDS[number % len(FIELDS)], random)
+            if found is None:
+                continue
+            source, mask = rendered(scene)
+            truth, _ = rendered(found.wanted)
+            things = [Instance(label, mask == place) for place, label in ((1, "object"), (2, "companion"))]
+            yield Asked(
+                id=f"{number:04d}",
+                field=found.field,
+                to_value=str(getattr(found.wanted, found.field)),
+                source=np.ascontiguousarray(source),
+                truth=np.ascontiguousarray(truth),
+                instances=tuple(one for one in things if one.mask.mean() >= SMALLEST),
+                edit=found.edit,
+                facts=scene_factors(found.wanted),
+            )
+            break
+
+
+def objects_seen(asked: Sequence[Asked], images: Sequence[Pixels]) -> list[Seen]:
+    """Both oracles read the edit's value; of the object, its class, in its place; of the companion, its kind."""
+    placed = in_place(images, [one.instances[0].mask for one in asked])
+    found = []
+    for one, values, there in zip(asked, judge(images), placed, strict=True):
+        right = {name for name, value in one.facts.items() if values.get(name) == value}
+        still = {"object": "label" in right and there, "companion": "companion" in right}
+        found.append(Seen(one.field in right, tuple(still[thing.label] for thing in one.instances)))
+    return found
+
+
+def touching(there: Mask, thing: Instance, others: Sequence[Instance]) -> float:
+    """IoU of a thing with the connected pixels of its label that touch it; no two things here share a label."""
+    return overlap(thing.mask, (), there)
+
+
+OBJECTS = District(
+    protected=("object", "companion"),
+    asked=objects_asked,
+    seen=objects_seen,
+    overlap=touching,
+    sizes={
+        "small": lambda thing: thing.share <= 0.03,
+        "medium": lambda thing: thing.share <= 0.1,
+        "large": lambda thing: True,
+    },
+    load_judges=load_oracles,
+)

@@ -1,0 +1,92 @@
+"""How good a segmenter of the roads is: IoU per class, and pedestrians and vehicles one by one, by their size.
+
+An instance counts as found when most of its pixels carry its class. Void is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from gateway.analysis.certainty import wilson
+from tinyworld.objects.drawing.canvas import Image
+from tinyworld.roads.render import RoadRendering, render
+from tinyworld.roads.segmenters import class_masks
+from tinyworld.roads.world import CLASSES, THINGS, RoadScene
+
+_JUDGED = range(1, len(CLASSES))
+HEIGHTS = ((8, 20), (20, 26), (26, 34), (34, 128))  # pixels of 128: at least, below
+
+
+def class_ious(guess: Image, truth: Image) -> dict[str, float]:
+    """Intersection over union per class over all pixels (n x h x w), and their mean; void pixels are left out.
+
+    A class that occurs in neither is absent.
+    """
+    known = truth != 0
+    found: dict[str, float] = {}
+    for index in _JUDGED:
+        here, there = (guess == index) & known, truth == index
+        if either := int((here | there).sum()):
+            found[CLASSES[index]] = round(int((here & there).sum()) / either, 4)
+    return {"mean": round(float(np.mean(list(found.values()))), 4), **found}
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One vehicle or pedestrian, whether it was found, and how tall the visible part of it is in pixels."""
+
+    name: str
+    height: int
+    found: bool
+
+
+def instances(guess: Image, rendering: RoadRendering, smallest: int = 30) -> Iterable[Instance]:
+    """The instances of a scene of which at least `smallest` pixels show, judged by a class mask (h x w)."""
+    for number, name in rendering.instance_classes.items():
+        here = rendering.instances == number
+        if here.sum() >= smallest:
+            rows = np.flatnonzero(here.any(axis=1))
+            right = float((guess[here] == CLASSES.index(name)).mean())
+            yield Instance(name, int(rows[-1] - rows[0]) + 1, right >= 0.5)
+
+
+def found_shares(found: Sequence[Instance]) -> dict[str, str]:
+    """Share found with n and Wilson interval, of vehicles and pedestrians, and of pedestrians by height."""
+    shares = {name: [one.found for one in found if one.name == name] for name in THINGS}
+    for least, below in HEIGHTS:
+        sized = [one.found for one in found if one.name == "pedestrian" and least <= one.height < below]
+        shares[f"pedestrians of {least} to {below - 1} pixels"] = sized
+    return {name: _share(right) for name, right in shares.items() if right}
+
+
+def judge(model: nn.Module, scene_of: Callable[[int], RoadScene], count: int) -> dict[str, object]:
+    """Figures on the first `count` scenes of a series, and on counterfactuals of them: day, night, snowy road."""
+    scenes = [scene_of(index) for index in range(count)]
+    report: dict[str, object] = {"pictures judged": count}
+    for name, these in (
+        ("as drawn", scenes),
+        ("all by day", [scene.changed(time="day") for scene in scenes]),
+        ("all at night", [scene.changed(time="night") for scene in scenes]),
+        ("all on snowy roads", [scene.changed(surface="snowy") for scene in scenes]),
+    ):
+        ious, shares = _judged(model, these)
+        report[f"IoU, {name}"] = ious
+        report[f"found, {name}"] = shares
+    return report
+
+
+def _judged(model: nn.Module, scenes: Sequence[RoadScene]) -> tuple[dict[str, float], dict[str, str]]:
+    renderings = [render(scene) for scene in scenes]
+    guesses = class_masks(model, [rendering.image for rendering in renderings])
+    truth = np.stack([rendering.classes for rendering in renderings])
+    found = [one for guess, rendering in zip(guesses, renderings, strict=True) for one in instances(guess, rendering)]
+    return class_ious(guesses, truth), found_shares(found)
+
+
+def _share(right: Sequence[bool]) -> str:
+    rate = wilson(sum(right), len(right))
+    return f"{sum(right) / len(right):.1%} ({sum(right)} of {len(right)}; {rate.low:.1%} to {rate.high:.1%})"

@@ -1,0 +1,185 @@
+"""Edits of tinyworld scenes said in captions, and the shipped services that draw and check them, in this process.
+
+For commands that measure or calibrate: the same editor, scorer and structure agreement that a job asks over HTTP, with
+the profile's weights, and edits as a faultless captioner and language model would write them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
+from diffusion_service.few_steps import load_few_step
+from diffusion_service.segmentation import Segmenter
+from diffusion_service.stable_diffusion import load
+from evaluator_service.similarity import Scorer
+from evaluator_service.structure import agreement
+from gateway.methods.checks import Scores, check_images
+from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor, SourceImage, TaskDescription, Verdict
+from gateway.methods.dillema import DillemaParameters, region_of
+from shared.arithmetic import native_weights
+from shared.images import decode, encode
+from shared.profiles import Profile
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
+from shared.schemas.diffusion import Rendering, RenderReply
+from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
+from shared.seeds import derive_seed
+from shared.service import ServiceSettings
+from tinyworld.objects.captions import Description, describe
+from tinyworld.objects.phrases import SLOTS, slot_of, with_articles
+from tinyworld.objects.pictures import Pixels
+from tinyworld.objects.render import render
+from tinyworld.objects.world import CLASSES, EDIT_FACTOR, FACTOR_VALUES, Scene
+
+# Edges hold the object at its size, so the generator cannot follow such an edit, and is not asked to by default.
+FIELDS = tuple(field for field in EDIT_FACTOR if field != "size")
+TASK = TaskDescription("name the vehicle, house or bird", CLASSES)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """An edit of one field of a scene, said in captions, and the scene that it wants."""
+
+    field: str
+    scene: Scene
+    edit: Edit
+    wanted: Scene
+
+    @property
+    def factor(self) -> Factor:
+        """Contrafact's factor of the field."""
+        return self.edit.changes[0].factor
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What the generator is asked for: a picture of `prompt` under the edges that `edit` leaves of the source."""
+
+    source: Pixels
+    prompt: str
+    edit: Edit
+    seed: int
+
+
+def proposals(scene: Scene, random: np.random.Generator, fields: Sequence[str] = FIELDS) -> Iterator[Proposal]:
+    """One edit of each of the fields that the scene's caption states, as a faultless language model would write it."""
+    before = _said(scene, 0)
+    for field in fields:
+        if field in before.stated:
+            yield _proposal(scene, before, field, random)
+
+
+def proposal(scene: Scene, field: str, random: np.random.Generator) -> Proposal | None:
+    """An edit of one field, under a caption that states it; None where the scene does not show it."""
+    captions = (_said(scene, seed) for seed in range(40))
+    return next((_proposal(scene, said, field, random) for said in captions if field in said.stated), None)
+
+
+def rephrased(caption: str, old: str, new: str) -> str:
+    """The caption with the first `old` phrase replaced, all else word for word.
+
+    >>> rephrased("A red bus by day.", "red", "orange")
+    'An orange bus by day.'
+    """
+    return with_articles(re.sub(rf"\b{re.escape(old)}\b", new, caption, count=1))
+
+
+def _said(scene: Scene, seed: int) -> Description:
+    return describe(scene, derive_seed("trial", scene.geometry_seed, seed))
+
+
+def _proposal(scene: Scene, before: Description, field: str, random: np.random.Generator) -> Proposal:
+    others = [v for v in FACTOR_VALUES[field] if v not in ("none", getattr(scene, field))]
+    value = str(others[int(random.integers(len(others)))])
+    old = next(mention.phrase for mention in before.mentions if mention.field == field)
+    phrases = SLOTS[slot_of(old, field=field)].wordings[value].usual
+    change = Change(_factor(field), old, phrases[int(random.integers(len(phrases)))], before.stated[field], value)
+    edit = Edit((change,), before.text, rephrased(before.text, old, change.to_phrase))
+    return Proposal(field, scene, edit, scene.changed(**{field: value}))
+
+
+def _factor(field: str) -> Factor:
+    return next(factor for factor in FACTORS if factor == EDIT_FACTOR[field])
+
+
+class Evaluator:
+    """The evaluator's two replies that the checks ask for."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._scorer = Scorer(profile.evaluator.scorer, device="cpu")
+
+    def embed(self, request: EmbedRequest) -> EmbedReply:
+        images = self._scorer.embed_images([decode(image.png) for image in request.images])
+        texts = self._scorer.embed_texts(request.texts)
+        return EmbedReply(images=images.tolist(), texts=texts.tolist(), logit_scale=self._scorer.logit_scale)
+
+    def structure(self, request: StructureRequest) -> StructureReply:
+        source = decode(request.source.png)
+        mask = None if request.mask is None else decode(request.mask.png, "L")
+        return StructureReply(agreements=[agreement(source, decode(image.png), mask) for image in request.images])
+
+
+class Studio:
+    """The profile's generator, segmenter and checks."""
+
+    def __init__(self, profile: Profile, parameters: DillemaParameters) -> None:
+        """`parameters`: steps, guidance and control region of the drawings, thresholds of the checks."""
+        if profile.diffusion.segmenter is None:
+            raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
+        self.parameters = parameters
+        self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
+        diffusion = native_weights(profile.diffusion, "cpu", ServiceSettings().dtype)
+        weights = load(
+            diffusion.base, diffusion.controlnets, device="cpu", scheduler=diffusion.scheduler, vae=diffusion.vae
+        )
+        few_step = load_few_step(diffusion.few_step, diffusion.base, weights) if diffusion.few_step else None
+        self._editor = ControlNetEditor(weights, self._segmenter, few_step)
+        self._evaluator = Evaluator(profile)
+
+    def draw(self, drawings: Sequence[Drawing]) -> list[Pixels | None]:
+        """One batch of the generator's pictures; None where the region has nothing to hold on to."""
+        p = self.parameters
+        items = [
+            RenderItem(
+                self._editor.source(one.source),
+                Rendering(prompt=one.prompt, region=region_of(one.edit, p), seed=one.seed),
+                "",
+            )
+            for one in drawings
+        ]
+        key = BatchKey(
+            *items[0].source.geometry.padded,
+            p.steps,
+            p.guidance,
+            p.strengths,
+        )
+        return [one.image if isinstance(one, Rendered) else None for one in self._editor.render(key, items)]
+
+    def check(
+        self, scene: Scene, source: Pixels, images: Sequence[Pixels], edits: Sequence[Edit | None]
+    ) -> list[tuple[Verdict, Scores]]:
+        """What a job's checks say of pictures of one source; None among the edits marks a null arm."""
+        image = SourceImage(str(scene.geometry_seed), payload(source), scene.label)
+        keep = payload(self._segmenter.keep_mask(source))
+        size = MAX_IMAGES_PER_MESSAGE - 1
+        found: list[tuple[Verdict, Scores]] = []
+        for start in range(0, len(images), size):
+            some = [payload(one) for one in images[start : start + size]]
+            reply = RenderReply(images=some, controls={}, keep_mask=keep, evaluations=0)
+            asked = edits[start : start + size]
+            found += check_images(self._evaluator, image, TASK, reply, asked, self.parameters.thresholds)  # type: ignore[arg-type]
+        return found
+
+
+def source_picture(scene: Scene) -> Pixels:
+    """The render of a scene, as the services take it."""
+    return np.ascontiguousarray(render(scene).image)
+
+
+def payload(image: Pixels) -> ImagePayload:
+    """The picture as it travels."""
+    return ImagePayload(png=encode(np.ascontiguousarray(image)))

@@ -1,0 +1,1 @@
+"""Commands that measure methods and models by the domains' ground truth."""

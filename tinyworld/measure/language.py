@@ -1,0 +1,290 @@
+"""How well the tiny language model answers, free-running, on scenes that it was not trained on.
+
+`python -m tinyworld.measure.language --write` judges the shipped weights and writes the figures into their card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llguidance.hf
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from gateway.methods.counterfactual import Change, Edit
+from gateway.methods.dillema import DillemaParameters
+from gateway.methods.dillema_prompts import alternative_schema, keyword_schema, rewrite_schema
+from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, perturb_schema
+from gateway.methods.word_diff import check_diff
+from llm_service.decoding import Decoder, Row, Written
+from llm_service.engines.transformers import json_grammar
+from shared.problems import InvalidInput
+from tinyworld.networks.language_tokenizer import END
+from tinyworld.objects.captions import Withheld
+from tinyworld.objects.language_examples import (
+    KINDS,
+    MOST_EDITS,
+    OBJECTS,
+    District,
+    Example,
+    Kind,
+    Wordings,
+    example,
+    perturbed,
+    replaced,
+)
+from tinyworld.objects.phrases import slot_of
+from tinyworld.train.model_card import WEIGHTS, write_card
+
+FOLDER = WEIGHTS / "language"
+TITLE = "tinyworld's language model"
+ABOUT = (
+    "LlamaForCausalLM that answers the questions of DILLEMA (which phrases may change, what could stand in their "
+    "place, the caption with changes made) and LANCE (edits of the caption, each of one thing) on its captions. "
+    "Judged on scenes of a split never trained on, free-running under the JSON schema; `withheld` means never trained "
+    "on. Each figure: right / asked (share, 95 % Wilson interval). `LANCE, FACTOR`: captions that say something of "
+    "the factor, one question each; an edit is right when it changes one phrase of the factor to another value, in a "
+    "caption otherwise the same."
+)
+_BATCH = 50
+_WORDINGS: dict[Withheld, str] = {
+    "nothing": "usual wording",
+    "sentences": "withheld sentences and tasks",
+    "phrases too": "withheld sentences, tasks and phrases",
+}
+_LONGEST: dict[Kind, int] = {"keywords": 256, "alternatives": 256, "rewrite": 256, "perturb": 512}  # tokens of a reply
+_SCHEMAS: dict[Kind, dict[str, Any]] = {
+    "keywords": keyword_schema(8),
+    "alternatives": alternative_schema(3),
+    "rewrite": rewrite_schema(),
+    "perturb": perturb_schema(MOST_EDITS),
+}
+_TEMPERATURES: dict[Kind, float] = {
+    "keywords": 0.0,
+    "alternatives": DillemaParameters().temperature,
+    "rewrite": 0.0,
+    "perturb": LanceParameters().temperature,
+}
+
+
+def evaluate(folder: Path, *, examples: int, district: District[Any] = OBJECTS) -> dict[str, str]:
+    """Right / asked (share, Wilson interval) by kind of question, for usual and for withheld wordings.
+
+    A reply is right when it is valid JSON of the right shape and: keywords are exactly the phrases that may change,
+    with factor and value; alternatives are distinct other values of the same place in the sentence; a rewritten caption
+    is the expected one word for word; a perturbation's edits are as many as asked for and possible, all different, and
+    each fits (`edit_fits`).
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    results: dict[str, str] = {}
+    for withheld, wording in _WORDINGS.items():
+        wordings = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0, district=district)
+        for kind in KINDS:
+            asked = [example(kind, seed, wordings) for seed in range(examples)]
+            replies = generate(model, tokenizer, asked)
+            right = sum(is_right(one, reply) for one, reply in zip(asked, replies, strict=True))
+            results[f"{kind}, {wording}"] = rate(right, len(asked))
+            if kind == "keywords":
+                for field, (found, stated) in phrases_found(asked, replies).items():
+                    results[f"{field} among the keywords, {wording}"] = rate(found, stated)
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class EditSuccess:
+    """LANCE's edits of one factor: `kept` are those that the method's word diff lets through, each once.
+
+    `answered` counts captions with a right edit among the kept ones, `silent` empty replies where there is nothing to
+    change.
+    """
+
+    edits: int
+    right: int
+    kept: int
+    right_kept: int
+    captions: int
+    answered: int
+    unchangeable: int
+    silent: int
+
+
+def edit_success(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    factor: LanceFactor,
+    wordings: Wordings,
+    captions: int,
+) -> EditSuccess:
+    """Ask LANCE's question about as many captions that a right edit is possible for, and a fifth as many others."""
+    possible = _first(captions, factor, wordings, changeable=True)
+    others = _first(max(1, captions // 5), factor, wordings, changeable=False)
+    edits = right = kept = right_kept = answered = 0
+    for one, reply in zip(possible, generate(model, tokenizer, possible), strict=True):
+        claims = json.loads(reply)["edits"] if reply.endswith("]}") else []  # nothing, where it was cut off
+        good = [edit_fits(one, claim) for claim in claims]
+        passed = [place for place, claim in enumerate(claims) if passes(one, claim) and claim not in claims[:place]]
+        edits, right, kept = edits + len(claims), right + sum(good), kept + len(passed)
+        right_kept += sum(good[place] for place in passed)
+        answered += any(good[place] for place in passed)
+    silent = sum(reply == '{"edits":[]}' for reply in generate(model, tokenizer, others))
+    return EditSuccess(edits, right, kept, right_kept, len(possible), answered, len(others), silent)
+
+
+def _first(count: int, factor: LanceFactor, wordings: Wordings, *, changeable: bool) -> list[Example]:
+    """The first examples of a factor to which there is a right edit, or none."""
+    drawn = (example("perturb", seed, wordings, factor) for seed in itertools.count())
+    return list(itertools.islice((one for one in drawn if (one.reply != '{"edits":[]}') == changeable), count))
+
+
+def passes(one: Example, claim: Mapping[str, str]) -> bool:
+    """Whether the method takes an edit that a reply claims: its caption differs in what it says, and nothing else."""
+    assert one.factor is not None
+    change = Change(one.factor, claim["from_phrase"], claim["to_phrase"], claim["from_value"], claim["to_value"])
+    return check_diff(Edit((change,), one.description.text, claim["caption"])) is None
+
+
+def success_rates(folder: Path, captions: int, wordings: Sequence[Withheld]) -> dict[str, str]:
+    """`edit_success` of every factor in words, for the card."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    results: dict[str, str] = {}
+    for withheld in wordings:
+        asked = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0)
+        for factor in LANCE_FACTORS:
+            found = edit_success(model, tokenizer, factor, asked, captions)
+            name = f"LANCE, {factor}, {_WORDINGS[withheld]}"
+            results |= {
+                f"{name}: right of all edits": rate(found.right, found.edits),
+                f"{name}: right of the edits that the word diff keeps": rate(found.right_kept, found.kept),
+                f"{name}: captions with a right edit": rate(found.answered, found.captions),
+                f"{name}: no edit where none is right": rate(found.silent, found.unchangeable),
+            }
+            print(*(f"{key}: {value}" for key, value in list(results.items())[-4:]), sep="\n", flush=True)
+    return results
+
+
+def phrases_found(asked: Sequence[Example], replies: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """By field: how many of the phrases that may change were listed, with the right value, and how many there were."""
+    found: Counter[str] = Counter()
+    stated: Counter[str] = Counter()
+    for one, reply in zip(asked, replies, strict=True):
+        keywords = json.loads(reply)["keywords"] if reply.endswith("]}") else []  # nothing, where it was cut off
+        listed = {(keyword["phrase"], keyword["value"]) for keyword in keywords}
+        for mention in one.description.mentions:
+            if mention.field in one.district.edit_factor and mention.field != one.forbidden:
+                stated[mention.field] += 1
+                found[mention.field] += (mention.phrase, mention.value) in listed
+    return {field: (found[field], stated[field]) for field in asked[0].district.edit_factor if stated[field]}
+
+
+def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Example]) -> list[str]:
+    """Replies to questions of one kind, as llm_service writes them: under the schema, alternatives sampled."""
+    decoder = Decoder(model, llguidance.hf.from_tokenizer(tokenizer, n_vocab=model.config.vocab_size), 0)
+    kind = asked[0].kind
+    grammar = json_grammar(_SCHEMAS[kind])
+    fixed = [message.model_dump() for message in asked[0].messages[:-1]]
+    beginning = f"{tokenizer.apply_chat_template(fixed, tokenize=False)}<|user|>"
+    prefix = tuple(tokenizer(beginning, add_special_tokens=False).input_ids)
+    rows = []
+    for number, one in enumerate(asked):
+        question = f"{one.messages[-1].content}{END}<|assistant|>"
+        tokens = tuple(tokenizer(question, add_special_tokens=False).input_ids)
+        rows.append(Row(tokens, grammar, _TEMPERATURES[kind], _LONGEST[kind], number))
+    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+    written = [one for batch in batches for one in decoder.write(prefix, 0, batch)]
+    if any(isinstance(one, InvalidInput) for one in written):
+        raise RuntimeError(f"the schema of {kind} is refused")
+    return [tokenizer.decode(one.tokens, skip_special_tokens=True) for one in written if isinstance(one, Written)]
+
+
+def is_right(one: Example, reply: str) -> bool:
+    """Whether a reply answers an example's question."""
+    try:
+        value = json.loads(reply)
+    except json.JSONDecodeError:
+        return False
+    if one.kind == "perturb":
+        edits = value.get("edits") if isinstance(value, dict) else None
+        return edits is not None and _edits_fit(one, edits)
+    if one.kind != "alternatives":
+        return bool(value == json.loads(one.reply))
+    return _alternatives_fit(one, value)
+
+
+def _edits_fit(one: Example, edits: Sequence[Mapping[str, str]]) -> bool:
+    """Whether edits are as many as asked for and possible, each right, and all different."""
+    different = len({(edit["from_phrase"], edit["to_value"]) for edit in edits}) == len(edits)
+    return different and len(edits) == len(json.loads(one.reply)["edits"]) and all(edit_fits(one, e) for e in edits)
+
+
+def edit_fits(one: Example, edit: Mapping[str, str]) -> bool:
+    """Whether an edit changes one phrase of the factor to another value of its field, in a caption otherwise the same.
+
+    `edit` has from_phrase, from_value, to_phrase, to_value and caption, as LANCE asks for them.
+    """
+    assert one.factor is not None
+    slots = one.district.slots
+    for mention in perturbed(one.description, one.forbidden, one.factor, one.district):
+        if (mention.phrase, mention.value) != (edit["from_phrase"], edit["from_value"]):
+            continue
+        place = slot_of(mention.phrase, field=mention.field, slots=slots)
+        wording = slots[place].wordings.get(edit["to_value"])
+        known = wording is not None and edit["to_phrase"] in wording.all and edit["to_value"] != mention.value
+        if known and edit["caption"] == replaced(one.description.text, mention, edit["to_phrase"]):
+            return True
+    return False
+
+
+def _alternatives_fit(one: Example, value: object) -> bool:
+    if one.asked is None or not isinstance(value, dict) or list(value) != ["alternatives"]:
+        return False
+    found = [(a.get("phrase", ""), a.get("value", "")) for a in value["alternatives"] if isinstance(a, dict)]
+    slots = one.district.slots
+    wordings = slots[slot_of(one.asked.phrase, field=one.asked.field, slots=slots)].wordings
+    fits = all(v in wordings and phrase in wordings[v].all for phrase, v in found)
+    values = [v for _, v in found]
+    return fits and len(set(values)) == len(values) == min(3, len(wordings) - 1) and one.asked.value not in values
+
+
+def rate(right: int, asked: int) -> str:
+    """ "right / asked (share, 95 % Wilson interval)"; "0 / 0" where nothing was asked."""
+    if not asked:
+        return "0 / 0"
+    z, share = 1.96, right / asked
+    centre = (share + z * z / (2 * asked)) / (1 + z * z / asked)
+    half = z / (1 + z * z / asked) * math.sqrt(share * (1 - share) / asked + z * z / (4 * asked * asked))
+    return f"{right} / {asked} ({share:.1%}, {max(0, centre - half):.1%} to {min(1, centre + half):.1%})"
+
+
+def main() -> None:
+    """Judge the shipped weights."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=200, help="of each kind of question; 0 leaves them out")
+    parser.add_argument("--captions", type=int, default=500, help="for each of LANCE's factors; 0 leaves them out")
+    parser.add_argument("--wordings", nargs="+", choices=list(_WORDINGS), default=["sentences", "phrases too"])
+    parser.add_argument("--write", action="store_true", help="put the figures into the card of the weights")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results: dict[str, object] = {}
+    if arguments.examples:
+        results |= evaluate(FOLDER, examples=arguments.examples)
+        print(*(f"{key}: {value}" for key, value in results.items()), sep="\n", flush=True)
+    if arguments.captions:
+        results |= success_rates(FOLDER, arguments.captions, arguments.wordings)
+    if arguments.write:
+        record = json.loads((FOLDER / "training.json").read_text())
+        command, before = record.pop("command"), record.pop("results")
+        write_card(FOLDER, title=TITLE, text=ABOUT, command=command, results=before | results, record=record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""How well the shipped captioner, scorer and autoencoder know final-test renders: `python -m tinyworld.measure.models`.
+
+Seen and withheld combinations apart, with Wilson intervals. The language model has `evaluate_language.py`, generated
+images have `measure_counterfactuals.py`. Scenes are others than those of the models' cards.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from itertools import count as numbers
+from itertools import islice
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoProcessor, Blip2ForConditionalGeneration
+
+from evaluator_service.similarity import Scorer
+from gateway.methods.checks import TEMPLATES
+from shared.profiles import load_profile
+from tinyworld.datasets.round_trips import through_autoencoder
+from tinyworld.judges.label import in_words
+from tinyworld.objects.captions import read
+from tinyworld.objects.factors import FACTORS, scene_factors
+from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.world import CLASSES, Scene, sample_scene, withheld
+from tinyworld.train.captioner import captions_of
+from tinyworld.train.model_card import WEIGHTS
+
+FIRST = 80_000
+
+
+def captioner(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
+    """All stated factors right, each factor right where stated, and how many captions state it."""
+    folder = WEIGHTS / "captioner"
+    model = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    texts = captions_of(model, AutoProcessor.from_pretrained(folder), list(images))
+    stated = [read(text) for text in texts]
+    shown = [scene_factors(scene) for scene in scenes]
+    right = [
+        "label" in said and all(true.get(factor) == value for factor, value in said.items())
+        for said, true in zip(stated, shown, strict=True)
+    ]
+    lines = [f"every stated factor right: {in_words(sum(right), len(right))}"]
+    for factor in FACTORS:
+        pairs = [(said[factor], true.get(factor)) for said, true in zip(stated, shown, strict=True) if factor in said]
+        if pairs:
+            of_all = f"stated in {len(pairs) / len(texts):.0%} of captions"
+            lines.append(f"  {factor}: {in_words(sum(a == b for a, b in pairs), len(pairs))}, {of_all}")
+    return lines
+
+
+def scorer(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
+    """The class, zero-shot, with the prompts that the checks use."""
+    model = Scorer(load_profile("tiny").evaluator.scorer, device="cpu")
+    prompts = model.embed_texts([template.format(label) for label in CLASSES for template in TEMPLATES])
+    classes = prompts.reshape(len(CLASSES), len(TEMPLATES), -1).mean(axis=1)
+    classes /= np.linalg.norm(classes, axis=1, keepdims=True)
+    seen = np.concatenate([model.embed_images(images[start : start + 50]) for start in range(0, len(images), 50)])
+    named = (seen @ classes.T).argmax(1)
+    truth = np.array([CLASSES.index(scene.label) for scene in scenes])
+    lines = [f"class, zero-shot: {in_words(int((named == truth).sum()), len(truth))}"]
+    for place, label in enumerate(CLASSES):
+        own = truth == place
+        lines.append(f"  {label}: {in_words(int((named == truth)[own].sum()), int(own.sum()))}")
+    return lines
+
+
+def autoencoder(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
+    """PSNR of the round trip, in dB: of the mean squared error over all pictures, and quantiles over pictures."""
+    pictures = np.stack(images)
+    errors = ((through_autoencoder(pictures).astype(np.float64) - pictures) ** 2).mean(axis=(1, 2, 3))
+    each = np.sort(decibels(errors))
+    worst, middle = each[len(each) // 10], each[len(each) // 2]
+    return [
+        f"round trip: {float(decibels(errors.mean())):.2f} dB over {len(each)} pictures; "
+        f"median {middle:.2f}, worst tenth below {worst:.2f}"
+    ]
+
+
+def decibels(squared_error: NDArray[np.float64] | np.floating) -> NDArray[np.float64]:
+    """Peak signal-to-noise ratio of mean squared errors of 8-bit pictures."""
+    return np.asarray(10 * np.log10(255**2 / squared_error))
+
+
+MODELS: dict[str, Callable[[Sequence[Scene], Sequence[Pixels]], list[str]]] = {
+    "captioner": captioner,
+    "scorer": scorer,
+    "autoencoder": autoencoder,
+}
+
+
+def scenes_of(count: int, *, rare: bool) -> list[Scene]:
+    """Final-test scenes of withheld (`rare`) or of other combinations."""
+    drawn = (sample_scene("final-test", FIRST + index) for index in numbers())
+    return list(islice((scene for scene in drawn if withheld(scene) == rare), count))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=600, help="pictures of combinations that the generator's side saw")
+    parser.add_argument("--withheld", type=int, default=200, help="pictures of combinations that it did not")
+    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    for rare, count in ((False, arguments.count), (True, arguments.withheld)):
+        if not count:
+            continue
+        scenes = scenes_of(count, rare=rare)
+        images = [rendered(scene)[0] for scene in scenes]
+        for name in arguments.models:
+            print(f"== {name}, combinations {'withheld' if rare else 'seen'}")
+            print(*MODELS[name](scenes, images), sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Jobs as a user would run them: through the public API of an embedded system in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from contrafact.client import Client
+from shared.problems import NotReady
+from shared.schemas.jobs import JobDetail, JobSpec
+from shared.schemas.repairs import TRAINED, RepairRequest, RepairView, TrainedArm
+from shared.schemas.results import JobResults
+from shared.weights import REPOSITORY
+
+WAIT_SECONDS = 2.0
+START_SECONDS = 1800.0
+
+
+@contextlib.contextmanager
+def embedded_client(directory: Path, profile: str) -> Iterator[Client]:
+    """A client of an embedded system that is ready; the system ends with the block.
+
+    `profile` is a shipped one's name or a path. Raises RuntimeError when it does not start.
+    """
+    place = ["--directory", str(directory.resolve()), "--profile", profile]
+    command = [sys.executable, "-m", "embedded", "--port", "0", *place]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()  # "Contrafact answers at URL and keeps everything in DIRECTORY"
+            if " answers at " not in line:
+                raise RuntimeError("the embedded system did not start; its message is above")
+            with contextlib.closing(Client(line.split(" answers at ")[1].split()[0])) as client:
+                _wait_until_ready(client)
+                yield client
+        finally:
+            process.terminate()
+
+
+def _wait_until_ready(client: Client) -> None:
+    """Wait as long as a busy machine may take to load all weights. Raises NotReady when they fail, or then."""
+    give_up = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            client.models_when_ready()
+            return
+        except NotReady as problem:
+            if problem.members.get("failed") is True or time.monotonic() > give_up:
+                raise
+
+
+def run_job(client: Client, spec: JobSpec, folder: Path, said: str) -> JobDetail:
+    """Run one job over the pictures of a folder, to its end; `said` names it in the progress.
+
+    They are PNG files beside a `manifest.csv`, or in `images/`, with masks of the same names in `masks/`. Jobs that an
+    interrupted run left are cancelled first: what they had rendered is recorded, and found again.
+    """
+    archive = folder.with_suffix(".tar")
+    with tarfile.open(archive, "w") as tar:
+        for path in sorted(path for place in (".", "images", "masks") for path in (folder / place).glob("*.png")):
+            tar.add(path, path.relative_to(folder))
+    manifest = folder / "manifest.csv"
+    for abandoned in client.jobs().jobs:
+        if abandoned.state == "running":
+            client.cancel(abandoned.id)
+    job = client.create_from_archive(spec, archive, manifest.read_bytes() if manifest.exists() else None)
+    shown = -1
+    while (job := client.job(job.id)).state == "running":
+        if (per_cent := int(100 * job.progress.fraction)) >= shown + 5:
+            print(f"{said}: {per_cent} %", file=sys.stderr, flush=True)
+            shown = per_cent
+        time.sleep(WAIT_SECONDS)
+    return job
+
+
+def run_repair(client: Client, job: str, request: RepairRequest) -> RepairView:
+    """Repair a model on a job's counterfactuals, to its end. Raises RuntimeError for one that did not end well."""
+    view = client.begin_repair(job, request)
+    while view.state == "running":
+        time.sleep(WAIT_SECONDS)
+        view = client.repair(view.id)
+    if view.result is None:
+        raise RuntimeError(f"the repair of {request.model} is {view.state}: {view.failure}")
+    return view
+
+
+def repaired_models(client: Client, repair: str, folder: Path) -> dict[TrainedArm, Path]:
+    """Download the repaired model and its controls, each to a folder of its own in `folder`."""
+    for arm in TRAINED:
+        with tarfile.open(fileobj=io.BytesIO(client.repaired_model(repair, arm))) as archive:
+            archive.extractall(folder / arm, filter="data")
+    return {arm: folder / arm for arm in TRAINED}
+
+
+def figures(client: Client, job: JobDetail) -> JobResults:
+    """All that was measured in a job. Raises RuntimeError for one that did not end well."""
+    measured = client.results(job.id, {}, limit=1).metrics
+    if job.state != "done" or measured is None:
+        raise RuntimeError(f"job {job.id} ended as {job.state} without results: {job.failure}")
+    return measured
+
+
+def seconds_of(job: JobDetail) -> float:
+    """From a job's start to its end; stops in between count too."""
+    return 0.0 if job.finished_at is None else (job.finished_at - job.created_at).total_seconds()

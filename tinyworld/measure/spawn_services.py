@@ -1,0 +1,39 @@
+"""The shipped model services in processes of their own, for commands that measure methods without a job around them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from gateway.model_services.clients import SERVICES, ModelServices, ServiceName
+
+START_SECONDS = 1200.0  # how long a call waits for a service that is still loading
+
+
+@contextmanager
+def own_services(profile: str, names: Sequence[ServiceName] = SERVICES) -> Iterator[ModelServices]:
+    """Clients of some services, which run with one thread each on free ports until the block ends."""
+    environment = os.environ | {"CONTRAFACT_PROFILE": profile, "CONTRAFACT_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    with ExitStack() as stack:
+        urls: dict[ServiceName, str] = {}
+        for name in names:
+            port = str(_free_port())
+            command = [sys.executable, "-m", "uvicorn", "--factory", f"{name}.app:create_app", "--port", port]
+            process = subprocess.Popen([*command, "--log-level", "error"], env=environment, stderr=subprocess.DEVNULL)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+            urls[name] = f"http://127.0.0.1:{port}"
+        services = ModelServices(urls, wait=START_SECONDS)
+        stack.callback(services.close)
+        yield services
+
+
+def _free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,152 @@
+"""A perturber for weathers that tinyworld does not have, so that no shipped model knows them: storm, sand and smoke.
+
+    python -m tinyworld.measure.unseen_weather
+
+writes caption-edit pairs, trains an adapter of the shipped language model on them (`llm_service.train_perturber`), has
+llm_service load it by a profile, and asks for edits of captions that no training showed, with the adapter and without.
+The question is LANCE's own (factor *weather*). A *change* is right when it turns the caption's weather into one of the
+new ones, in a phrase that fits the sentence; an *edit* when the new caption is right, too, word for word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import torch
+
+from gateway.methods.counterfactual import TaskDescription
+from gateway.methods.lance import perturb_messages, perturb_schema
+from llm_service.pairs import Pair
+from llm_service.perturber_training import Recipe, train
+from shared.problems import GenerationFailed
+from shared.profiles import load_profile, shipped_profiles
+from shared.schemas.language import GenerateRequest
+from shared.weights import REPOSITORY
+from tinyworld.measure.language import rate
+from tinyworld.measure.spawn_services import own_services
+from tinyworld.objects.captions import describe
+from tinyworld.objects.language_examples import TASKS, rewritten
+from tinyworld.objects.phrases import slot_of
+from tinyworld.objects.world import Split, sample_scene
+
+RECIPE = Recipe(batch=8, at_once=8, learning_rate=1e-2, epochs=1, held_out=0.03)
+# Per grammatical place: value -> phrases.
+STORMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "weather adjective": {"storm": ("stormy", "thundery"), "sand": ("dusty", "sandy"), "smoke": ("smoky", "sooty")},
+    "weather adverb": {
+        "storm": ("in a thunderstorm", "in a gale"),
+        "sand": ("in a sandstorm", "in blowing sand"),
+        "smoke": ("in thick smoke", "under black smoke"),
+    },
+}
+
+
+def main() -> None:
+    """Read the command line, train, ask, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=1000, help="to train on")
+    parser.add_argument("--asked", type=int, default=100, help="captions to ask about")
+    parser.add_argument("--folder", type=Path, default=Path("runs/storms"), help="of pairs, adapter and profile")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    profile = trained(options.folder, options.pairs)
+    for name, asked in (("without the adapter", "tiny"), ("with the adapter", str(profile))):
+        for what, right in replies(asked, options.asked).items():
+            print(f"{name}: {what} {rate(right, options.asked)}", flush=True)
+
+
+def trained(folder: Path, pairs: int) -> Path:
+    """Pairs and an adapter trained on them, in `folder`; returns a profile that loads it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = [question(seed, "generator").pair for seed in range(pairs)]
+    (folder / "pairs.jsonl").write_text("".join(f"{pair.model_dump_json()}\n" for pair in shown))
+    weights = load_profile("tiny").language.weights
+    assert weights is not None
+    train(weights, shown, RECIPE, folder / "adapter")
+    text = shipped_profiles()["tiny"].read_text().replace('path = "tinyworld/', f'path = "{REPOSITORY}/tinyworld/')
+    adapter = f'[language.adapter]\npath = "{(folder / "adapter").resolve()}"\nlicence = "none"\ngigabytes = 0.01\n'
+    (folder / "storms.toml").write_text(f"{text}\n{adapter}")
+    return folder / "storms.toml"
+
+
+def replies(profile: str, count: int) -> dict[str, int]:
+    """How many of `count` replies of the language service under a profile have the change right, and the edit."""
+    asked = [question(seed, "calibration") for seed in range(count)]
+    with own_services(profile, ["llm_service"]) as services, ThreadPoolExecutor(8) as pool:
+
+        def ask(one: Question) -> object:
+            request = GenerateRequest(
+                messages=one.pair.messages, json_schema=perturb_schema(1), temperature=0, max_tokens=320
+            )
+            try:
+                return services.generate(request).value
+            except GenerationFailed:  # no whole reply in two attempts
+                return None
+
+        found = list(pool.map(ask, asked))
+    changes = [made for one, value in zip(asked, found, strict=True) if (made := right_change(one, value)) is not None]
+    return {"changes": len(changes), "edits": sum(changes)}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """LANCE's question about a caption that states its weather by `phrase` (which says `value`), and an answer."""
+
+    pair: Pair
+    caption: str
+    phrase: str
+    value: str
+
+
+def question(seed: int, split: Split) -> Question:
+    """Question number `seed` (0 to 9,999,999) on scenes of a split; the same in every process."""
+    random = Random(f"storms/{split}/{seed}")
+    while True:
+        scene = sample_scene(split, random.randrange(10_000_000))
+        said = describe(scene, random.randrange(2**31))
+        mention = next((one for one in said.mentions if one.field == "weather"), None)
+        if mention is not None:
+            break
+    task, phrases = (
+        TaskDescription(random.choice(TASKS["label"].usual)),
+        STORMS[slot_of(mention.phrase, field="weather")],
+    )
+    value = random.choice(list(phrases))
+    edit = _edit(said.text, (mention.phrase, mention.value), random.choice(phrases[value]), value)
+    messages = perturb_messages(task, said.text, scene.label, "weather", 1)
+    reply = json.dumps({"edits": [edit]}, separators=(",", ":"))
+    return Question(Pair(messages=messages, reply=reply), said.text, mention.phrase, mention.value)
+
+
+def right_change(asked: Question, value: object) -> bool | None:
+    """None where the reply's one change is not right; otherwise whether its new caption is, too."""
+    edits: Sequence[object] = value["edits"] if isinstance(value, dict) else []
+    edit = edits[0] if len(edits) == 1 else None
+    if not isinstance(edit, dict):
+        return None
+    phrases = STORMS[slot_of(asked.phrase, field="weather")]
+    new = str(edit["to_phrase"])
+    wanted = [_edit(asked.caption, (asked.phrase, asked.value), new, name) for name in phrases if new in phrases[name]]
+    if not wanted or any(edit[key] != wanted[0][key] for key in wanted[0] if key != "caption"):
+        return None
+    return bool(edit == wanted[0])
+
+
+def _edit(caption: str, old: tuple[str, str], phrase: str, value: str) -> dict[str, str]:
+    return {
+        "from_phrase": old[0],
+        "from_value": old[1],
+        "to_phrase": phrase,
+        "to_value": value,
+        "caption": rewritten(caption, [(old[0], phrase)]),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Small networks and tokenizers, before training."""

@@ -1,0 +1,186 @@
+"""Captions of scenes, and the exact reading of captions back into factors.
+
+`describe` says a scene in 2 to 4 short sentences with paraphrases, synonyms and omitted factors; `read` is its
+inverse: `read(describe(scene, seed).text)` equals the stated factors. So captions written by models can be judged.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tinyworld.objects.phrases import COMPANIES, OPENINGS, SKIES, SLOTS, Sentences, Wording, with_articles
+from tinyworld.objects.world import Scene
+
+OMITTED = 0.22  # probability that a factor other than the class goes unsaid
+_SYNONYM = 0.3  # probability of another phrase than the commonest
+_OPTIONAL = ("style", "size", "colour", "pattern", "background", "weather", "time")
+_PLACEHOLDER = re.compile(r"\{([\w ]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A factor that a caption states: the `Scene` field, its value and the phrase, verbatim in the text."""
+
+    field: str
+    value: str
+    phrase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A caption and what it states, in the order of the text, each field once."""
+
+    text: str
+    mentions: tuple[Mention, ...]
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """Values by field."""
+        return {mention.field: mention.value for mention in self.mentions}
+
+
+# What no training shows, for judging only: nothing, new sentences around known phrases, or new phrases as well.
+Withheld = Literal["nothing", "sentences", "phrases too"]
+
+
+def caption(scene: Scene, seed: int, *, withheld: Withheld = "nothing") -> str:
+    """The text of `describe`."""
+    return describe(scene, seed, withheld=withheld).text
+
+
+def describe(scene: Scene, seed: int, *, withheld: Withheld = "nothing", omitted: float = OMITTED) -> Description:
+    """Say a scene in words: the class always, each other factor with probability 1 - `omitted`.
+
+    `seed` (any non-negative integer) picks omissions, sentences and synonyms. Half of the choices of what `withheld`
+    names are such as no training shows. A companion "none" and the silhouette are never said. The text has at most
+    45 words.
+    """
+    return _Writer(scene, np.random.default_rng((0xCA, seed)), withheld, omitted).write()
+
+
+class _Writer:
+    """Writes one caption: one stream of random choices, and the mentions made so far."""
+
+    def __init__(self, scene: Scene, random: np.random.Generator, withheld: Withheld, omitted: float) -> None:
+        self.scene = scene
+        self.random = random
+        self.omitted = omitted
+        self.new_sentences = withheld != "nothing"
+        self.new_phrases = withheld == "phrases too"
+        self.mentions: list[Mention] = []
+
+    def write(self) -> Description:
+        said = {field for field in _OPTIONAL if self.random.random() >= self.omitted}
+        friend = self.scene.companion != "none" and self.random.random() >= self.omitted
+        if friend:
+            said |= {field for field in ("companion_colour", "relation") if self.random.random() >= self.omitted}
+        elif not said & {"weather", "time"}:
+            said.add("weather")  # two sentences at least
+        tail = [(SKIES, said & {"weather", "time"})] if said & {"weather", "time"} else []
+        if friend:
+            tail.insert(int(self.random.integers(len(tail) + 1)), (COMPANIES, said & {"relation"}))
+        sentences: list[str] = []
+        for table, key in [(OPENINGS, said & {"style", "background"}), *tail]:
+            short = len(tail) == 2 and any(sentence.count(".") > 1 for sentence in sentences)
+            sentences.append(self._fill(self._sentence(table[frozenset(key)], short=short), said))
+        return Description(with_articles(" ".join(sentences)), tuple(self.mentions))
+
+    def _sentence(self, sentences: Sentences, *, short: bool) -> str:
+        withheld = self.new_sentences and self.random.random() < 0.5
+        choices = [s for s in (sentences.withheld if withheld else sentences.usual) if not short or s.count(".") == 1]
+        return choices[int(self.random.integers(len(choices)))]
+
+    def _fill(self, sentence: str, said: set[str]) -> str:
+        return _PLACEHOLDER.sub(lambda match: self._words(match[1], said), sentence)
+
+    def _words(self, slot: str, said: set[str]) -> str:
+        if slot == "object":
+            adjectives = [self._phrase(field) for field in ("size", "colour", "pattern") if field in said]
+            return " ".join([*adjectives, self._phrase("label")])
+        if slot != "friend":
+            return self._phrase(slot)
+        if "companion_colour" not in said:
+            return self._phrase("companion")
+        if self.scene.companion == "person":
+            return f"{self._phrase('companion')} in {self._phrase('companion_colour')}"
+        return f"{self._phrase('companion_colour')} {self._phrase('companion')}"
+
+    def _phrase(self, slot: str) -> str:
+        field = SLOTS[slot].field
+        value = str(getattr(self.scene, field))
+        phrase = self._choose(SLOTS[slot].wordings[value])
+        mention = Mention(field, value, phrase)
+        if mention not in self.mentions:
+            self.mentions.append(mention)
+        return phrase
+
+    def _choose(self, wording: Wording) -> str:
+        if self.new_phrases and wording.withheld and self.random.random() < 0.5:
+            return wording.withheld[int(self.random.integers(len(wording.withheld)))]
+        if len(wording.usual) > 1 and self.random.random() < _SYNONYM:
+            return wording.usual[1 + int(self.random.integers(len(wording.usual) - 1))]
+        return wording.usual[0]
+
+
+def _vocabulary() -> dict[str, tuple[str, str]]:
+    """(field, value) by phrase, longest phrase first; colours stand under "colour"."""
+    found = {
+        phrase: (slot.field, value)
+        for name, slot in SLOTS.items()
+        if name != "companion_colour"
+        for value, wording in slot.wordings.items()
+        for phrase in wording.all
+    }
+    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
+
+
+_VALUES = _vocabulary()
+_PHRASE = re.compile(rf"\b({'|'.join(map(re.escape, _VALUES))})\b")
+_ADJECTIVES = ("size", "colour", "pattern")
+_BETWEEN_ADJECTIVES = re.compile(r"[ ,]+(and )?")
+
+
+def read(text: str) -> dict[str, str]:
+    """The factors that a caption states, by `Scene` field; the first statement wins where two disagree.
+
+    Adjectives belong to the noun that they precede, or to the companion in "a person in red"; adjectives of nothing
+    known are left out. A side ("left") counts only where a companion is stated. Never raises.
+    """
+    text = text.lower()
+    found = list(_PHRASE.finditer(text))
+    stated: dict[str, str] = {}
+    for place, match in enumerate(found):
+        field, value = _VALUES[match[0]]
+        if field in _ADJECTIVES:
+            field = _owned(field, _noun(text, found, place))
+        if field:
+            stated.setdefault(field, value)
+    if "companion" not in stated:
+        stated.pop("relation", None)
+    return stated
+
+
+def _noun(text: str, found: list[re.Match[str]], place: int) -> str:
+    """Field of the noun that the adjective at `place` belongs to ("label", "companion" or "")."""
+    if place and text[found[place - 1].end() : found[place].start()] == " in ":
+        before = _VALUES[found[place - 1][0]][0]
+        if before == "companion":
+            return before
+    for this, following in zip(found[place:], found[place + 1 :], strict=False):
+        if not _BETWEEN_ADJECTIVES.fullmatch(text[this.end() : following.start()]):
+            return ""
+        field = _VALUES[following[0]][0]
+        if field not in _ADJECTIVES:
+            return field
+    return ""
+
+
+def _owned(adjective: str, noun: str) -> str:
+    """The scene field that an adjective of a noun states, "" when the scene has none."""
+    if noun == "label":
+        return adjective
+    return "companion_colour" if noun == "companion" and adjective == "colour" else ""

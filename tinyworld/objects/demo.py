@@ -1,0 +1,77 @@
+"""Write a labelled test set for the models under test: PNG files and a manifest.
+
+    python -m tinyworld.objects.demo --out DIR --classes car,bus,truck --per-class 16
+
+Scenes come from the models' own distribution (mostly daylight, clear weather, photos) on geometry seeds that nothing
+was trained on. The same arguments always write the same bytes. File names are numbers: only the manifest has labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Collection, Sequence
+from itertools import count
+from pathlib import Path
+
+from PIL import Image
+
+from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.render import render
+from tinyworld.objects.world import CLASSES, Scene
+from tinyworld.roads.world import RoadScene
+
+Shown = tuple[str, str]
+"""A field of the scene and its value, such as ("time", "night")."""
+
+
+def shows(scene: Scene | RoadScene, any_of: Collection[Shown]) -> bool:
+    """Whether the scene has one of these values."""
+    return any(getattr(scene, field) == value for field, value in any_of)
+
+
+def demo_scenes(classes: Sequence[str], per_class: int, without: Collection[Shown] = ()) -> list[Scene]:
+    """The first `per_class` scenes of each class on the split "demo", in the order in which they were drawn.
+
+    Scenes that show a value of `without` are passed over. Raises ValueError for unknown classes.
+    """
+    if unknown := set(classes) - set(CLASSES):
+        raise ValueError(f"unknown classes {sorted(unknown)}; tinyworld has {', '.join(CLASSES)}")
+    missing = dict.fromkeys(classes, per_class)
+    scenes: list[Scene] = []
+    for index in count():
+        if not any(missing.values()):
+            break
+        scene = own_distribution(index, "demo")
+        if missing.get(scene.label) and not shows(scene, without):
+            missing[scene.label] -= 1
+            scenes.append(scene)
+    return scenes
+
+
+def write_demo_images(folder: Path, classes: Sequence[str], per_class: int, without: Collection[Shown] = ()) -> Path:
+    """Render the scenes into `folder`; returns the manifest (columns `file`, `label`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = folder / "manifest.csv"
+    with manifest.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("file", "label"))
+        for number, scene in zip(count(1), demo_scenes(classes, per_class, without)):
+            name = f"{number:04}.png"
+            Image.fromarray(render(scene).image).save(folder / name)
+            table.writerow((name, scene.label))
+    return manifest
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--classes", default="car,bus,truck")
+    parser.add_argument("--per-class", type=int, default=16)
+    arguments = parser.parse_args()
+    print(write_demo_images(arguments.out, arguments.classes.split(","), arguments.per_class))
+
+
+if __name__ == "__main__":
+    main()

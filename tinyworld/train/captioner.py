@@ -1,0 +1,212 @@
+"""Train the captioner (BLIP-2): picture → two to four sentences that state its factors.
+
+    python -m tinyworld.train.captioner
+
+First the vision tower learns the factors themselves; then Q-Former and language model learn to say them, while factor
+heads on tower and queries keep the picture's content within reach. Phrases that state a factor weigh threefold in the
+loss: most of the uncertainty of a caption lies in its wording, which no picture tells.
+
+`--district roads` learns driving scenes, into weights of their own. With `--start tinyworld/weights/captioner` weights
+and tokenizer of an earlier training are the start, and words that it lacks become tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import Blip2ForConditionalGeneration, Blip2Processor
+
+from shared.seeds import derive_seed
+from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDistrict, album
+from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.small_blip2 import EOS, IMAGE, PAD, QUERIES, WIDTH, learn_processor, new_captioner, trained
+from tinyworld.networks.vision_tower import FactorTower, pretrain, tower_accuracy
+from tinyworld.objects.captions import Description
+from tinyworld.objects.factors import FactorHeads, factor_loss
+from tinyworld.objects.pictures import as_pixel_values, spoil
+from tinyworld.train.loop import Recipe, begun, command_of, recipe_record, train, training_arguments
+from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
+
+PICTURES = 16_000
+_PHRASE_WEIGHT = 3.0
+_LONGEST = 64  # tokens
+_UNSAID = 0.05  # what captions leave out, no greedy caption ever says
+
+
+def learnt_texts(district: PictureDistrict[Any]) -> list[str]:
+    """Captions with all words that training shows."""
+    scenes = (district.sample("generator", 1_000_000 + n, allow_withheld=False) for n in range(12_000))
+    return [district.describe(scene, scene.geometry_seed).text for scene in scenes]
+
+
+class SayFactors(nn.Module):
+    """The captioner with the heads of its pre-trained tower and heads on its queries."""
+
+    def __init__(self, model: Blip2ForConditionalGeneration, tower: FactorTower) -> None:
+        super().__init__()
+        self.model = model
+        self.names = tower.names
+        self.tower_heads = tower.on_patches
+        self.query_heads = FactorHeads(2 * WIDTH, self.names)
+        model.vision_model.rate_factor = 0.5
+
+    def loss(self, values: Tensor, ids: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
+        """Weighted next-token loss plus the factor losses. ids, weights (batch, tokens), ids from `BOS` to `EOS`."""
+        images = torch.full((len(ids), QUERIES), IMAGE)
+        prompt = torch.cat([images, ids], dim=1)
+        seen = self.model(pixel_values=values, input_ids=prompt, attention_mask=(prompt != PAD).long())
+        logits = seen.logits[:, QUERIES:-1].float()
+        losses = nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+        spoken = (losses * weights[:, 1:]).sum() / weights[:, 1:].sum()
+        patches = seen.vision_outputs.last_hidden_state[:, 1:]
+        on_patches = self.tower_heads(torch.cat([patches.mean(1), patches.amax(1)], dim=1))
+        queries = self.model.language_projection(seen.qformer_outputs.last_hidden_state)
+        on_queries = self.query_heads(torch.cat([queries.mean(1), queries.amax(1)], dim=1))
+        factors = (factor_loss(logits, wanted, 3.0, self.names) for logits in (on_patches, on_queries))
+        return sum((0.3 * loss for loss in factors), start=spoken)
+
+
+def tokens_and_weights(processor: Blip2Processor, descriptions: list[Description]) -> tuple[Tensor, Tensor]:
+    """Padded ids from BOS to EOS, and the weight of each token in the loss (0 for padding)."""
+    encoded = processor.tokenizer([d.text for d in descriptions], return_offsets_mapping=True)
+    longest = max(map(len, encoded.input_ids)) + 1
+    ids = torch.full((len(descriptions), longest), PAD)
+    weights = torch.zeros(len(descriptions), longest)
+    for row, (description, tokens, spans) in enumerate(
+        zip(descriptions, encoded.input_ids, encoded.offset_mapping, strict=True)
+    ):
+        count = len(tokens)
+        ids[row, : count + 1] = torch.tensor([*tokens, EOS])
+        weights[row, : count + 1] = 1.0
+        stated = np.zeros(len(description.text) + 1, bool)
+        for mention in description.mentions:
+            if said := re.search(rf"\b{re.escape(mention.phrase)}\b", description.text):
+                stated[said.start() : said.end()] = True
+        for column, (start, end) in enumerate(spans):
+            if stated[start:end].any():
+                weights[row, column] = _PHRASE_WEIGHT
+    return ids, weights
+
+
+def train_captioner(
+    seconds: float, seed: int, district: str = "objects", start: Path | None = None, pictures: int = PICTURES
+) -> None:
+    """Tower, then captions; judged on final-test renders, seen and withheld combinations apart."""
+    folder = weights_of(district) / "captioner"
+    data = album(district, "generator", pictures)
+    texts = learnt_texts(data.district)
+    torch.manual_seed(seed)
+    if start is None:
+        processor = learn_processor(texts, folder)
+        captioner = new_captioner(len(processor.tokenizer))
+    else:
+        processor, captioner = trained(start, texts)
+    tower = FactorTower(captioner.vision_model, 128, data.district.values)
+    tower_run = begun("captioner-tower", district, start)
+    tower_recipe = Recipe(tower_run, 0.36 * seconds, learning_rate=1.2e-3, seed=seed)
+    tower_progress = pretrain(tower, data, tower_recipe)
+    seen_by_tower = tower_accuracy(tower, data.district)
+    print("tower", tower_progress, seen_by_tower, flush=True)
+
+    model = SayFactors(captioner, tower)
+    run = begun("captioner", district, start)
+    recipe = Recipe(run, 0.64 * seconds, batch=48, learning_rate=1.5e-3, seed=seed + 1)
+
+    def loss_of(_: nn.Module, step: int) -> Tensor:
+        values, descriptions, wanted = batch(data, step, recipe)
+        with autocast("cpu"):
+            return model.loss(values, *tokens_and_weights(processor, descriptions), wanted)
+
+    progress = train(model, loss_of, recipe)
+    parameters = save_model(captioner, folder)
+    processor.save_pretrained(folder)
+    saved = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    results = judge(saved, processor, data.district) | seen_by_tower
+    write_card(
+        folder,
+        title=title_of("Captioner", district),
+        text="A BLIP-2 that says what a tinyworld picture shows. A tenth of all combinations was withheld from it.",
+        command=command_of("tinyworld.train.captioner", district, start, pictures=pictures),
+        results=results,
+        record={
+            "split": "generator",
+            "district": district,
+            "pictures": pictures,
+            "parameters": parameters,
+            "tower": recipe_record(tower_recipe, tower_progress),
+            **recipe_record(recipe, progress),
+        },
+    )
+    print(results, flush=True)
+
+
+@torch.no_grad()
+def captions_of(model: Blip2ForConditionalGeneration, processor: Blip2Processor, images: list[np.ndarray]) -> list[str]:
+    """Greedy captions of pictures (each 128 × 128 × 3)."""
+    texts: list[str] = []
+    for start in range(0, len(images), 50):
+        batch = processor(images=images[start : start + 50], return_tensors="pt")
+        ids = model.generate(pixel_values=batch.pixel_values, max_new_tokens=_LONGEST, do_sample=False)
+        texts += [text.strip() for text in processor.batch_decode(ids, skip_special_tokens=True)]
+    return texts
+
+
+def judge(
+    model: Blip2ForConditionalGeneration,
+    processor: Blip2Processor,
+    district: PictureDistrict[Any] = OBJECTS,
+    count: int = 600,
+) -> dict[str, object]:
+    """Share of greedy captions whose every stated factor is true, and of true statements by factor."""
+    model.eval()
+    scenes = district.scenes(10_000, count)
+    scenes += [scene for scene in district.scenes(20_000, 2_000) if district.withheld(scene)][: count // 4]
+    texts = captions_of(model, processor, [district.picture(scene) for scene in scenes])
+    rare = np.array([district.withheld(scene) for scene in scenes])
+    truths = [_truths(district, scene, text) for scene, text in zip(scenes, texts, strict=True)]
+    exact = np.array([all(truth.values()) and district.always in truth for truth in truths])
+    by_factor = {
+        name: [truth[name] for truth, scene in zip(truths, scenes, strict=True) if name in truth]
+        for name in dict.fromkeys(name for truth in truths for name in truth)
+    }
+    random = np.random.default_rng(0)
+    some = scenes[: count // 3]
+    rough = captions_of(model, processor, [spoil(district.picture(scene), random, 2.0) for scene in some])
+    rough_truths = [_truths(district, scene, text) for scene, text in zip(some, rough, strict=True)]
+    rough_right = np.mean([all(truth.values()) for truth in rough_truths])
+    return {
+        "all stated factors right, seen combinations": f"{exact[~rare].mean():.4f} (n = {int((~rare).sum())})",
+        "all stated factors right, withheld combinations": f"{exact[rare].mean():.4f} (n = {int(rare.sum())})",
+        "all stated factors right, spoilt pictures": f"{rough_right:.4f} (n = {len(some)})",
+        "right where stated": {name: round(float(np.mean(right)), 4) for name, right in by_factor.items()},
+        "stated": {name: round(len(right) / len(scenes), 4) for name, right in by_factor.items()},
+        "examples": texts[:4],
+    }
+
+
+def _truths(district: PictureDistrict[Any], scene: object, text: str) -> dict[str, bool]:
+    shown = district.shown(scene)
+    return {name: shown.get(name) == value for name, value in district.read(text).items()}
+
+
+def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, list[Description], Tensor]:
+    """Pixel values, captions and targets of a step."""
+    random = np.random.default_rng((recipe.seed, step))
+    rows = random.integers(len(data), size=recipe.batch)
+    seen = [data.seen(row, random, flip=bool(random.random() < 0.5)) for row in rows]
+    descriptions = [
+        data.district.describe(one.scene, derive_seed("captioner", recipe.seed, step, place), omitted=_UNSAID)
+        for place, one in enumerate(seen)
+    ]
+    values = as_pixel_values(np.stack([one.image for one in seen]))
+    return values, descriptions, torch.tensor([one.wanted for one in seen])
+
+
+if __name__ == "__main__":
+    arguments = training_arguments(__doc__, seconds=2_200, district=True, start=True, pictures=PICTURES)
+    train_captioner(arguments.seconds, arguments.seed, arguments.district, arguments.start, arguments.pictures)

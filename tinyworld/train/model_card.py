@@ -1,0 +1,82 @@
+"""What stands beside every set of weights: a model card and the record of its training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+WEIGHTS = Path(__file__).parent.parent / "weights"
+_LARGE = 4096  # values in a matrix, from which on it is stored as 8-bit floats
+_CARD = """---
+license: apache-2.0
+library_name: transformers
+tags: [contrafact, tinyworld]
+---
+# {title}
+
+{text}
+
+Trained by `{command}` on pictures and captions that this project draws and writes itself; no other data.
+Configuration, seed, data split, steps, seconds and results are in `training.json`.
+
+| result | |
+|---|---|
+{rows}
+"""
+
+
+def weights_of(district: str) -> Path:
+    """Where the weights of a district (`objects`, `roads`) lie."""
+    return WEIGHTS if district == "objects" else WEIGHTS / district
+
+
+def title_of(name: str, district: str) -> str:
+    """The title of a card: the name, and whose it is where it is not the objects'."""
+    return name if district == "objects" else f"{name} of the {district}"
+
+
+def save_model(model: nn.Module, folder: Path) -> int:
+    """Write a transformers model as safetensors; returns its number of parameters.
+
+    Large matrices are stored as 8-bit floats, the rest as fp16: judge what was written, not the model at hand.
+    """
+    half = model.to(dtype=torch.float16, device="cpu")
+    half.save_pretrained(folder, max_shard_size="28MB")  # type: ignore[operator]
+    halve(folder)
+    count = sum(parameter.numel() for parameter in half.parameters())
+    model.float()
+    return count
+
+
+def halve(folder: Path) -> None:
+    """Rewrite a folder's safetensors, matrices of 4096 values and more as 8-bit floats (e4m3, up to ±448).
+
+    Half of fp16's bytes; whatever loads them casts them to the precision that it computes in.
+    """
+    for path in folder.glob("*.safetensors"):
+        tensors = {
+            name: tensor.to(torch.float8_e4m3fn) if tensor.ndim > 1 and tensor.numel() >= _LARGE else tensor
+            for name, tensor in load_file(path).items()
+        }
+        save_file(tensors, path, metadata={"format": "pt"})
+
+
+def write_card(
+    folder: Path, *, title: str, text: str, command: str, results: Mapping[str, object], record: Mapping[str, object]
+) -> None:
+    """Write README.md and training.json into a folder of weights."""
+    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in results.items())
+    (folder / "README.md").write_text(_CARD.format(title=title, text=text, command=command, rows=rows))
+    content = {"command": command, **record, "results": results}
+    (folder / "training.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {number}" for name, number in value.items())
+    return str(value)

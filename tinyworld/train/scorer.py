@@ -1,0 +1,294 @@
+"""Train the scorer (CLIP): pictures and captions in one space, for the checks; not the generator's text encoder.
+
+    python -m tinyworld.train.scorer
+
+The vision tower first learns the factors. Then contrast: each picture against all captions of the batch, against its
+own caption with one factor changed (the very comparison that the check makes) and against short prompts for the class;
+and the same factor heads on picture and text embeddings, so that both sides keep every factor.
+
+`--district roads` learns driving scenes, which have no class, into weights of their own. With `--start
+tinyworld/weights/scorer` weights and tokenizer of an earlier training are the start, and words that it lacks become
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import (
+    CLIPConfig,
+    CLIPImageProcessorPil,
+    CLIPModel,
+    CLIPProcessor,
+    CLIPTextConfig,
+    CLIPTokenizer,
+    CLIPVisionConfig,
+)
+
+from shared.seeds import derive_seed
+from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDistrict, Seen, album
+from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
+from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.new_words import add_embeddings, add_words
+from tinyworld.networks.vision_tower import FactorTower, pretrain, tower_accuracy
+from tinyworld.objects.captions import Description
+from tinyworld.objects.factors import UNKNOWN, FactorHeads, factor_loss
+from tinyworld.objects.pictures import SIDE, Pixels, as_pixel_values, spoil
+from tinyworld.objects.world import CLASSES
+from tinyworld.train.loop import Recipe, begun, command_of, recipe_record, train, training_arguments
+from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
+
+PICTURES = 14_000
+ROUND_TRIPS = 2_000
+WIDTH = 128
+SWAPS = 1  # captions with one factor changed, per picture
+CLASS_PROMPTS = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
+
+
+def new_scorer(tokenizer: CLIPTokenizer) -> CLIPModel:
+    """1.7 million parameters: two towers of 128, 4 layers to see and 3 to read."""
+    shared = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_attention_heads": 4, "projection_dim": WIDTH}
+    text = CLIPTextConfig(
+        **shared,
+        vocab_size=len(tokenizer),
+        num_hidden_layers=3,
+        max_position_embeddings=MAX_LENGTH,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    vision = CLIPVisionConfig(**shared, num_hidden_layers=4, image_size=SIDE, patch_size=16)
+    config = CLIPConfig(text_config=text, vision_config=vision, projection_dim=WIDTH)
+    return CLIPModel._from_config(config, attn_implementation="eager")
+
+
+def trained(folder: Path, texts: list[str]) -> tuple[CLIPTokenizer, CLIPModel]:
+    """Tokenizer and weights of an earlier training, with tokens for words of these texts that it lacked."""
+    tokenizer = CLIPTokenizer.from_pretrained(folder)
+    model = CLIPModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    if add_words(tokenizer, texts):
+        add_embeddings(model.text_model, tokenizer)
+    return tokenizer, model
+
+
+def learnt_texts(district: PictureDistrict[Any]) -> list[str]:
+    """Captions with all words that training shows."""
+    scenes = district.scenes(1_000_000, 15_000, "scorer")
+    return [district.describe(scene, derive_seed("scorer", scene.geometry_seed)).text for scene in scenes]
+
+
+class Contrast(nn.Module):
+    """The scorer with one set of factor heads for both kinds of embedding."""
+
+    def __init__(self, model: CLIPModel, names: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = names
+        self.heads = FactorHeads(WIDTH, names)
+        model.vision_model.rate_factor = 0.4
+
+    def loss(self, values: Tensor, seen: Tensor, texts: Tensor, stated: Tensor, prompts: Tensor) -> Tensor:
+        """values (n, ...) and their factors `seen`; texts ((1 + SWAPS) n, tokens), own captions first, then the swaps
+        of picture 0, 1, ...; `stated` the factors of the texts; prompts (classes, tokens) for pictures with a class."""
+        images = self.model.visual_projection(self.model.vision_model(pixel_values=values).pooler_output)
+        words = self._read(texts)
+        factors = factor_loss(self.heads(images), seen, 3.0, self.names)
+        factors = factors + factor_loss(self.heads(words), stated, names=self.names)
+        images, words = (nn.functional.normalize(x.float(), dim=-1) for x in (images, words))
+        scale = self.model.logit_scale.exp().clamp(max=60)
+        similarity = scale * images @ words.T
+        count = len(values)
+        own = torch.arange(count)
+        contrast = nn.functional.cross_entropy(similarity, own)
+        contrast = contrast + nn.functional.cross_entropy(similarity[:, :count].T, own)
+        swapped = similarity[:, count:].reshape(count, count, SWAPS)[own, own]
+        pairs = torch.cat([similarity[own, own, None], swapped], dim=1)
+        swap = nn.functional.cross_entropy(pairs, torch.zeros(count, dtype=torch.long))
+        loss = contrast / 2 + swap
+        classes = seen[:, list(self.names).index("label")] if "label" in self.names else torch.full((count,), UNKNOWN)
+        if (classes != UNKNOWN).any():
+            named = scale * images @ nn.functional.normalize(self._read(prompts).float(), dim=-1).T
+            loss = loss + nn.functional.cross_entropy(named, classes, ignore_index=UNKNOWN)
+        return loss + 0.5 * factors
+
+    def _read(self, ids: Tensor) -> Tensor:
+        embeddings: Tensor = self.model.text_projection(self.model.text_model(input_ids=ids).pooler_output)
+        return embeddings
+
+
+def swapped(district: PictureDistrict[Any], scene: Any, seed: int, random: np.random.Generator) -> Description:
+    """The scene's caption of this seed with one stated factor changed.
+
+    A caption that states nothing, as one of the roads in many thousands does, stays as it is.
+    """
+    stated = list(district.describe(scene, seed).stated) or [district.always]
+    factor = stated[int(random.integers(len(stated)))]
+    others = [value for value in district.values[factor] if value not in ("none", getattr(scene, factor))]
+    return district.describe(scene.changed(**{factor: others[int(random.integers(len(others)))]}), seed)
+
+
+def train_scorer(
+    seconds: float, seed: int, district: str = "objects", start: Path | None = None, pictures: int = PICTURES
+) -> None:
+    """Tower, then contrast; judged on final-test scenes."""
+    folder = weights_of(district) / "scorer"
+    data = album(district, "scorer", pictures, min(ROUND_TRIPS, pictures))
+    texts = learnt_texts(data.district)
+    torch.manual_seed(seed)
+    if start is None:
+        tokenizer = learn_clip_tokenizer(texts, 800, folder)
+        scorer = new_scorer(tokenizer)
+    else:
+        tokenizer, scorer = trained(start, texts)
+    tower = FactorTower(scorer.vision_model, WIDTH, data.district.values)
+    tower_run = begun("scorer-tower", district, start)
+    tower_recipe = Recipe(tower_run, 0.37 * seconds, learning_rate=1.2e-3, seed=seed)
+    tower_progress = pretrain(tower, data, tower_recipe)
+    seen_by_tower = tower_accuracy(tower, data.district)
+    print("tower", tower_progress, seen_by_tower, flush=True)
+
+    model = Contrast(scorer, data.district.values)
+    run = begun("scorer", district, start)
+    recipe = Recipe(run, 0.63 * seconds, batch=64, learning_rate=1e-3, seed=seed + 1)
+
+    def loss_of(_: nn.Module, step: int) -> Tensor:
+        values, wanted, texts, stated, prompts = batch(data, step, recipe)
+        with autocast("cpu"):
+            return model.loss(values, wanted, _ids(tokenizer, texts), stated, _ids(tokenizer, prompts))
+
+    progress = train(model, loss_of, recipe)
+    parameters = save_model(scorer, folder)
+    images = CLIPImageProcessorPil(
+        size={"shortest_edge": SIDE},
+        crop_size={"height": SIDE, "width": SIDE},
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+    CLIPProcessor(images, tokenizer).save_pretrained(folder)
+    saved = CLIPModel.from_pretrained(folder, dtype=torch.float32)
+    results = judge(saved, tokenizer, data.district) | seen_by_tower
+    write_card(
+        folder,
+        title=title_of("Scorer", district),
+        text="A CLIP that scores pictures against captions in the checks. It shares neither data nor tokenizer with "
+        "the generator's text encoder.",
+        command=command_of("tinyworld.train.scorer", district, start, pictures=pictures),
+        results=results,
+        record={
+            "split": "scorer",
+            "district": district,
+            "pictures": pictures,
+            "round_trips": len(data) - pictures,
+            "parameters": parameters,
+            "tower": recipe_record(tower_recipe, tower_progress),
+            **recipe_record(recipe, progress),
+        },
+    )
+    print(results, flush=True)
+
+
+@torch.no_grad()
+def judge(
+    model: CLIPModel, tokenizer: CLIPTokenizer, district: PictureDistrict[Any] = OBJECTS, count: int = 600
+) -> dict[str, object]:
+    """Zero-shot class accuracy, where there are classes; how often a picture is nearer to its caption than to another.
+
+    The latter by factor: the other caption is the same with this factor changed.
+    """
+    model.eval()
+    scenes = district.scenes(30_000, count)
+    clean = [district.picture(scene) for scene in scenes]
+    random = np.random.default_rng(0)
+    report: dict[str, object] = {"pictures judged": count, "logit scale": round(float(model.logit_scale.exp()), 2)}
+    for name, images in (("clean", clean), ("spoilt", [spoil(image, random, 2.0) for image in clean])):
+        embeddings = embedded_images(model, images)
+        if "label" in district.values:
+            prompts = embedded_texts(model, tokenizer, [CLASS_PROMPTS[0].format(name) for name in CLASSES])
+            truth = torch.tensor([CLASSES.index(scene.label) for scene in scenes])
+            right = ((embeddings @ prompts.T).argmax(1) == truth).float().mean()
+            report[f"class, zero-shot, {name}"] = round(float(right), 4)
+        report[f"nearer to the true caption, {name}"] = {
+            factor: accuracy
+            for factor in district.values
+            if (accuracy := _swap_accuracy(model, tokenizer, embeddings, district, scenes, factor))
+        }
+    return report
+
+
+@torch.no_grad()
+def embedded_images(model: CLIPModel, images: list[Pixels]) -> Tensor:
+    """Unit embeddings (n, width)."""
+    parts = [
+        model.get_image_features(pixel_values=as_pixel_values(np.stack(images[start : start + 50]))).pooler_output
+        for start in range(0, len(images), 50)
+    ]
+    return nn.functional.normalize(torch.cat(parts), dim=-1)
+
+
+@torch.no_grad()
+def embedded_texts(model: CLIPModel, tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
+    """Unit embeddings (n, width)."""
+    return nn.functional.normalize(model.get_text_features(_ids(tokenizer, texts)).pooler_output, dim=-1)
+
+
+def _swap_accuracy(
+    model: CLIPModel,
+    tokenizer: CLIPTokenizer,
+    images: Tensor,
+    district: PictureDistrict[Any],
+    scenes: list[Any],
+    factor: str,
+) -> str:
+    """Share and number of captions; empty where none states the factor."""
+    random = np.random.default_rng(1)
+    rows, true, false = [], [], []
+    for row, scene in enumerate(scenes):
+        seed = derive_seed("scorer-test", row)
+        if factor in (own := district.describe(scene, seed)).stated:
+            others = [value for value in district.values[factor] if value not in ("none", getattr(scene, factor))]
+            rows.append(row)
+            true.append(own.text)
+            changed = scene.changed(**{factor: others[int(random.integers(len(others)))]})
+            false.append(district.describe(changed, seed).text)
+    if not rows:
+        return ""
+    towards = embedded_texts(model, tokenizer, true) - embedded_texts(model, tokenizer, false)
+    return f"{((images[rows] * towards).sum(1) > 0).float().mean():.3f} ({len(rows)})"
+
+
+def _ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
+    ids: Tensor = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").input_ids
+    return ids
+
+
+def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, Tensor, list[str], Tensor, list[str]]:
+    """Pixel values and targets of a step's pictures; captions, their targets, prompts: as `Contrast.loss` has them."""
+    random = np.random.default_rng((recipe.seed, step))
+    seen: list[Seen] = []
+    own: list[Description] = []
+    changed: list[Description] = []
+    for place, row in enumerate(random.integers(len(data), size=recipe.batch)):
+        one = data.seen(row, random, flip=bool(random.random() < 0.5))
+        seed = derive_seed("scorer", recipe.seed, step, place)
+        seen.append(one)
+        own.append(data.district.describe(one.scene, seed))
+        changed.extend(swapped(data.district, one.scene, seed, random) for _ in range(SWAPS))
+    texts = own + changed
+    prompt = CLASS_PROMPTS[int(random.integers(len(CLASS_PROMPTS)))]
+    return (
+        as_pixel_values(np.stack([one.image for one in seen])),
+        torch.tensor([one.wanted for one in seen]),
+        [said.text for said in texts],
+        torch.tensor([data.district.targets(said.stated) for said in texts]),
+        [prompt.format(name) for name in CLASSES],
+    )
+
+
+if __name__ == "__main__":
+    arguments = training_arguments(__doc__, seconds=1_500, district=True, start=True, pictures=PICTURES)
+    train_scorer(arguments.seconds, arguments.seed, arguments.district, arguments.start, arguments.pictures)

@@ -1,0 +1,155 @@
+"""Train the generator's text encoder (CLIPTextModel): caption → every factor that the caption states.
+
+    python -m tinyworld.train.text_encoder
+
+Learning the factors, rather than a contrast with pictures, makes sure that the hidden states on which the diffusion
+model is conditioned carry each of them: factor heads read the pooled end-of-text state while it trains and are
+thrown away afterwards. `--district roads` learns captions of driving scenes, into weights of their own.
+
+With `--start tinyworld/weights/diffusion` a published generator's text encoder is the start, and words that its
+tokenizer takes apart become tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+from shared.seeds import derive_seed
+from tinyworld.datasets.captioned_pictures import DISTRICTS
+from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
+from tinyworld.networks.new_words import add_embeddings, add_words
+from tinyworld.objects.factors import FACTORS, FactorHeads, factor_accuracy, factor_loss
+from tinyworld.train.loop import Recipe, begun, command_of, recipe_record, train, training_arguments
+from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
+
+CAPTIONS = 60_000
+_WIDTH, _LAYERS = 128, 3
+
+
+def captioned(index: int, district: str = "objects", *, held_out: bool = False) -> tuple[str, list[int]]:
+    """Caption number `index` and the factors that it states. Held-out ones come from other scenes and seeds."""
+    place, seed = index + (5_000_000 if held_out else 0), derive_seed("text-encoder", int(held_out), index)
+    written = DISTRICTS[district]
+    said = written.describe(written.sample("generator", place, allow_withheld=held_out), seed)
+    return said.text, written.targets(said.stated)
+
+
+def new_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:
+    """A text encoder with fresh weights."""
+    config = CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=_WIDTH,
+        intermediate_size=4 * _WIDTH,
+        projection_dim=_WIDTH,
+        num_hidden_layers=_LAYERS,
+        num_attention_heads=4,
+        max_position_embeddings=MAX_LENGTH,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return CLIPTextModel._from_config(config, attn_implementation="eager")
+
+
+def trained(folder: Path, texts: Sequence[str]) -> tuple[CLIPTokenizer, CLIPTextModel]:
+    """Tokenizer and text encoder of a published generator, with tokens for words of these texts that it lacked."""
+    tokenizer = CLIPTokenizer.from_pretrained(folder / "tokenizer")
+    encoder = CLIPTextModel.from_pretrained(
+        folder / "text_encoder", dtype=torch.float32, attn_implementation="eager", use_safetensors=True
+    )
+    if add_words(tokenizer, texts):
+        add_embeddings(encoder, tokenizer)
+    return tokenizer, encoder
+
+
+class ReadFactors(nn.Module):
+    """The text encoder with factor heads on its pooled state."""
+
+    def __init__(self, encoder: CLIPTextModel, names: Mapping[str, tuple[str, ...]] = FACTORS) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.heads = FactorHeads(encoder.config.hidden_size, names)
+
+    def forward(self, ids: Tensor) -> list[Tensor]:
+        """ids (batch, tokens) → logits per factor."""
+        logits: list[Tensor] = self.heads(self.encoder(input_ids=ids).pooler_output)
+        return logits
+
+
+def token_ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
+    """Padded to the longest, cut at the model's 77."""
+    ids: Tensor = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").input_ids
+    return ids
+
+
+def train_text_encoder(seconds: float, seed: int, district: str = "objects", start: Path | None = None) -> None:
+    """Learn the tokenizer, or new words of an earlier one; train, judge on held-out captions, save both with a card."""
+    weights, names = weights_of(district) / "diffusion", DISTRICTS[district].values
+    texts, wanted = zip(*(captioned(index, district) for index in range(CAPTIONS)), strict=True)
+    wanted_all = torch.tensor(wanted)
+    recipe = Recipe(begun("text-encoder", district, start), seconds, batch=96, learning_rate=1.5e-3, seed=seed)
+    torch.manual_seed(seed)
+    if start is None:
+        tokenizer = learn_clip_tokenizer(texts[:20_000], 800, weights / "tokenizer")
+        encoder = new_encoder(tokenizer)
+    else:
+        tokenizer, encoder = trained(start, texts[:20_000])
+    model = ReadFactors(encoder, names)
+
+    def loss_of(model: nn.Module, step: int) -> Tensor:
+        rows = torch.randint(CAPTIONS, (recipe.batch,))
+        logits = model(token_ids(tokenizer, [texts[int(row)] for row in rows]))
+        return factor_loss(logits, wanted_all[rows], names=names)
+
+    progress = train(model, loss_of, recipe)
+    tokenizer.save_pretrained(weights / "tokenizer")
+    folder = weights / "text_encoder"
+    parameters = save_model(model.encoder, folder)
+    model.encoder = CLIPTextModel.from_pretrained(folder, dtype=torch.float32)
+    results = judge(model, tokenizer, district)
+    write_card(
+        folder,
+        title=title_of("Text encoder of the generator", district),
+        text="A CLIPTextModel that conditions the tiny diffusion model; it was trained to tell from a caption every "
+        "factor that the caption states.",
+        command=command_of("tinyworld.train.text_encoder", district, start),
+        results=results,
+        record={
+            "split": "generator",
+            "district": district,
+            "parameters": parameters,
+            **recipe_record(recipe, progress),
+        },
+    )
+    print(results, flush=True)
+
+
+@torch.no_grad()
+def judge(
+    model: nn.Module, tokenizer: CLIPTokenizer, district: str = "objects", count: int = 2_000
+) -> dict[str, object]:
+    """Accuracy per stated factor on captions of other scenes, and the share of captions that do not fit."""
+    texts, wanted = zip(*(captioned(index, district, held_out=True) for index in range(count)), strict=True)
+    guesses = []
+    for start in range(0, count, 100):
+        logits = model(token_ids(tokenizer, list(texts[start : start + 100])))
+        guesses.append(torch.stack([logit.argmax(1) for logit in logits], dim=1))
+    names = DISTRICTS[district].values
+    lengths = [len(ids) for ids in tokenizer(list(texts)).input_ids]
+    return {
+        "accuracy of stated factors": factor_accuracy(torch.cat(guesses), torch.tensor(wanted), names),
+        "captions judged": count,
+        "longest caption in tokens": max(lengths),
+        "captions cut at 77 tokens": sum(length > MAX_LENGTH for length in lengths),
+        "vocabulary": len(tokenizer),
+    }
+
+
+if __name__ == "__main__":
+    arguments = training_arguments(__doc__, seconds=240, district=True, start=True)
+    train_text_encoder(arguments.seconds, arguments.seed, arguments.district, arguments.start)
