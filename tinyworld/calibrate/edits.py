@@ -1,6 +1,6 @@
 """Fix LANCE's thresholds for the shipped scorer: `python -m tinyworld.calibrate.edits --write`.
 
-As `calibrate_checks` does for pictures drawn anew, but with pictures edited in place: each edit well done, and broken
+As `calibrate.checks` does for pictures drawn anew, but with pictures edited in place: each edit well done, and broken
 in the same four ways, under one of the profile's self-attention fractions in turn. `--write` puts the thresholds into
 the shipped profile `tiny`, as defaults of the methods that sweep.
 """

@@ -9,7 +9,7 @@ autoencoder, which stands for what generators do to detail:
     moved     the same looks of another layout: geometry, place, what stands where
     gone      the good picture with its largest thing painted over
 
-Invalid is what the mask is not true of; an edit that was not made leaves it true. As in `calibrate_checks`, thresholds
+Invalid is what the mask is not true of; an edit that was not made leaves it true. As in `calibrate.checks`, thresholds
 are fixed per factor, and what is printed was measured on the half of the scenes that they were not fixed on.
 `--write` puts thresholds, fixed on all of them, into PROFILE; and the errors as `[calibration.roads]`, unless the
 profile has thresholds of other checks, whose errors these are not.

@@ -1,4 +1,4 @@
-"""The editors of all methods as `measure_counterfactuals` asks them: edits of known scenes in, checked images out.
+"""The editors of all methods, for `measure.counterfactuals`: edits of known scenes in, checked images out.
 
 `controlled` draws what DILLEMA would, in this process, many scenes in a batch. `edited` runs the other methods
 themselves, with the model services in processes of their own; only their captioner and language model are replaced, by

@@ -128,7 +128,7 @@ def recognised(things: Sequence[Instance], maps: Sequence[Image]) -> tuple[bool,
 
 def load_oracles() -> list[PreTrainedModel]:
     """Both oracle segmenters, in float32; raises SystemExit where one is missing."""
-    return [_loaded(made(name, "train_segmenter")) for name in ORACLES]
+    return [_loaded(made(name, "road_segmenter")) for name in ORACLES]
 
 
 @cache

@@ -21,7 +21,7 @@ from tinyworld.objects.pictures import Pixels, rendered
 from tinyworld.objects.world import sample_scene
 
 Mask = NDArray[np.bool_]
-FIRST = 80_000  # final-test scenes from here on; `measure_counterfactuals` uses those before
+FIRST = 80_000  # final-test scenes from here on; `measure.counterfactuals` uses those before
 FIELDS = ("time", "weather")
 SMALLEST = 0.0008  # share of the image below which an instance is a speck
 HALF = 0.5  # of the IoU from which on a thing is kept

@@ -1,6 +1,7 @@
 """The readers: what two independent models read of the looks of a driving scene, to judge what a generator drew.
 
-Made on demand by `train_reader`; a look is told only where both agree. Services and methods never ask them.
+Made on demand by `tinyworld.train.road_reader`; a look counts only where both agree. No service or
+method uses them.
 """
 
 from __future__ import annotations
@@ -79,14 +80,14 @@ def looks(images: Sequence[Image]) -> list[dict[str, str | None]]:
 
 def load_readers() -> list[PreTrainedModel]:
     """Both, in float32; raises SystemExit where one is missing."""
-    return [_loaded(made(name, "train_reader")) for name in READERS]
+    return [_loaded(made(name, "road_reader")) for name in READERS]
 
 
 def made(name: str, command: str) -> Path:
     """The folder of a model of the roads that `command` makes; raises SystemExit with that command before it is."""
     folder = MODELS / name
     if not (folder / "config.json").exists():
-        raise SystemExit(f"there is no {folder}; make it by `python -m tinyworld.roads.{command} {name}`")
+        raise SystemExit(f"there is no {folder}; make it by `python -m tinyworld.train.{command} {name}`")
     return folder
 
 

@@ -1,7 +1,7 @@
 """How well the shipped captioner, scorer and autoencoder know final-test renders: `python -m tinyworld.measure.models`.
 
-Seen and withheld combinations apart, with Wilson intervals. The language model has `evaluate_language.py`, generated
-images have `measure_counterfactuals.py`. Scenes are others than those of the models' cards.
+Seen and withheld combinations apart, with Wilson intervals. The language model has `measure.language`, generated
+images have `measure.counterfactuals`. Scenes are others than those of the models' cards.
 """
 
 from __future__ import annotations

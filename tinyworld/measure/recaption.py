@@ -3,7 +3,7 @@
     python -m tinyworld.measure.counterfactuals --method lance --count 200 --out runs/lance
     python -m tinyworld.measure.recaption runs/lance
 
-Nothing is rendered: the profile's captioner captions sources and images of a folder that `measure_counterfactuals` or
+Nothing is rendered: the profile's captioner captions sources and images of a folder that `measure.counterfactuals` or
 another measuring command wrote (`measured.py`). Of the counterfactuals that the other checks accept: how many that lost
 their class does it refuse (its use), and how many that kept it (its price)? Of those that the others refuse, and of the
 null arms, which nothing refuses, the same. What it is able to do is seen where the source of another class, the next in

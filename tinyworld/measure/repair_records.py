@@ -1,4 +1,4 @@
-"""What `measure_repair` of either district keeps: repairs as the renderer judges them, as figures, data and tables."""
+"""Repairs as the renderer judges them, as figures, data and tables: of `measure.repair` and `measure.road_repair`."""
 
 from __future__ import annotations
 

@@ -4,15 +4,14 @@
         --models road-segmenter-night-pedestrian,road-segmenter-snowy-road
     python -m tinyworld.measure.road_repair --out runs/roads/repair-lacking --profile PROFILE --lacking
 
-PROFILE has the models of `train_segmenter` as its models under test, by their names. One job renders counterfactuals of
-driving scenes with masks; each model is repaired on them. The repaired model and its controls are downloaded and judged
-on scenes of which nothing has seen the geometry: drawn as the models' own distribution has them, and those that hold
-the planted class with the planted value truly there. Of a scene the score is the IoU of the planted class, and of
-scenes as they are the mean over the classes of the mask. True loss: IoU without the value minus IoU with it; won back:
-what the repair adds with the value, as a share of it. All paired over scenes.
-
-With `--lacking` no source image of the job is at night or has a snowy road, so that counterfactuals alone can show
-that to a trainer; nor have the scenes "as they are". A command that was interrupted goes on where it stopped.
+PROFILE has the models of `train.road_segmenter` as its models under test, by their names. One job renders
+counterfactuals of driving scenes with masks; each model is repaired on them. The repaired model and its controls are
+downloaded and judged on scenes of which nothing has seen the geometry: drawn as the models' own distribution has
+them, and those that hold the planted class with the planted value truly there. Of a scene the score is the IoU of the
+planted class, and of scenes as they are the mean over the classes of the mask. True loss: IoU without the value minus
+IoU with it; won back: what the repair adds with the value, as a share of it. All paired over scenes. With `--lacking`
+no source image of the job is at night or has a snowy road, so that counterfactuals alone can show that to a trainer;
+nor have the scenes "as they are". A command that was interrupted goes on where it stopped.
 """
 
 from __future__ import annotations

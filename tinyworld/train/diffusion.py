@@ -1,7 +1,7 @@
 """Train the tiny generator's UNet and ControlNet together: `python -m tinyworld.train.diffusion --minutes 95`.
 
-Needs the autoencoder (`train_autoencoder.py`) in `tinyworld/weights/diffusion`, which serves both districts, and
-the district's text encoder (`train_text_encoder.py`); both stay as they are. v-prediction with zero terminal SNR on
+Needs the autoencoder (`autoencoder.py`) in `tinyworld/weights/diffusion`, which serves both districts, and
+the district's text encoder (`text_encoder.py`); both stay as they are. v-prediction with zero terminal SNR on
 latents of generator scenes; captions are written afresh for every step. The control is what an editor
 will have: edges of the picture itself or of a sibling (`dataset.py`), all of them, the structural ones,
 the object's, or none. Loss on object and companion counts more than on the place, which is the easier

@@ -5,7 +5,7 @@
 The first is the folder of a published generator, the second a run (`runs/diffusion-roads/start.pt` is written). Each
 level of UNet and ControlNets that gets narrower loses channels at equal distances, so that groups of normalisation and
 heads of attention stay the groups and heads that they were, but smaller. What this costs in loss, training wins back in
-minutes (`train_diffusion --run diffusion-roads`); from scratch it takes as long as the wide one did. A ControlNet that
+minutes (`train.diffusion --run diffusion-roads`); from scratch it takes as long as the wide one did. A ControlNet that
 the wide generator does not have begins with its canny one's weights.
 """
 

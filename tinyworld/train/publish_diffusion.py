@@ -35,17 +35,17 @@ GUIDANCE = 2.5
 _RUN = {"objects": "diffusion-slim", "roads": "diffusion-roads"}
 _COMMANDS = {
     "objects": (
-        "train_autoencoder",
-        "train_text_encoder",
-        "train_diffusion --run diffusion --widths 64 128 192",
+        "autoencoder",
+        "text_encoder",
+        "diffusion --run diffusion --widths 64 128 192",
         "narrow_diffusion diffusion diffusion-slim --widths 64 128 160  # of the run, published",
-        "train_diffusion --run diffusion-slim --minutes 98",
+        "diffusion --run diffusion-slim --minutes 98",
         "publish_diffusion",
     ),
     "roads": (
-        "train_text_encoder --district roads --start tinyworld/weights/diffusion",
+        "text_encoder --district roads --start tinyworld/weights/diffusion",
         "narrow_diffusion tinyworld/weights/diffusion diffusion-roads --widths 64 96 128 --controls canny segmentation",
-        "train_diffusion --district roads --controls canny segmentation --widths 64 96 128 --pictures 9000 "
+        "diffusion --district roads --controls canny segmentation --widths 64 96 128 --pictures 9000 "
         "--minutes 92  # and on from there with 213, some 35 of them pauses",
         "publish_diffusion --district roads",
     ),
@@ -160,7 +160,7 @@ def publish(generator: Generator, progress: dict[str, float], run: str, district
             "CLIP text encoder trained on captions. It has seen no scene of the withheld tenth of combinations. For "
             "tests and demonstrations of Contrafact, nothing else."
         ),
-        command="; ".join(f"python -m tinyworld.{name}" for name in _COMMANDS[district]),
+        command="; ".join(f"python -m tinyworld.train.{name}" for name in _COMMANDS[district]),
         results={name: coder[name] for name in coder if name == "held_out_psnr_db"} | progress,
         record={
             "split": "generator",
