@@ -20,10 +20,10 @@ from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, connected, messages
 from contrafact.job_files import gather, look_ahead, pair, parameters, spec_of
 from contrafact.progress_display import shown_on
-from contrafact.stages import stage_words
 from gateway.operations import commands
 from shared.problems import NotReady
 from shared.schemas.jobs import JobDetail, ModelView
+from shared.stages import stage_words
 
 app = typer.Typer(
     help="Test a vision model with counterfactual images. Data on stdout, everything else on stderr.",

@@ -10,7 +10,7 @@ import typer
 
 from contrafact.command_line import URL, JobId, Key, Url, connected
 from contrafact.job_files import pair
-from gateway.export.records import FormatName
+from shared.schemas.exports import FormatName
 
 
 def export(

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from contrafact.client import Client
 from contrafact.progress_display import shown_on
-from gateway.intake.archives import is_archive
-from gateway.intake.manifests import folder_labels, match_rows, parse_manifest
+from shared.archives import is_archive
+from shared.manifests import folder_labels, match_rows, parse_manifest
 from shared.schemas.jobs import JobDetail, JobPlan, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
 

@@ -9,9 +9,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from contrafact.stages import in_flight, stage_words
-from gateway.analysis.wording import points, review_sentence
-from gateway.report.words import interval, p_value, percent
 from shared.schemas.jobs import (
     CounterfactualView,
     JobDetail,
@@ -31,6 +28,8 @@ from shared.schemas.results import (
     Sensitivity,
 )
 from shared.schemas.reviews import ReviewView
+from shared.stages import in_flight, stage_words
+from shared.wording import interval, p_value, percent, points, review_sentence
 
 CLASSES_SHOWN = 20
 PROVISIONAL = "Provisional: the errors of the automatic checks on such images are not known, so look at the pictures."

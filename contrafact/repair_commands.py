@@ -16,9 +16,9 @@ from rich.text import Text
 from contrafact.client import Client
 from contrafact.command_line import URL, Json, Key, Url, connected, messages
 from contrafact.progress_display import shown_on
-from gateway.analysis.repair import ARMS, arm_table, class_table
+from shared.repair_tables import arm_table, class_table
 from shared.schemas.models import ModelSpec
-from shared.schemas.repairs import CellFigures, RepairRequest, RepairResult, RepairView
+from shared.schemas.repairs import ARMS, CellFigures, RepairRequest, RepairResult, RepairView
 
 SECONDS_BETWEEN_LOOKS = 1.0
 CELLS_SHOWN = 12

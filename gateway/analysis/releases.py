@@ -17,11 +17,11 @@ from gateway.analysis.certainty import LEVEL, clustered, mean_interval, sign_fli
 from gateway.analysis.effects import Floats, Integers, Outcomes, Scores
 from gateway.analysis.findings import benjamini_hochberg
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
-from gateway.analysis.wording import points
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, Interval, Metric, Relation
 from shared.schemas.suites import CellComparison, Judgement
 from shared.seeds import derive_seed
+from shared.wording import points
 
 ORIGINALS = ""
 Place = tuple[str, Cell | None]

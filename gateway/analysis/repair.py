@@ -14,9 +14,9 @@ from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.releases import Pairs
 from gateway.analysis.segmentation import named_overlaps, scores, with_mean
-from gateway.analysis.wording import points
 from shared.label_maps import unpacked
 from shared.schemas.repairs import (
+    ARMS,
     CONTROLS,
     Arm,
     ArmFigures,
@@ -32,9 +32,9 @@ from shared.schemas.repairs import (
 )
 from shared.schemas.results import MeanOverlap, Metric, Rate, SegmentationScores
 from shared.seeds import derive_seed
+from shared.wording import points
 
 SETS: tuple[SetName, ...] = ("originals", "counterfactuals", "values not trained on")
-ARMS: tuple[Arm, ...] = ("before", "repaired", *CONTROLS)
 _SCORES: dict[Metric, str] = {"accuracy": "right", "iou": "IoU"}
 
 
@@ -241,31 +241,3 @@ def _said_of(won: WonBack | None) -> str:
         f"{points(won.loss.difference)} points that the counterfactuals cost the model; "
         f"{won.loss.sources} source images."
     )
-
-
-def arm_table(found: Sequence[SetFigures]) -> list[tuple[str, str, list[str]]]:
-    """Set, size, and a word per arm of `ARMS`, for tables."""
-    return [
-        (one.set, f"{one.images} of {one.sources}", [f"{arm.accuracy.value or 0:.1%}" for arm in one.arms])
-        for one in found
-    ]
-
-
-def class_table(result: RepairResult) -> list[tuple[str, str, list[str]]]:
-    """Of segmenters: set, mIoU or a class that the set has, and the IoU of all its pixels per arm of `ARMS`."""
-    rows: list[tuple[str, str, list[str]]] = []
-    for one in result.sets:
-        pooled = [arm.segmentation for arm in one.arms if arm.segmentation is not None]
-        if not pooled:
-            continue
-        rows.append((one.set, "mIoU", [_percent(arm.mean_iou) for arm in pooled]))
-        rows += [
-            (one.set, name, [_percent(arm.iou[place]) for arm in pooled])
-            for place, name in enumerate(result.classes)
-            if pooled[0].class_pixels[place]
-        ]
-    return rows
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"

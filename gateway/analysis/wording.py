@@ -1,4 +1,4 @@
-"""How figures and effects are said in words, everywhere alike."""
+"""One cell's effect in a sentence."""
 
 from __future__ import annotations
 
@@ -6,26 +6,8 @@ import math
 
 from gateway.analysis.effects import Floats
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, CellEffect, Estimate, MethodReviews, Metric, Rate, Relation
-
-
-def points(share: float) -> str:
-    """A difference in percentage points with its sign: −42, +3, 0."""
-    rounded = round(100 * share)
-    return f"{'−' if rounded < 0 else '+' if rounded > 0 else ''}{abs(rounded)}"
-
-
-def limits(rate: Rate) -> str:
-    """What the interval of a rate leaves open, also where it has one side only: "80–98 %", "at most 14 %"."""
-    if rate.n == 0:
-        return "nothing was seen"
-    if rate.sources == 1:
-        return "of one image, from which nothing follows"
-    if rate.count == 0:
-        return f"none; at most {math.ceil(100 * rate.high)} %"
-    if rate.count == rate.n:
-        return f"all; at least {math.floor(100 * rate.low)} %"
-    return f"{round(100 * rate.low)}–{round(100 * rate.high)} %"
+from shared.schemas.results import Cell, CellEffect, Metric, Relation
+from shared.wording import points
 
 
 def change_in_words(cell: Cell) -> str:
@@ -56,30 +38,6 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
         said += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
         said += " (adjusted for selection)" if effect.selected_interval else ""
     return f"{said}, {_images(correct)}{_outlook(effect)}{_validity(effect)}"
-
-
-def review_sentence(said: MethodReviews) -> str:
-    """What reviews of one method come to: "calibration of `dillema`: reviews, n = 34: 91 % valid (80–97 %)"."""
-    n = said.accepted + said.rejected
-    if said.valid is None:
-        until = f"until {said.more} more of the accepted ones, drawn by lot, are reviewed"
-        return f"reviews of `{said.method}`, n = {n}: uncalibrated by them {until}"
-    parts = [f"calibration of `{said.method}`: reviews, n = {n}: {_estimated(said.valid)} of the accepted are valid"]
-    parts += [
-        f"{_estimated(one.valid)} of the {one.flipped} on which {one.model} flipped"
-        for one in said.flipped
-        if one.valid
-    ]
-    if said.accepted_if_valid and said.accepted_if_invalid:
-        passed, wrong = _estimated(said.accepted_if_valid), _estimated(said.accepted_if_invalid)
-        parts.append(f"the checks accept {passed} of valid and {wrong} of invalid ones")
-    elif said.more_rejected:
-        parts.append(f"{said.more_rejected} more of the rejected ones, drawn by lot, show the checks' own errors")
-    return "; ".join(parts)
-
-
-def _estimated(share: Estimate) -> str:
-    return f"{round(100 * share.value)} % ({round(100 * share.low)}–{round(100 * share.high)} %)"
 
 
 def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from gateway.api.dependencies import Gateway, JobId, Owner, problems
 from gateway.export.job import open_export
-from gateway.export.records import FormatName
 from gateway.export.selection import Selection
+from shared.schemas.exports import FormatName
 
 router = APIRouter(tags=["results"])
 TAR = "application/x-tar"

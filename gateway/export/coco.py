@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from gateway.export.archive import member_of, waiting
 from gateway.export.files import Exporting, image_files, json_bytes
-from gateway.export.records import ExportedImage
+from shared.schemas.exports import ExportedImage
 
 
 def coco(export: Exporting) -> Iterator[bytes]:

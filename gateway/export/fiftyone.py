@@ -15,7 +15,7 @@ from typing import IO, Any
 from gateway.export.archive import member_of, waiting
 from gateway.export.files import Exporting, image_files, json_bytes
 from gateway.export.names import safe_name
-from gateway.export.records import ARMS, ExportedImage
+from shared.schemas.exports import ARMS, ExportedImage
 from shared.seeds import derive_id
 
 VERSION = "1.0.0"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gateway.export.archive import member, member_of, waiting
 from gateway.export.names import safe_name
-from gateway.export.records import MASKS, NOTE_NAME, ExportedImage, ExportNote
+from shared.schemas.exports import MASKS, NOTE_NAME, ExportedImage, ExportNote
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from gateway.export.archive import member_of, waiting
 from gateway.export.files import Exporting, image_files
 from gateway.export.names import cell
-from gateway.export.records import ExportedImage
+from shared.schemas.exports import ExportedImage
 
 _COLUMNS = (
     "label", "arm", "id", "group", "null_id", "position", "source_name", "method", "ordinal", "seed", "factor",

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from gateway.export.archive import member, member_of
 from gateway.export.files import Exporting, note_member
-from gateway.export.records import ExportedImage, ExportNote
+from shared.schemas.exports import ExportedImage, ExportNote
 from shared.schemas.masks import MaskSpec
 
 GROUP_BYTES = 16 * 1024**2  # of images that are held in memory

@@ -16,12 +16,12 @@ from gateway.export.files import Exporting
 from gateway.export.folders import folders
 from gateway.export.huggingface import huggingface
 from gateway.export.names import class_folders
-from gateway.export.records import ExportNote, FormatName
 from gateway.export.selection import Selection, exported_images
 from gateway.jobs import jobs
 from shared import __version__
 from shared.label_maps import VOID
 from shared.problems import Conflict
+from shared.schemas.exports import ExportNote, FormatName
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskClass, MaskSpec
 from shared.schemas.results import JobResults

@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
-from gateway.export.records import ARMS, Arm, ExportedImage, ExportedPrediction
 from gateway.results.counterfactuals import Filters, Verdict, conditions, has_class
 from shared.problems import NotFound
+from shared.schemas.exports import ARMS, Arm, ExportedImage, ExportedPrediction
 from shared.schemas.jobs import ChangeView
 
 SOURCES_PER_PAGE = 50

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO
 
+from shared.archives import beginning, is_tar
 from shared.characters import is_deceptive
 from shared.problems import Malformed, TooLarge
 
@@ -61,12 +62,6 @@ class Member:
     problem: str = ""
 
 
-def is_archive(file: IO[bytes]) -> bool:
-    """Whether the file begins like a zip, a gzip or a tar. Leaves the file at its beginning."""
-    head = _head(file)
-    return head.startswith((b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")) or _is_tar(head)
-
-
 def members(
     file: IO[bytes], limits: ArchiveLimits, refuse: Callable[[str], None] = lambda name: None
 ) -> Iterator[Member]:
@@ -75,7 +70,7 @@ def members(
     `refuse` hears each file's name before its content is read, and raises where it wants none of it. Raises `Malformed`
     for what is not read at all and `TooLarge` beyond the limits, perhaps after some members.
     """
-    head = _head(file)
+    head = beginning(file)
     meter = _Meter(_size(file), limits, refuse)
     try:
         if head.startswith(b"PK"):
@@ -83,7 +78,7 @@ def members(
         elif head.startswith(b"\x1f\x8b"):
             with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
                 yield from _tar_members(unpacked, meter)
-        elif _is_tar(head):
+        elif is_tar(head):
             yield from _tar_members(file, meter)
         else:
             raise Malformed("the archive is neither zip, tar nor tar.gz")
@@ -271,25 +266,9 @@ def _is_junk(name: str) -> bool:
 
 
 def _plain(member: Member) -> Member:
-    if member.data is not None and (member.data.startswith(_NESTED) or _is_tar(member.data)):
+    if member.data is not None and (member.data.startswith(_NESTED) or is_tar(member.data)):
         raise Malformed(f"the archive holds another archive, {member.name!r}; unpack it first")
     return member
-
-
-def _is_tar(head: bytes) -> bool:
-    """Whether it begins with a tar's header, checksum included: five letters may stand in a picture, too."""
-    try:
-        tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], tarfile.ENCODING, "surrogateescape")
-    except tarfile.TarError:
-        return False
-    return head[257:262] == b"ustar"
-
-
-def _head(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    head = file.read(512)
-    file.seek(0)
-    return head
 
 
 def _size(file: IO[bytes]) -> int:

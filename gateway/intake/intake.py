@@ -15,9 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
-from gateway.export.records import MASKS, NOTE_NAME, ORIGINALS, ExportNote
-from gateway.intake.archives import ArchiveLimits, Member, is_archive, members
-from gateway.intake.manifests import MANIFEST_NAMES, ManifestRow, folder_labels, match_rows, parse_manifest
+from gateway.intake.archives import ArchiveLimits, Member, members
 from gateway.intake.mask_files import MaskShelf, SentMasks, images_beside_masks
 from gateway.intake.masks import is_mask, refuse_masks_without_spec
 from gateway.intake.sources import (
@@ -29,7 +27,10 @@ from gateway.intake.sources import (
     read_file,
     refuse_if_unusable,
 )
+from shared.archives import is_archive
+from shared.manifests import MANIFEST_NAMES, ManifestRow, folder_labels, match_rows, parse_manifest
 from shared.problems import InvalidInput, TooLarge
+from shared.schemas.exports import MASKS, NOTE_NAME, ORIGINALS, ExportNote
 from shared.schemas.jobs import MAX_CLASSES
 from shared.schemas.masks import MAX_LABEL_CHARACTERS
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.intake.archives import Member
-from gateway.intake.manifests import ManifestRow
 from gateway.intake.masks import MaskReader, is_image, is_mask, mask_values, match_masks
 from gateway.intake.sources import (
     ImageStore,
@@ -23,6 +22,7 @@ from gateway.intake.sources import (
     refuse_if_unusable,
 )
 from shared.images import from_array
+from shared.manifests import ManifestRow
 from shared.problems import InvalidInput, TooLarge
 
 

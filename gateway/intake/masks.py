@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gateway.intake.manifests import shared_folder
 from shared.images import Pixels, PngHeader, decode, png_header
 from shared.label_maps import VOID
+from shared.manifests import shared_folder
 from shared.problems import InvalidInput
 from shared.schemas.masks import MaskSpec
 

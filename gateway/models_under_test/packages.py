@@ -20,8 +20,9 @@ from typing import IO, Literal
 
 from pydantic import ValidationError
 
-from gateway.intake.archives import ArchiveLimits, is_archive, members
+from gateway.intake.archives import ArchiveLimits, members
 from gateway.intake.sources import NamedFile
+from shared.archives import is_archive
 from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
 from shared.schemas.models import (
     CONFIG_NAME,

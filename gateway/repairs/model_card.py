@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.analysis.repair import ARMS, arm_table, class_table
-from shared.schemas.repairs import Arm, RepairOrder, RepairResult, TrainedArm
+from shared.repair_tables import arm_table, class_table
+from shared.schemas.repairs import ARMS, Arm, RepairOrder, RepairResult, TrainedArm
 
 _WHAT: dict[Arm, str] = {
     "before": "the model as it was",

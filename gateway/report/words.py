@@ -10,9 +10,9 @@ from difflib import SequenceMatcher
 from markupsafe import Markup, escape
 
 from gateway.analysis.segmentation import lost
-from gateway.analysis.wording import limits, points, review_sentence
 from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
-from shared.schemas.results import Cell, CellEffect, Interval, Rate
+from shared.schemas.results import Cell, CellEffect, Rate
+from shared.wording import interval, limits, p_value, percent, points, review_sentence
 
 _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
 
@@ -47,25 +47,12 @@ def _marked(removed: str, added: str) -> Markup:
     return Markup("").join([before, Markup(" ").join(marks), after])
 
 
-def percent(share: float | None) -> str:
-    """0.983 → "98 %" (no break before the sign); next to 0 and 100 % with a decimal; "–" for None."""
-    if share is None:
-        return "–"
-    digits = 1 if 0 < share < 0.0995 or 0.9905 < share < 1 else 0
-    return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
-
-
 def rate(value: Rate) -> Markup:
     """A rate with its count, n and Wilson interval: "93.8 % (30 of 32; 80–98 %)", "0 % (0 of 9; none; …)"."""
     if value.value is None:
         return Markup('<span class="quiet">none</span>')
     figure = Markup("{} <span class=quiet>({} of {}; {})</span>")
     return figure.format(percent(value.value), value.count, value.n, limits(value))
-
-
-def interval(value: Interval | None) -> str:
-    """ "−98 to −55", or "–" for None."""
-    return "–" if value is None else f"{points(value.low)} to {points(value.high)}"
 
 
 def of_valid(effect: CellEffect) -> str:
@@ -83,13 +70,6 @@ def limit(effect: CellEffect) -> str:
 def signed(value: float | None) -> str:
     """A probability or accuracy difference in points, or "–"."""
     return "–" if value is None else points(value)
-
-
-def p_value(value: float | None) -> str:
-    """0.0312 → "0.031"; tiny ones as "< 0.001"; "–" for None."""
-    if value is None:
-        return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def cell_name(cell: Cell) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi.responses import HTMLResponse
 
-from contrafact.stages import in_flight, stage_words
 from gateway.report.page import environment
+from shared.stages import in_flight, stage_words
 
 HERE = Path(__file__).parent
 POLICY = (

@@ -26,6 +26,7 @@ Arm = Literal["before", "repaired", "originals", "null", "augmented"]
 TrainedArm = Literal["repaired", "originals", "null", "augmented"]
 TRAINED: tuple[TrainedArm, ...] = ("repaired", "originals", "null", "augmented")
 CONTROLS: tuple[TrainedArm, ...] = ("originals", "null", "augmented")
+ARMS: tuple[Arm, ...] = ("before", "repaired", *CONTROLS)
 SetName = Literal["originals", "counterfactuals", "values not trained on"]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Names = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=50)]

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.intake.archives import ArchiveLimits, Member, is_archive, members
+from gateway.intake.archives import ArchiveLimits, Member, members
+from shared.archives import is_archive
 from shared.problems import Malformed, Problem, TooLarge
 
 LIMITS = ArchiveLimits(files=50, file_bytes=100_000, total_bytes=1_000_000)

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.intake.intake import relabel, take_in
-from gateway.intake.manifests import folder_labels
 from gateway.intake.sources import IntakeLimits, NamedFile, SourceFile, keep_image
 from shared.images import encode
+from shared.manifests import folder_labels
 from shared.problems import InvalidInput, Problem, TooLarge
 from shared.storage import DirectoryStore, image_key
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.intake.manifests import ManifestRow, match_rows, parse_manifest
 from shared.characters import is_deceptive
+from shared.manifests import ManifestRow, match_rows, parse_manifest
 from shared.problems import InvalidInput, Malformed, Problem
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)

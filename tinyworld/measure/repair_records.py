@@ -11,9 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gateway.analysis.repair import ARMS, paired, share_interval
+from gateway.analysis.repair import paired, share_interval
 from shared.schemas.base import Contract
-from shared.schemas.repairs import CONTROLS, TRAINED, Arm, Paired, RepairRequest, RepairView, SetFigures, TrainedArm
+from shared.schemas.repairs import (
+    ARMS,
+    CONTROLS,
+    TRAINED,
+    Arm,
+    Paired,
+    RepairRequest,
+    RepairView,
+    SetFigures,
+    TrainedArm,
+)
 from shared.schemas.results import Rate
 from shared.seeds import derive_seed
 from shared.weights import REPOSITORY
