@@ -5,7 +5,6 @@ Exit codes: 0 done; 1 the job failed or was cancelled; 2 wrong usage; 3 the gate
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, connected, messages
 from contrafact.job_files import gather, look_ahead, pair, parameters, spec_of
 from contrafact.progress_display import shown_on
-from gateway.operations import commands
+from contrafact.system_commands import add_operator_commands, serve
 from shared.problems import NotReady
 from shared.schemas.jobs import JobDetail, ModelView
 from shared.stages import stage_words
@@ -31,29 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-@app.command()
-def serve(
-    directory: Annotated[Path, typer.Option(help="where everything is kept")] = Path("contrafact-data"),
-    port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 8000,
-    profile: Annotated[str, typer.Option(help="a shipped profile, or the path of a TOML file")] = "tiny",
-) -> None:
-    """Run the whole system in one process on this machine."""
-    place = ["--directory", str(directory), "--port", str(port), "--profile", profile]
-    os.execv(sys.executable, [sys.executable, "-m", "embedded", *place])
-
-
-@app.command()
-def housekeeping(
-    no_grace: Annotated[
-        bool, typer.Option("--no-grace", help="at once; only while no gateway and no worker run")
-    ] = False,
-) -> None:
-    """Remove what nothing needs any more: on the machine of a gateway or worker, with its settings."""
-    os.execv(
-        sys.executable, [sys.executable, "-m", "gateway.operations.housekeeping", *(["--no-grace"] if no_grace else [])]
-    )
+app.command()(serve)
 
 
 @app.command()
@@ -274,7 +251,6 @@ def _out(shown: object) -> None:
         Console(width=None if sys.stdout.isatty() else 160).print(shown)
 
 
-app.add_typer(commands.keys, name="keys")
 app.add_typer(model_commands.models, name="models")
 app.command()(export_command.export)
 app.add_typer(suite_commands.suites, name="suites")
@@ -283,6 +259,5 @@ app.command()(repair_commands.repair)
 app.add_typer(repair_commands.repairs, name="repairs")
 app.command()(review_commands.review)
 app.command()(review_commands.reviews)
-app.command()(commands.doctor)
-app.command()(commands.replay)
+add_operator_commands(app)
 main: Callable[[], None] = app

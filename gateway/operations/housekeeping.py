@@ -10,14 +10,12 @@
 
 Whoever is about to refer to an image says so first (`gateway.storage.images.want`), which takes the note away; removal
 takes the row's lock and looks again. So housekeeping may run at any time, beside any work, several at once,
-and be killed. Only with no grace must nothing else run. `python -m gateway.operations.housekeeping` does it now,
-`--no-grace` without waiting.
+and be killed. Only with no grace must nothing else run. `contrafact housekeeping` does it now, `--no-grace` without
+waiting.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -30,7 +28,7 @@ from sqlalchemy import ColumnElement, delete, exists, or_, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from gateway.database.sessions import Sessions, database_now, insert_missing, open_engine, open_sessions, reading
+from gateway.database.sessions import Sessions, database_now, insert_missing, reading
 from gateway.database.tables import (
     Chore,
     Image,
@@ -46,7 +44,6 @@ from gateway.database.tables import (
 )
 from gateway.model_services.recorded import canonical_png, image_row
 from gateway.settings import Settings
-from gateway.storage.object_store import open_store
 from shared.problems import DependencyFailed, InvalidInput
 from shared.storage import ObjectMissing, ObjectStore, StoredObject, image_key, model_key
 
@@ -288,20 +285,3 @@ def _older(objects: Iterator[StoredObject], seconds: float) -> Iterator[StoredOb
     """Those last written so long ago, if the store's clock is right; 0 lets all through, whatever its clock says."""
     now = datetime.now(UTC)
     return (item for item in objects if seconds <= 0 or (now - item.modified).total_seconds() >= seconds)
-
-
-def main() -> None:
-    """Housekeeping now, with the settings of the environment; prints what was removed as JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gateway.operations.housekeeping", description="Remove what nothing needs."
-    )
-    parser.add_argument("--no-grace", action="store_true", help="at once; only while no gateway and no worker run")
-    waits = not parser.parse_args().no_grace
-    settings = Settings()
-    graces = graces_of(settings) if waits else Graces(0.0, 0.0)
-    removed = keep_house(open_sessions(open_engine(settings.database_url)), open_store(settings), graces)
-    print(json.dumps(asdict(removed)))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+import typer
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
 from sqlalchemy import delete, text
 from typer.testing import CliRunner
 
-from contrafact.cli import app as command_line
+from contrafact.system_commands import become
 from embedded.serving import ListeningPort
 from gateway.app import create_app
 from gateway.auth.keys import create_key
+from gateway.commands import app as command_line
 from gateway.context import open_parts
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import ApiKey
@@ -145,9 +151,9 @@ def test_a_gateway_whose_broker_cannot_be_used_is_not_ready_and_says_why(session
 def test_a_gateway_is_not_ready_and_a_worker_ends_where_the_broker_cannot_be_used(
     tmp_path: Path, url: str, without: str, reason: str
 ) -> None:
-    ask = "from gateway import operations, parts, settings\n"
-    ask += "operations.refuse_unready(parts.open_parts(settings.read_settings()))"
-    for code in (ask, "from gateway import worker\nworker.main()"):
+    ask = "from gateway import context, settings\nfrom gateway.operations import probes\n"
+    ask += "probes.refuse_unready(context.open_parts(settings.read_settings()))"
+    for code in (ask, "from gateway.worker import worker\nworker.main()"):
         ended = run("gateway", code, tmp_path, without, CONTRAFACT_BROKER_URL=url)
         assert ended.returncode == 1
         assert reason in ended.stderr
@@ -178,6 +184,28 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
     run("revoke", row.split()[0])
     assert "no such key" in run("revoke", "nonsense", code=2)
     assert "there is no scope 'root'" in run("create", "ann", "--scope", "root", code=2)
+
+
+def test_the_command_line_of_users_starts_that_of_operators(sessions: Sessions, tmp_path: Path) -> None:
+    variables = {"CONTRAFACT_DATABASE_URL": f"sqlite:///{tmp_path / 'contrafact.db'}"}
+
+    def contrafact(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from contrafact.cli import main; main()", *arguments]
+        return subprocess.run(command, env=os.environ | variables, input=stdin, text=True, capture_output=True)
+
+    key = "cf_" + "f" * 64
+    assert contrafact("keys", "create", "ann", "--stdin", "--name=laptop", stdin=key).returncode == 0
+    listed = contrafact("keys", "list", "--json")
+    assert [row["name"] for row in json.loads(listed.stdout)] == ["laptop"]
+    assert contrafact("keys", "revoke", "nonsense").returncode == 2
+    assert "keys create [OPTIONS]" in contrafact("keys", "create", "--help").stdout
+
+
+def test_a_command_whose_package_is_not_installed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as refused:
+        become("contrafact_of_nobody.commands", [])
+    assert refused.value.exit_code == 2
+    assert "contrafact_of_nobody" in capsys.readouterr().err
 
 
 def test_every_metric_is_described_and_every_described_one_exists() -> None:

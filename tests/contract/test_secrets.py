@@ -14,10 +14,10 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from typer.testing import CliRunner
 
-from contrafact.cli import app as command_line
 from gateway.app import create_app
 from gateway.auth.keys import create_key, hash_of
 from gateway.auth.middleware import COOKIE
+from gateway.commands import app as command_line
 from gateway.operations.doctor import examine
 from gateway.queue.celery_tasks import open_celery, wake_worker
 from gateway.settings import Settings, read_settings

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from contrafact.cli import app
 from embedded.run import run_embedded
+from gateway.commands import app
 from tinyworld.objects.demo import write_demo_images
 
 SPEC = {

@@ -1,6 +1,6 @@
-"""`contrafact keys`, `doctor`, `replay`: for the operator, on the deployment itself, with the gateway's environment.
+"""The operator's commands, on the deployment itself, with its environment: `keys`, `doctor`, `replay`, `housekeeping`.
 
-They import the database and its neighbours when they run, so that everybody else's `contrafact` starts without them.
+python -m gateway.commands keys create ann      # what `contrafact keys create ann` becomes
 """
 
 from __future__ import annotations
@@ -10,21 +10,28 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.orm import Session
 
+from gateway.auth.keys import KeyRefused, Limits, create_key, list_keys, revoke_key, scopes_of
+from gateway.database.sessions import Sessions, open_engine, open_sessions
+from gateway.model_services.clients import ModelServices
+from gateway.operations.doctor import examine
+from gateway.operations.housekeeping import Graces, graces_of, keep_house
+from gateway.operations.startup import refuse_wrong_schema
+from gateway.settings import Settings, read_settings
+from gateway.storage.object_store import open_store
+from gateway.worker.replay import replay as make_again
 from shared.problems import Problem
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
-    from gateway.database.sessions import Sessions
-    from gateway.settings import Settings
-
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 keys = typer.Typer(help="API keys, in the database of CONTRAFACT_DATABASE_URL.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
 messages = Console(stderr=True, soft_wrap=True)
 
 DEFAULT_SCOPES = ["submit", "review"]
@@ -46,8 +53,6 @@ def create(
     ] = False,
 ) -> None:
     """Make a key and print it, once: only its hash is kept."""
-    from gateway.auth.keys import Limits, create_key, scopes_of
-
     limits = Limits(requests_per_minute, bytes_per_hour, max_request_bytes)
     given = sys.stdin.read().strip() if stdin else None
     with _transaction() as session:
@@ -60,8 +65,6 @@ def create(
 @keys.command("list")
 def list_all(as_json: Json = False) -> None:
     """List the keys: whose, what for, what they may, when they were last used."""
-    from gateway.auth.keys import list_keys
-
     with _transaction() as session:
         found = list_keys(session)
     if as_json:
@@ -77,18 +80,14 @@ def list_all(as_json: Json = False) -> None:
 @keys.command()
 def revoke(key: Annotated[str, typer.Argument(help="its id, from `keys list`", metavar="ID")]) -> None:
     """Make a key useless at once, with every login that it gave."""
-    from gateway.auth.keys import revoke_key
-
     with _transaction() as session:
         now = revoke_key(session, key)
     messages.print("revoked" if now else "it was revoked before")
 
 
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """Check this deployment, and say what is wrong with it (exit code 1) and what to do."""
-    from gateway.operations.doctor import examine
-    from gateway.settings import read_settings
-
     fine = True
     for answer in examine(read_settings()):
         fine = fine and answer.fine
@@ -99,15 +98,12 @@ def doctor(as_json: Json = False) -> None:
     raise typer.Exit(0 if fine else 1)
 
 
+@app.command()
 def replay(
     counterfactual: Annotated[str, typer.Argument(help="its id, from results or its page", metavar="ID")],
     as_json: Json = False,
 ) -> None:
     """Make a counterfactual again and say whether it is equal, bit for bit (exit code 1: it differs, and how)."""
-    from gateway.model_services.clients import ModelServices
-    from gateway.storage.object_store import open_store
-    from gateway.worker.replay import replay as make_again
-
     with _database() as (settings, sessions):
         services = ModelServices(
             settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds
@@ -130,15 +126,22 @@ def replay(
     raise typer.Exit(0 if done.equal else 1)
 
 
+@app.command()
+def housekeeping(
+    no_grace: Annotated[
+        bool, typer.Option("--no-grace", help="at once; only while no gateway and no worker run")
+    ] = False,
+) -> None:
+    """Remove what nothing needs any more, and print what was removed as JSON."""
+    settings = Settings()
+    graces = Graces(0.0, 0.0) if no_grace else graces_of(settings)
+    removed = keep_house(open_sessions(open_engine(settings.database_url)), open_store(settings), graces)
+    print(json.dumps(asdict(removed)))
+
+
 @contextmanager
 def _database() -> Iterator[tuple[Settings, Sessions]]:
     """The environment's settings and database; what it refuses ends the command with a sentence."""
-    from sqlalchemy.exc import OperationalError, ProgrammingError
-
-    from gateway.database.sessions import open_engine, open_sessions
-    from gateway.operations.startup import refuse_wrong_schema
-    from gateway.settings import read_settings
-
     settings = read_settings()
     engine = open_engine(settings.database_url)
     sessions = open_sessions(engine)
@@ -155,8 +158,6 @@ def _database() -> Iterator[tuple[Settings, Sessions]]:
 @contextmanager
 def _transaction() -> Iterator[Session]:
     """One transaction on the environment's database; a refused key ends the command with a sentence."""
-    from gateway.auth.keys import KeyRefused
-
     with _database() as (_, sessions):
         try:
             with sessions.begin() as session:
@@ -164,3 +165,7 @@ def _transaction() -> Iterator[Session]:
         except KeyRefused as error:
             messages.print(f"error: {error}", style="red", markup=False)
             raise typer.Exit(2) from error
+
+
+if __name__ == "__main__":
+    app(prog_name="contrafact")
