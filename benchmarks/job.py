@@ -31,7 +31,7 @@ from benchmarks.measure import free_port, peak_memory, running
 from benchmarks.requests import TASK, NotingServices, sources, work_on
 from benchmarks.services import asker, by_endpoint
 from gateway.methods.counterfactual import SourceImage
-from gateway.model_services.clients import SERVICES
+from shared.schemas.service import SERVICES
 
 THREADS = 1
 IN_FLIGHT = 8

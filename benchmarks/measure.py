@@ -17,7 +17,7 @@ from typing import TypeVar
 import httpx
 import psutil
 
-from gateway.model_services.clients import ServiceName
+from shared.schemas.service import ServiceName
 
 Request = TypeVar("Request")
 

@@ -13,7 +13,7 @@ from gateway.analysis.priority import Fault
 from gateway.database.tables import Counterfactual, Job, Prediction, RecordedCall, SourceImage
 from gateway.report.review_order import ReviewList
 from gateway.results.classification import load_rows
-from gateway.results.results import measure
+from gateway.results.measure import measure
 from gateway.results.stream import CounterfactualRow, SourceRows, cells_of, stream_sources
 from shared.images import decode
 from shared.storage import ObjectStore, image_key

@@ -8,11 +8,12 @@ from typing import Any
 from gateway.jobs.choices import method_defaults
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import SourceImage, TaskDescription
-from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices, ServiceName
+from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.evaluation import PredictRequest
+from shared.schemas.service import ServiceName
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, sample_scene
 

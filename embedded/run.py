@@ -27,13 +27,14 @@ from embedded.trainer import TrainerThread
 from gateway.app import create_app
 from gateway.context import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Parts
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
-from gateway.model_services.clients import SERVICES, ModelServices, ServiceName
+from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
 from gateway.queue.celery_tasks import open_celery, wake_worker
 from gateway.repairs import dispatch
 from gateway.settings import Settings
 from gateway.worker.worker import Worker, register
 from shared.profiles import load_profile
+from shared.schemas.service import SERVICES, ServiceName
 from shared.service import ServiceSettings
 from shared.storage import DirectoryStore
 from shared.threads import usable_cores

@@ -30,7 +30,8 @@ from gateway.api.examples import EXAMPLES
 from gateway.auth.keys import ensure_local_owner
 from gateway.auth.middleware import DATABASE_AWAY, Access, no_database
 from gateway.context import Parts, open_parts
-from gateway.metrics import Work, exposition
+from gateway.metrics import exposition
+from gateway.operations.gauges import Work
 from gateway.operations.probes import operations_port, refuse_unready
 from gateway.operations.startup import refuse_unsafe_start, told_to_stop
 from gateway.settings import read_settings

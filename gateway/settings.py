@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gateway.model_services.clients import ServiceName
+from shared.schemas.service import ServiceName
 
 
 class Settings(BaseSettings):

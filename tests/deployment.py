@@ -33,8 +33,8 @@ from sqlalchemy.exc import OperationalError
 from contrafact.client import Client
 from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
-from gateway.model_services.clients import SERVICES
 from shared.s3_store import S3Store
+from shared.schemas.service import SERVICES
 from tests.s3_server import TESTS, python_with_swift
 
 START_SECONDS = 300.0  # seconds where there is nothing else to do; the model services load weights

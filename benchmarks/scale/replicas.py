@@ -26,7 +26,7 @@ from benchmarks.scale.measuring import images_done
 from benchmarks.scale.site import Pace, Site, absolute, running
 from benchmarks.scale.waiting_services import Balance, Batches
 from gateway.database.tables import Job
-from gateway.model_services.clients import ServiceName
+from shared.schemas.service import ServiceName
 
 IMAGES_PER_BATCH = 6  # five shifts and their null arm: one source image
 OTHERS = Pace(seconds=0.1)

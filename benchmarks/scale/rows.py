@@ -30,8 +30,8 @@ from gateway.database.sessions import Sessions, migrate, open_engine, open_sessi
 from gateway.database.tables import Job, SourceImage
 from gateway.jobs import jobs
 from gateway.queue import leases
+from gateway.report.build import build_report
 from gateway.results.counterfactuals import Listing, results_page
-from gateway.results.results import build_report
 from shared.storage import DirectoryStore
 from tests.deployment import postgres, postgres_url
 

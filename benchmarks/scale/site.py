@@ -19,7 +19,7 @@ from benchmarks.scale.waiting_services import Balance
 from contrafact.client import Client
 from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
-from gateway.model_services.clients import SERVICES, ServiceName
+from shared.schemas.service import SERVICES, ServiceName
 from tests.deployment import (
     ONE_THREAD,
     UVICORN,

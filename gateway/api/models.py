@@ -15,6 +15,7 @@ from gateway.api.dependencies import Gateway, JobId, Owner, problems
 from gateway.api.forms import parse, part_of, read_form
 from gateway.database.sessions import reading
 from gateway.intake.sources import NamedFile
+from gateway.jobs import more_models
 from gateway.models_under_test import models
 from shared.problems import InvalidInput
 from shared.schemas.jobs import JobDetail, ModelsListing, ModelView
@@ -115,7 +116,7 @@ def delete_model(model: ModelId, gateway: Gateway, owner: Owner) -> None:
 )
 def add_models_to_job(job: JobId, added: AddedModels, gateway: Gateway, owner: Owner) -> JobDetail:
     """Hold more models under test against the images of a job that is over. Nothing is rendered again."""
-    return models.add_to_job(gateway, owner, job, added.models)
+    return more_models.add_to_job(gateway, owner, job, added.models)
 
 
 @asynccontextmanager

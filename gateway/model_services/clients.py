@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import httpx
 from pydantic import ValidationError
@@ -58,12 +58,9 @@ from shared.schemas.evaluation import (
 )
 from shared.schemas.jobs import Stage
 from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
-from shared.schemas.service import ServiceInfo
+from shared.schemas.service import ServiceInfo, ServiceName
 from shared.service import DEADLINE_HEADER
 from shared.turns import BEGUN_HEADER, begun_at
-
-ServiceName = Literal["caption_service", "llm_service", "diffusion_service", "evaluator_service"]
-SERVICES: tuple[ServiceName, ...] = ("caption_service", "llm_service", "diffusion_service", "evaluator_service")
 
 REVISION_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 10.0

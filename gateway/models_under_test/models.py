@@ -1,4 +1,4 @@
-"""Models under test that users upload: take in, list, delete; and add to a job that is over.
+"""Models under test that users upload: take in, list, delete.
 
 files ──pack──► object store ──examined by the evaluator──► row      (a model that cannot be used leaves nothing)
 """
@@ -15,22 +15,16 @@ from sqlalchemy.orm import Session
 
 from gateway.context import Parts
 from gateway.database.sessions import insert_missing, reading
-from gateway.database.tables import Job, ModelUnderTest, SourceImage
-from gateway.intake.intake import refuse_unknown_labels
+from gateway.database.tables import Job, ModelUnderTest
 from gateway.intake.sources import NamedFile
-from gateway.jobs import jobs
-from gateway.jobs.choices import chosen_models, kind_of, refuse_unknown_classes
 from gateway.models_under_test.packages import Package, packed
-from gateway.queue import leases
-from shared.problems import Conflict, InvalidInput, NotFound, Overloaded
+from shared.problems import Conflict, NotFound, Overloaded
 from shared.schemas.evaluation import ExamineReply, ExamineRequest, ModelUnderTestInfo, UploadedModel
-from shared.schemas.jobs import JobDetail, ModelsListing, ModelView
+from shared.schemas.jobs import ModelsListing, ModelView
 from shared.schemas.models import ModelSpec
 from shared.storage import model_key
 
-MAX_MODELS_OF_JOB = 20
 LINK_SECONDS = 600
-ADVICE = "Add the model again with `classes`, your names of its outputs"
 RETRY_SECONDS = 15.0
 # An archive's largest file is in memory while it is unpacked; requests beyond this are asked to come back.
 _TAKING_IN = threading.BoundedSemaphore(1)
@@ -159,36 +153,6 @@ def remove(session: Session, owner: str, model_id: str) -> str:
         raise Conflict(f"job {needing[0]} is testing this model; wait for its end, or cancel it")
     session.delete(row)
     return model_key(row.digest, row.id)
-
-
-def add_to_job(parts: Parts, owner: str, job_id: str, names: Sequence[str]) -> JobDetail:
-    """Hold more models under test against the images of a job that is over; nothing is rendered again.
-
-    Raises NotFound, InvalidInput for models or labels that do not fit, Conflict while the job runs.
-    """
-    chosen = chosen_models(names, all_models(parts, owner))
-    with parts.sessions.begin() as session:
-        job = jobs.find(session, owner, job_id)
-        if again := [name for name in names if name in job.models]:
-            raise InvalidInput(f"the job tests {again[0]!r} already; name others")
-        if len(names) != len(set(names)):
-            raise InvalidInput("models names one more than once; name each once")
-        if len(job.models) + len(names) > MAX_MODELS_OF_JOB:
-            raise InvalidInput(f"a job tests at most {MAX_MODELS_OF_JOB} models, and this one tests {len(job.models)}")
-        if kind_of(chosen, job.kind) != job.kind:
-            raise InvalidInput(f"{chosen[0].name!r} does {chosen[0].task}, and the job tests {job.kind}")
-        if job.kind == "segmentation":
-            refuse_unknown_classes(job.classes, chosen)
-        used = select(SourceImage.ground_truth).where(SourceImage.job_id == job_id).distinct()
-        labels = {label for label in session.scalars(used) if label is not None}
-        refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes for model in chosen}, ADVICE)
-        if leases.predict_again(session, job_id) is None:
-            raise Conflict("the job is running; add models when it is done")
-        job.models = [*job.models, *names]
-        job.uploaded_models = {**job.uploaded_models, **jobs.digests_of(chosen)}
-    parts.wake()
-    with reading(parts.sessions) as session:
-        return jobs.show(session, owner, job_id)
 
 
 def _info(row: ModelUnderTest) -> ModelUnderTestInfo:

@@ -21,7 +21,6 @@ from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError
 from gateway.auth.keys import any_key, epoch_now
 from gateway.database.sessions import database_now, open_engine, open_sessions, reading
 from gateway.database.tables import Job, SourceImage
-from gateway.model_services.clients import ServiceName
 from gateway.operations.startup import database_name, schema_fault
 from gateway.operations.weights_check import memory, needed_weights, service_faults
 from gateway.queue.celery_tasks import broker_fault, open_celery
@@ -30,7 +29,7 @@ from gateway.storage.object_store import open_store
 from shared.logging import masked
 from shared.problems import Problem, from_reply
 from shared.profiles import Profile, ProfileError, load_profile
-from shared.schemas.service import ServiceInfo
+from shared.schemas.service import ServiceInfo, ServiceName
 
 CLOCK_SECONDS = 5.0  # HTTP says whole seconds; S3 refuses signatures that are 15 minutes off
 IDLE_SECONDS = 120.0

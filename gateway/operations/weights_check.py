@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from gateway.model_services.clients import ServiceName
 from shared import __version__
 from shared.profiles import Profile
-from shared.schemas.service import ServiceInfo
+from shared.schemas.service import ServiceInfo, ServiceName
 from shared.weights import Server, Weights, digest_folder
 
 

@@ -17,9 +17,9 @@ from gateway.analysis.effects import Integers, Outcomes, Predictions
 from gateway.analysis.funnel import Fate
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
+from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
 from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, cells_of, relation_of, stream_sources
-from gateway.reviews.rows import ReviewedJob, load_reviews
 from shared.schemas.results import Cell, Relation
 
 

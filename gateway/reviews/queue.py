@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from gateway.analysis.reviews import LEAST_REJECTED
 from gateway.database.tables import Counterfactual, Job, Review
 from gateway.methods import METHODS
-from gateway.reviews.rows import load_reviews, to_review
+from gateway.results.reviewed_edits import load_reviews, to_review
 from shared.seeds import derive_seed
 
 KEPT = 0.1  # of the rejected edits is kept for review, and at least as many as are needed

@@ -13,9 +13,10 @@ from gateway.api.dependencies import Cursor, Gateway, JobId, Owner, stored
 from gateway.api.images import IMMUTABLE, ImageDigest
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
-from gateway.report.overlays import class_colours, painted_png
+from gateway.report.overlays import painted_png
 from gateway.report.page import ASSETS
 from gateway.results import counterfactuals
+from gateway.results.class_colours import class_colours
 from gateway.results.counterfactuals import Listing
 from gateway.storage import images
 from gateway.web.rendering import HERE, render

@@ -17,7 +17,7 @@ from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import Counterfactual as Made
-from gateway.model_services.clients import SERVICES, Answered, Asked, Endpoint, ModelServices, TypedServices
+from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices, TypedServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.queue.leases import Lease
 from gateway.worker import image_step
@@ -25,7 +25,7 @@ from gateway.worker.image_step import ImageWork
 from shared.images import decode
 from shared.problems import NotFound
 from shared.schemas.results import JobResults
-from shared.schemas.service import ServiceInfo
+from shared.schemas.service import SERVICES, ServiceInfo
 from shared.storage import ObjectMissing, ObjectStore
 
 _TEXT_SHOWN = 120

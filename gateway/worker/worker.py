@@ -29,7 +29,7 @@ from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, database_now, open_engine, open_sessions
 from gateway.database.tables import Job
 from gateway.metrics import STEPS
-from gateway.model_services.clients import SERVICES, BrokenOff, ModelServices, is_passing
+from gateway.model_services.clients import BrokenOff, ModelServices, is_passing
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.operations.housekeeping import keep_house_now_and_then
 from gateway.operations.probes import database_answers, operations_port
@@ -38,7 +38,7 @@ from gateway.queue import leases as claims
 from gateway.queue.celery_tasks import WORK, broker_fault, open_celery, send_repair, wake_worker
 from gateway.queue.leases import Lease
 from gateway.repairs.dispatch import look_after_now_and_then
-from gateway.results.results import build_report
+from gateway.report.build import build_report
 from gateway.settings import Settings, read_settings
 from gateway.storage.object_store import open_store
 from gateway.worker import image_step
@@ -46,6 +46,7 @@ from shared import logging as json_logging
 from shared.problems import NotReady, Problem
 from shared.profiles import load_profile
 from shared.schemas.jobs import Stage
+from shared.schemas.service import SERVICES
 from shared.storage import ObjectStore
 from shared.turns import begun
 

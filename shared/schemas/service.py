@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from shared.schemas.base import Contract
+
+ServiceName = Literal["caption_service", "llm_service", "diffusion_service", "evaluator_service"]
+SERVICES: tuple[ServiceName, ...] = ("caption_service", "llm_service", "diffusion_service", "evaluator_service")
 
 
 class WeightsInfo(Contract):

@@ -18,10 +18,11 @@ from gateway.app import create_app
 from gateway.auth.keys import create_key
 from gateway.context import Parts
 from gateway.database.sessions import migrate, open_engine, open_sessions
-from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.model_services.clients import ModelServices
 from gateway.settings import Settings
 from shared.images import encode
 from shared.profiles import load_profile
+from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.integration.small_services import SmallServices, serve
 

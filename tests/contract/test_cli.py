@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from embedded.run import run_embedded
-from gateway.model_services.clients import SERVICES
-from gateway.results.results import build_report
+from gateway.report.build import build_report
+from shared.schemas.service import SERVICES
 from tests.contract.drawn_job import add_drawn_job
 from tests.contract.gateway_under_test import picture, serve_gateway
 from tests.integration.small_services import SmallServices, serve

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.results.results import build_report
+from gateway.report.build import build_report
 from tests.contract.drawn_job import add_drawn_job
 from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
 from tests.contract.small_packages import zipped

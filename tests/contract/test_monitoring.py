@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from gateway import metrics
 from gateway.database.sessions import Sessions
+from gateway.operations import gauges
 from shared.batching import BatchMetrics
 from tests.contract.compose_files import BASE, ROOT, composed
 
@@ -25,7 +26,7 @@ def exported(sessions: Sessions) -> dict[str, set[str]]:
     """Names that a query may use → the labels of each."""
     registry = CollectorRegistry()
     BatchMetrics("caption_service", registry).count("done")
-    registry.register(metrics.Work(sessions))
+    registry.register(gauges.Work(sessions))
     metrics.CALLS.labels("caption_service", "/v1/captions", "200").observe(1)
     metrics.RECORDED.labels("/v1/captions", "found").inc()
     metrics.STEPS.labels("image", "done").observe(1)

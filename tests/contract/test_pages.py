@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from gateway.results.results import build_report
+from gateway.report.build import build_report
 from tests.contract.drawn_job import add_drawn_job
 from tests.contract.gateway_under_test import serve_gateway
 

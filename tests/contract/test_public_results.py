@@ -13,7 +13,7 @@ import pytest
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Job
-from gateway.results.results import build_report
+from gateway.report.build import build_report
 from tests.contract.drawn_job import add_drawn_job
 from tests.contract.gateway_under_test import Gateway, serve_gateway
 

@@ -11,9 +11,10 @@ from sqlalchemy import delete, update
 
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import Job, Prediction, Report, SourceImage
+from gateway.report.build import build_report
 from gateway.report.words import marked_caption, percent
 from gateway.results.classification import load_rows
-from gateway.results.results import build_report, measure
+from gateway.results.measure import measure
 from shared.schemas.results import CheckErrors, JobResults
 from shared.storage import DirectoryStore
 from tests.contract.drawn_job import add_drawn_job

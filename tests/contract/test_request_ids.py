@@ -16,11 +16,11 @@ from fastapi import Request, Response
 
 from embedded.celery_thread import CeleryThread
 from embedded.run import run_embedded
-from gateway.model_services.clients import SERVICES
 from gateway.queue.celery_tasks import open_celery, wake_worker
 from gateway.worker.worker import Worker, register
 from shared.logging import bound, request_id
 from shared.problems import InvalidInput
+from shared.schemas.service import SERVICES
 from shared.service import ModelService, ServiceSettings
 from tests.contract.gateway_under_test import picture
 from tests.contract.serving import serving

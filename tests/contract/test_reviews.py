@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from gateway.auth.keys import Scope, create_key
-from gateway.results.results import build_report
+from gateway.report.build import build_report
 from tests.contract.drawn_job import add_drawn_job
 from tests.contract.gateway_under_test import Gateway, serve_gateway
 

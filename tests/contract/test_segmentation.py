@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 from contrafact.cli import app
 from embedded.run import run_embedded
 from gateway.database.tables import SourceImage
-from gateway.model_services.clients import SERVICES
 from shared.images import decode, digest, encode
 from shared.schemas.results import JobResults
+from shared.schemas.service import SERVICES
 from shared.storage import image_key
 from tests.contract.gateway_under_test import Gateway, key_of, serve_gateway
 from tests.integration.small_services import CLASSES, SEGMENTER, SmallServices, serve

@@ -11,8 +11,8 @@ import pytest
 
 from embedded.run import run_embedded
 from gateway.methods import METHODS
-from gateway.model_services.clients import SERVICES
 from shared.images import encode
+from shared.schemas.service import SERVICES
 from tests.contract import seventh_method
 from tests.integration.small_services import SmallServices, serve
 

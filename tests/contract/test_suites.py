@@ -17,8 +17,8 @@ from contrafact.suite_commands import wait
 from embedded.run import run_embedded
 from gateway.auth.keys import create_key
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
-from gateway.model_services.clients import SERVICES
 from shared.images import from_array
+from shared.schemas.service import SERVICES
 from shared.schemas.suites import RunView
 from shared.seeds import derive_id
 from shared.storage import image_key

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from embedded.run import run_embedded
-from gateway.model_services.clients import SERVICES
+from shared.schemas.service import SERVICES
 
 directory, *services = sys.argv[1:]
 urls = dict.fromkeys(SERVICES, services[0]) if services else None

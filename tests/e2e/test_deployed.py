@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.model_services.clients import SERVICES
+from shared.schemas.service import SERVICES
 from shared.storage import image_key
 from tests.deployment import TINY, Deployment, deployed
 from tinyworld.objects.demo import write_demo_images

@@ -18,8 +18,8 @@ import pytest
 from embedded.directory import DirectoryInUse
 from embedded.run import Embedded, run_embedded
 from gateway.export.job import FORMATS
-from gateway.model_services.clients import SERVICES
 from shared.images import encode
+from shared.schemas.service import SERVICES
 from tests.contract.extras import environment
 from tests.integration.small_services import SmallServices, serve
 from tests.integration.work_site import wait_for

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from embedded.run import run_embedded
-from gateway.model_services.clients import SERVICES
+from shared.schemas.service import SERVICES
 from tests.contract.gateway_under_test import picture
 from tests.integration.small_services import SmallServices, serve
 

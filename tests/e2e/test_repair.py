@@ -10,9 +10,9 @@ from pathlib import Path
 from contrafact.client import Client
 from embedded.run import run_embedded
 from gateway.database.sessions import migrate, open_engine, open_sessions
-from gateway.model_services.clients import SERVICES, ServiceName
 from shared.profiles import shipped_profiles
 from shared.schemas.repairs import RepairRequest, RepairView
+from shared.schemas.service import SERVICES, ServiceName
 from shared.storage import DirectoryStore
 from shared.weights import REPOSITORY
 from tests.integration.repair_site import add_job, write_day_classifier

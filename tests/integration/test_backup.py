@@ -13,9 +13,10 @@ from sqlalchemy import create_engine, make_url, select, text
 from gateway.auth.keys import create_key, list_keys
 from gateway.database.sessions import Sessions, open_engine, open_sessions, reading
 from gateway.database.tables import Counterfactual
-from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.model_services.clients import ModelServices
 from gateway.operations.startup import schema_fault
 from gateway.worker.replay import replay
+from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.integration.small_services import SmallServices, serve
 from tests.integration.work_site import Site

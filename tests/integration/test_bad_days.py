@@ -24,7 +24,7 @@ import gateway.database.table_base
 import gateway.model_services.clients
 from gateway.database.sessions import Sessions, database_now, migrate, open_engine, open_sessions
 from gateway.database.tables import SourceImage
-from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
 from gateway.queue.celery_tasks import broker_fault, open_celery, send_repair, wake_worker
 from gateway.settings import Settings
@@ -32,6 +32,7 @@ from gateway.worker.worker import Worker
 from shared.problems import DependencyFailed, OutOfMemory, Problem
 from shared.s3_store import S3Store
 from shared.schemas.repairs import Grant
+from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.deployment import (
     ACCESS_KEY,

@@ -22,13 +22,14 @@ from gateway.jobs.sensitivity import sensitivity_of
 from gateway.methods.checks import CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
 from gateway.methods.counterfactual import SourceImage, TaskDescription
-from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.model_services.clients import ModelServices
 from gateway.worker.image_step import _messages
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
 from shared.schemas.diffusion import SEVERITIES, CorruptReply, CorruptRequest
 from shared.schemas.evaluation import PredictRequest
+from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
 from tests.integration.small_services import CLASSES, SmallServices, serve
 from tinyworld.objects.demo import write_demo_images

@@ -13,14 +13,13 @@ from sqlalchemy import text, update
 from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions
 from gateway.database.tables import SourceImage
-from gateway.model_services.clients import ServiceName
 from gateway.operations.doctor import Answer, Clock, _clocks, examine
 from gateway.operations.weights_check import memory, needed_weights, service_faults
 from gateway.settings import Settings
 from shared import __version__
 from shared.gpu import compute_capability, gpu_of
 from shared.profiles import load_profile
-from shared.schemas.service import GpuInfo, ServiceInfo, WeightsInfo
+from shared.schemas.service import GpuInfo, ServiceInfo, ServiceName, WeightsInfo
 from shared.weights import Weights
 from tests.integration.rows import add_job
 from tests.integration.small_services import SmallServices, serve

@@ -16,12 +16,13 @@ from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDesc
 from gateway.methods.inverted import InversionParameters
 from gateway.methods.reconstruction import reconstruction
 from gateway.methods.shifts import Shift, ShiftsParameters, shifted, shifts
-from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.model_services.clients import ModelServices
 from gateway.results.classification import load_rows
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest
+from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.integration.small_services import CAPTION, CLASSES, SmallServices, serve
 from tests.integration.work_site import Site

@@ -17,9 +17,9 @@ from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan
 from gateway.queue import leases as claims
+from gateway.report.build import build_report
 from gateway.results import counterfactuals
 from gateway.results.counterfactuals import Listing
-from gateway.results.results import build_report
 from gateway.storage import images
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.jobs import JobSpec, ManifestImage, Progress, Stage, StageCounts

@@ -9,12 +9,13 @@ import pytest
 
 from gateway.methods import METHODS
 from gateway.methods.lance import LANCE_FACTORS, perturb_messages, perturb_schema
-from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.model_services.clients import ModelServices
 from shared.images import decode, encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.language import GenerateRequest
+from shared.schemas.service import SERVICES
 from tests.integration.small_services import SmallServices, serve
 from tinyworld.judges.editors import EDITORS, Faultless, edited, overlap, parameters_of
 from tinyworld.judges.trials import FIELDS, TASK

@@ -16,7 +16,7 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual as Row
 from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
 from gateway.methods.lance import LANCE_FACTORS, LanceParameters, lance
-from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.model_services.clients import ModelServices
 from gateway.results.classification import load_rows
 from shared.images import encode
 from shared.schemas.base import ImagePayload
@@ -24,6 +24,7 @@ from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, EmbedTextsReply, EmbedTextsRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
+from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.integration.small_services import CAPTION, CLASSES, SmallServices, serve
 from tests.integration.work_site import Site

@@ -17,7 +17,7 @@ from PIL import Image
 from embedded.run import Embedded, run_embedded
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
-from gateway.model_services.clients import SERVICES
+from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
 from tests.contract.small_evaluator import CLASSES, write_scorer
 from tests.contract.small_packages import hub_files, onnx_files, zipped

@@ -12,7 +12,7 @@ from contrafact.printing import findings
 from gateway.database.tables import Counterfactual, Report, SourceImage
 from gateway.jobs.choices import plan
 from gateway.results.classification import load_rows
-from gateway.results.results import measure
+from gateway.results.measure import measure
 from shared.images import decode
 from shared.problems import InvalidInput
 from shared.profiles import load_profile

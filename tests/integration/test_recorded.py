@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Image, OwnedImage, Owner, RecordedCall
-from gateway.model_services.clients import SERVICES, BrokenOff, ModelServices
+from gateway.model_services.clients import BrokenOff, ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from shared.images import encode
 from shared.problems import InvalidInput, NotReady, Overloaded
@@ -23,6 +23,7 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderReply, RenderRequest
 from shared.schemas.evaluation import PredictRequest
+from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore, image_key
 from tests.integration.small_services import SmallServices, serve
 

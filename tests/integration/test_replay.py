@@ -12,14 +12,14 @@ from sqlalchemy.orm.attributes import flag_modified
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, RecordedCall
-from gateway.model_services.clients import SERVICES, ModelServices
-from gateway.results.results import build_report
+from gateway.model_services.clients import ModelServices
+from gateway.report.build import build_report
 from gateway.worker.replay import Replay, replay
 from shared.images import decode, encode
 from shared.problems import NotFound
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply, RenderRequest
-from shared.schemas.service import ServiceInfo, WeightsInfo
+from shared.schemas.service import SERVICES, ServiceInfo, WeightsInfo
 from shared.storage import DirectoryStore
 from tests.integration.small_services import SmallServices, serve
 from tests.integration.work_site import Site

@@ -11,8 +11,8 @@ from sqlalchemy import select
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Report, Review
 from gateway.queue import leases
-from gateway.results.results import build_report
-from gateway.reviews.rows import load_reviews
+from gateway.report.build import build_report
+from gateway.results.reviewed_edits import load_reviews
 from shared.schemas.results import JobResults
 from shared.storage import DirectoryStore
 from tests.contract.drawn_job import add_drawn_job

@@ -17,7 +17,7 @@ from gateway.operations.housekeeping import Graces, keep_house
 from gateway.results.classification import load_rows
 from gateway.results.counterfactuals import Filters, conditions
 from gateway.results.failure_points import failure_points_page
-from gateway.results.results import measure
+from gateway.results.measure import measure
 from gateway.results.segmentation import by_source
 from shared.images import decode, encode
 from shared.label_maps import VOID, confusion

@@ -14,7 +14,7 @@ from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.jobs.choices import plan
 from gateway.jobs.task_description import task_of
 from gateway.results.classification import load_rows
-from gateway.results.results import measure
+from gateway.results.measure import measure
 from shared.images import decode
 from shared.problems import InvalidInput
 from shared.profiles import MeasuredErrors, load_profile

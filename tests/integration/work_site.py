@@ -10,12 +10,13 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, SourceImage
-from gateway.model_services.clients import SERVICES, ModelServices
+from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf
 from gateway.queue.celery_tasks import open_celery
 from gateway.settings import Settings
 from gateway.worker.worker import Worker
 from shared.images import encode
+from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.integration.small_services import CLASSES, SmallServices
 

@@ -23,11 +23,12 @@ from gateway.methods.checks import Scores
 from gateway.methods.counterfactual import Change, Counterfactual, Edit, SourceImage, Verdict
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.inverted import InversionParameters, edit_request
-from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices, ServiceName, TypedServices
+from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices, TypedServices
 from shared.images import decode
 from shared.profiles import Profile, load_profile
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
+from shared.schemas.service import ServiceName
 from shared.seeds import derive_seed
 from tinyworld.judges.trials import TASK, Drawing, Proposal, Studio, payload, source_picture
 from tinyworld.measure.spawn_services import own_services

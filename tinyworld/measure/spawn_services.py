@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from gateway.model_services.clients import SERVICES, ModelServices, ServiceName
+from gateway.model_services.clients import ModelServices
+from shared.schemas.service import SERVICES, ServiceName
 
 START_SECONDS = 1200.0  # how long a call waits for a service that is still loading
 

@@ -1,8 +1,4 @@
-"""What a job found: rows in, figures and the report out. Loads, then computes without a session open, then stores.
-
-Rows are streamed twice, for the figures and for the choice of pictures, which depends on them: so a report takes the
-memory of its figures, not of its rows.
-"""
+"""What a job found: arrays of its rows in, all figures out."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from sqlalchemy import select
 
 from gateway.analysis.effects import differences
 from gateway.analysis.failure_points import failure_points
@@ -21,22 +16,15 @@ from gateway.analysis.funnel import funnel
 from gateway.analysis.metrics import paper_metrics
 from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import Screened
-from gateway.database.sessions import Sessions, reading
-from gateway.database.tables import Counterfactual, Job, Report
+from gateway.database.tables import Job
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.methods import METHODS
-from gateway.report.overlays import class_colours
-from gateway.report.page import report_page
-from gateway.report.pictures import select_pictures
-from gateway.report.review_order import ReviewList
-from gateway.results.classification import JobRows, MethodRows, ModelRows, load_rows
+from gateway.results.class_colours import class_colours
+from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
-from gateway.results.stream import stream_sources
-from gateway.results.views import counterfactual_views
 from shared.schemas.results import (
     Calibration,
     Cell,
-    CheckErrors,
     Cost,
     Funnel,
     HowMade,
@@ -45,7 +33,6 @@ from shared.schemas.results import (
 )
 from shared.schemas.service import ServiceInfo
 from shared.seeds import derive_seed
-from shared.storage import ObjectStore, image_key
 
 
 def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Calibration | None = None) -> JobResults:
@@ -167,41 +154,3 @@ def _cost(method: str, made: MethodRows) -> Cost:
         evaluations_per_rendered=made.evaluations / rendered if rendered else None,
         evaluations_per_accepted=made.evaluations / accepted if accepted else None,
     )
-
-
-def _measured_elsewhere(data: str, errors: Mapping[str, CheckErrors]) -> Calibration:
-    whole = errors.get("default")
-    return Calibration(data=data, errors=dict(errors), n=whole.valid + whole.invalid if whole else 0)
-
-
-def build_report(
-    sessions: Sessions,
-    store: ObjectStore,
-    job_id: str,
-    services: Sequence[ServiceInfo] = (),
-    calibrations: Mapping[str, Mapping[str, CheckErrors]] | None = None,
-) -> JobResults:
-    """Measure a finished job, write its report to the store and its row to the database; return the figures.
-
-    `calibrations`: the checks' errors by data set and factor; those of the data set that the job's spec names are used.
-    The page depends on the rows alone, so building it again replaces it by the same. No session is open while it
-    computes. Raises sqlalchemy's NoResultFound for an unknown job.
-    """
-    with reading(sessions) as session:
-        rows = load_rows(session, job_id)
-    data = rows.job.spec.get("calibration")
-    known = (calibrations or {}).get(data) if data else None
-    results = measure(rows, services, None if known is None else _measured_elsewhere(str(data), known))
-    review = ReviewList(results)
-    with reading(sessions) as session:
-        selection = select_pictures(review.watching(stream_sources(session, job_id, rows.relation)), results)
-        chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
-        views = {view.id: view for view in counterfactual_views(session, chosen)}
-    results = results.model_copy(update={"review": review.order()})
-    colours = class_colours(rows.job.classes, rows.job.spec)
-    page = report_page(results, selection, views, lambda digest: store.get(image_key(digest)), colours)
-    key = f"reports/{job_id}.html"
-    store.put(key, page.encode())
-    with sessions.begin() as session:
-        session.merge(Report(job_id=job_id, object_key=key, metrics=results.model_dump(mode="json")))
-    return results
