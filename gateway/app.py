@@ -37,9 +37,10 @@ from gateway.operations.startup import refuse_unsafe_start, told_to_stop
 from gateway.settings import read_settings
 from gateway.web import home, login, review
 from gateway.web import routes as pages
-from shared import __version__, problems
+from shared import __version__, problem_replies
 from shared import logging as json_logging
 from shared.asgi import AccessLog
+from shared.problem_replies import problem_reply
 from shared.schemas.base import Contract
 from shared.schemas.jobs import EventView, JobRequest, JobSpec
 from shared.schemas.models import ModelSpec
@@ -95,7 +96,7 @@ def create_app(parts: Parts | None = None) -> FastAPI:
     app.include_router(signed_downloads.router)
     app.include_router(catalogue.health)
     app.add_api_route("/metrics", partial(_prometheus, registry), include_in_schema=False)
-    problems.install(app)
+    problem_replies.install(app)
     for trouble in DATABASE_AWAY:
         app.add_exception_handler(trouble, _on_database_trouble)
     app.add_middleware(Access, parts=parts)
@@ -110,7 +111,7 @@ def _prometheus(registry: CollectorRegistry) -> Response:
 
 async def _on_database_trouble(request: Request, error: Exception) -> Response:
     logger.warning("the database does not answer: %s", error)
-    return no_database().response(request.url.path)
+    return problem_reply(no_database(), request.url.path)
 
 
 def _complete_openapi(app: FastAPI) -> None:

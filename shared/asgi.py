@@ -12,6 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.logging import REQUEST_ID_HEADER, bind, request_id_from
+from shared.problem_replies import problem_reply
 from shared.problems import TooLarge
 
 logger = logging.getLogger("contrafact.http")
@@ -37,7 +38,7 @@ class BoundedRequests:
             body = await self._read(scope, receive)
         except TooLarge as problem:
             await _read_away(receive)
-            response = problem.response(scope["path"])
+            response = problem_reply(problem, scope["path"])
             response.headers["Connection"] = "close"  # or the server would go on reading what we refused
             await response(scope, receive, send)
             return

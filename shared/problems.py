@@ -15,32 +15,21 @@
     ├── OutOfMemory            503  out-of-memory        one item alone does not fit the device
     └── DeadlineExceeded       504  deadline-exceeded
 
-Raise them anywhere; `install` turns them, FastAPI's validation errors, unknown paths and unexpected errors into
-`application/problem+json`. `from_reply` turns such a reply back into the same class on the caller's side.
+Raise them anywhere; `shared.problem_replies` turns them into `application/problem+json`, and `from_reply` such a reply
+back into the same class on the caller's side.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
-from http import HTTPStatus
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from pydantic import JsonValue
 from pydantic_core import ErrorDetails
-from starlette.exceptions import HTTPException
-from starlette.responses import Response
-from starlette.routing import Match
-
-from shared.logging import request_id
 
 PREFIX = "urn:contrafact:problem:"
 MEDIA_TYPE = "application/problem+json"
 MAX_LISTED_ERRORS = 20
-
-logger = logging.getLogger("contrafact.problems")
 
 
 class Problem(Exception):
@@ -72,13 +61,6 @@ class Problem(Exception):
             "detail": self.detail,
         }
         return document if instance is None else {**document, "instance": instance}
-
-    def response(self, instance: str | None = None) -> Response:
-        """The HTTP response that carries this problem."""
-        headers = {} if self.retry_after is None else {"Retry-After": str(max(1, round(self.retry_after)))}
-        if self.status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        return Response(json.dumps(self.body(instance)), self.status, headers, MEDIA_TYPE)
 
 
 class InvalidInput(Problem):
@@ -191,56 +173,3 @@ def validation_sentence(errors: list[ErrorDetails]) -> str:
     ]
     more = len(errors) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
-
-
-def _allowed_methods(request: Request) -> list[str]:
-    """All methods of an address; Starlette itself knows only those of the first route that has it."""
-    routes = request.app.routes
-    return [
-        method
-        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
-    ]
-
-
-def install(app: FastAPI) -> None:
-    """Answer every error of `app` with a problem document."""
-
-    async def on_problem(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Problem)
-        return error.response(request.url.path)
-
-    async def on_validation(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        errors: list[ErrorDetails] = list(error.errors())
-        unreadable = any(item["type"] == "json_invalid" for item in errors)
-        problem = (Malformed if unreadable else InvalidInput)(validation_sentence(errors))
-        return problem.response(request.url.path)
-
-    async def on_http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        headers = dict(error.headers or {})
-        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers["Allow"] = ", ".join(_allowed_methods(request))
-        document = {
-            "type": "about:blank",
-            "title": HTTPStatus(error.status_code).phrase,
-            "status": error.status_code,
-            "detail": f"{request.method} {request.url.path}: {error.detail}",
-            "instance": request.url.path,
-        }
-        return Response(json.dumps(document), error.status_code, headers, MEDIA_TYPE)
-
-    async def on_anything(request: Request, error: Exception) -> Response:
-        logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
-        # Nothing of the error's own words: they may quote what nobody should read.
-        problem = Problem(
-            f"an unexpected {type(error).__name__} occurred; the service's log has the traceback",
-            members={"request_id": request_id()},
-        )
-        return problem.response(request.url.path)
-
-    app.add_exception_handler(Problem, on_problem)
-    app.add_exception_handler(RequestValidationError, on_validation)
-    app.add_exception_handler(HTTPException, on_http)
-    app.add_exception_handler(Exception, on_anything)

@@ -32,7 +32,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from starlette.responses import Response
 
-from shared import __version__, problems
+from shared import __version__, problem_replies, problems
 from shared import logging as json_logging
 from shared.arithmetic import DtypeChoice
 from shared.asgi import AccessLog, BoundedRequests
@@ -252,7 +252,7 @@ class ModelService(Generic[Model]):
             await asyncio.to_thread(self._drain)
 
         app = FastAPI(title=self.name, version=__version__, lifespan=lifespan)
-        problems.install(app)
+        problem_replies.install(app)
         app.add_middleware(BoundedRequests, max_bytes=MAX_MESSAGE_BYTES)
         app.add_middleware(AccessLog, service=self.name, registry=self.registry)
         app.add_api_route("/healthz", _healthz, description="The process is alive.")

@@ -27,6 +27,7 @@ from gateway.auth import keys
 from gateway.auth.keys import PREFIX, Caller, Limits
 from gateway.context import Parts
 from gateway.database.tables import LOCAL_OWNER
+from shared.problem_replies import problem_reply
 from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
 from shared.storage import LINK_PATH
 
@@ -70,7 +71,7 @@ class Access:
             return
         except DATABASE_AWAY as error:
             logger.warning("the database does not answer: %s", error)
-            await no_database().response(scope["path"])(scope, receive, send)
+            await problem_reply(no_database(), scope["path"])(scope, receive, send)
             return
         try:
             await self._app(scope, body, send)
@@ -240,7 +241,7 @@ def _refusal(problem: Problem, scope: Scope, headers: Headers) -> Response:
         query = scope["query_string"].decode("latin-1")
         here = quote(scope["path"]) + (f"?{query}" if query else "")
         return RedirectResponse(f"/login?next={quote(here, safe='')}", 303)
-    return problem.response(scope["path"])
+    return problem_reply(problem, scope["path"])
 
 
 def _declared(length: str | None, most: int) -> int | None:

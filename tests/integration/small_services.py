@@ -17,7 +17,7 @@ import numpy as np
 from fastapi import FastAPI
 
 from embedded.serving import ListeningPort
-from shared import problems
+from shared import problem_replies
 from shared.images import decode, encode
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
@@ -82,7 +82,7 @@ class SmallServices:
         self.gate = threading.Event()
         self.gate.set()
         self.app = FastAPI()
-        problems.install(self.app)
+        problem_replies.install(self.app)
         self.app.get("/v1/info")(self._info)
         self.app.get("/v1/models")(self._models)
         answers: dict[str, Callable[..., object]] = {

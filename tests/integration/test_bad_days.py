@@ -29,6 +29,7 @@ from gateway.queue import leases
 from gateway.queue.celery_tasks import broker_fault, open_celery, send_repair, wake_worker
 from gateway.settings import Settings
 from gateway.worker.worker import Worker
+from shared.problem_replies import problem_reply
 from shared.problems import DependencyFailed, OutOfMemory, Problem
 from shared.s3_store import S3Store
 from shared.schemas.repairs import Grant
@@ -166,7 +167,7 @@ def test_a_proxy_before_a_service_that_is_away_costs_nothing(day: Day, status: i
 
 def test_an_image_that_breaks_its_service_is_left_out_by_name_and_the_others_go_on(day: Day) -> None:
     day.site.add_job(images=3)
-    day.answer = about(day, 1, Problem("a bug that one picture wakes").response())
+    day.answer = about(day, 1, problem_reply(Problem("a bug that one picture wakes")))
     images = day.until_done(day.worker())
     assert [image.state for image in images] == ["done", "failed", "done"]
     assert (images[1].attempts, images[1].lost_leases) == (0, HASTY.max_lost_leases)
@@ -181,7 +182,7 @@ def test_an_image_that_breaks_its_service_is_left_out_by_name_and_the_others_go_
 @ON_SQLITE
 def test_an_image_too_large_for_the_device_fails_after_three_attempts(day: Day) -> None:
     day.site.add_job(images=2)
-    day.answer = about(day, 0, OutOfMemory("12 GB are wanted and 8 GB free, for one image").response())
+    day.answer = about(day, 0, problem_reply(OutOfMemory("12 GB are wanted and 8 GB free, for one image")))
     images = day.until_done(day.worker())
     assert [(image.state, image.attempts, image.lost_leases) for image in images] == [("failed", 3, 0), ("done", 0, 0)]
     assert "12 GB are wanted" in images[0].failure

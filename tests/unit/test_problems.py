@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from shared import problems
+from shared import problem_replies, problems
+from shared.problem_replies import problem_reply
 from shared.problems import DependencyFailed, GenerationFailed, NotFound, Overloaded, Problem, Unauthorized
 
 
@@ -22,7 +23,7 @@ class Body(BaseModel):
 
 def build_app() -> FastAPI:
     app = FastAPI()
-    problems.install(app)
+    problem_replies.install(app)
 
     @app.get("/busy")
     async def busy() -> None:
@@ -75,7 +76,7 @@ def test_headers_and_members_travel() -> None:
     reply = ask("GET", "/busy")
     assert reply.headers["retry-after"] == "12"
     assert reply.json()["waiting"] == 7
-    assert Unauthorized("give a key").response().headers["www-authenticate"] == "Bearer"
+    assert problem_reply(Unauthorized("give a key")).headers["www-authenticate"] == "Bearer"
 
 
 @given(
@@ -85,7 +86,7 @@ def test_headers_and_members_travel() -> None:
 )
 def test_a_reply_becomes_the_same_problem_again(cls: type[Problem], detail: str, members: dict[str, int]) -> None:
     sent = cls(detail, members=dict(members), retry_after=3)
-    got = problems.from_reply(sent.status, bytes(sent.response("/x").body), "3")
+    got = problems.from_reply(sent.status, bytes(problem_reply(sent, "/x").body), "3")
     assert (type(got), got.detail, got.members, got.retry_after) == (cls, detail, members, 3)
 
 
