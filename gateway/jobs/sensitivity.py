@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gateway.analysis.plan import sensitivity
+from gateway.analysis.limits import LEAST_SOURCES
+from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
 from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.jobs import JobKind
-from shared.schemas.results import Sensitivity
+from shared.schemas.results import DetectableDrop, ImagesNeeded, Sensitivity
 
+DROPS = (0.5, 0.25, 0.1)  # told for every job
+GOAL = 0.1  # told beside what a class can show
 OF_MASKS = (
     " An image counts for each class in its mask. IoU varies less between images than accuracy, so smaller drops in "
     "IoU may be detectable."
@@ -27,6 +30,42 @@ def sensitivity_of(
     if kind == "classification":
         return found
     return found.model_copy(update={"assumption": found.assumption + OF_MASKS})
+
+
+def sensitivity(sources: Mapping[str, int], edits_per_image: int) -> Sensitivity:
+    """Which drops classes of so many source images can show when each image is edited so many times.
+
+    An edit is in two cells (to its new value, from its old one); a cell that holds every image of a class leaves room
+    for no more than 2 · edits of them, so this is the family that is tested together.
+    """
+    tested = sum(count >= LEAST_SOURCES for count in sources.values())
+    family = max(1, tested) * 2 * edits_per_image
+    return Sensitivity(
+        family=family,
+        classes=[_class(label, count, family) for label, count in sources.items()],
+        needed=[ImagesNeeded(drop=drop, sources=sources_needed(drop, family)) for drop in DROPS],
+        assumption=(
+            f"Power is {100 * POWER:.0f} %, if every image of the class gets an accepted counterfactual of the change; "
+            f"images without one do not count. Assumed: {family} cells are tested together, and the model is right on "
+            f"{100 * ACCURACY:.0f} % of the null arms."
+        ),
+    )
+
+
+def _class(label: str, sources: int, family: int) -> DetectableDrop:
+    drop = detectable_drop(sources, family)
+    goal = DROPS[0] if drop is None else GOAL
+    needed = sources_needed(goal, family)
+    if drop is not None:
+        power = f"a drop in accuracy of {round(100 * drop)} points or more is detectable."
+    elif sources < LEAST_SOURCES:
+        power = f"too few to test; a cell needs {LEAST_SOURCES}."
+    else:
+        power = "no drop in accuracy is detectable."
+    more = f" Bring {needed:,} to detect {round(100 * goal)} points."
+    wanted = needed is not None and (drop is None or drop > goal)
+    sentence = f"`{label}`, {sources:,} image{'' if sources == 1 else 's'}: {power}{more if wanted else ''}"
+    return DetectableDrop(label=label, sources=sources, drop=drop, sentence=sentence)
 
 
 def _edits(parameters: Mapping[str, Any]) -> int:

@@ -26,10 +26,10 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from gateway.analysis.repair import figures
 from gateway.database.sessions import Sessions, database_now, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Repair
+from gateway.repairs.figures import figures
 from gateway.repairs.model_card import model_card
 from gateway.settings import Settings
 from shared.problems import DependencyFailed

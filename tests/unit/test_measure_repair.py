@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.analysis.repair import share_interval
+from gateway.repairs.figures import share_interval
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest, RepairView
 from tinyworld.measure.repair import Judge, Truth, judged, planted_values
 from tinyworld.measure.repair_records import COMMITTED, MeasuredRepairs, RepairedModel, best_control, committed, table

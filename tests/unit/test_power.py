@@ -7,8 +7,8 @@ import pytest
 
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
-from gateway.analysis.plan import sensitivity
 from gateway.analysis.power import ACCURACY, detectable_drop, sources_needed
+from gateway.jobs.sensitivity import sensitivity
 from shared.schemas.results import Cell
 
 

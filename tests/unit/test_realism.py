@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.analysis.realism import kernel_distance, perplexity
+from tinyworld.paper_tables.realism import kernel_distance, perplexity
 
 Floats = NDArray[np.float64]
 

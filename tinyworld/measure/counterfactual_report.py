@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gateway.analysis.equivalence import equivalence
 from tinyworld.judges.label import error_lines, in_words, shipped_labels
+from tinyworld.measure.equivalence import equivalence
 from tinyworld.measure.records import Record
 from tinyworld.objects.factors import FACTORS
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gateway.analysis.repair import paired, share_interval
+from gateway.repairs.figures import paired, share_interval
 from shared.schemas.base import Contract
 from shared.schemas.repairs import (
     ARMS,

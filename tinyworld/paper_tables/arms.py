@@ -15,7 +15,6 @@ from PIL import Image
 from pydantic import JsonValue
 
 from contrafact.client import Client
-from gateway.analysis.realism import kernel_distance, perplexity
 from gateway.methods import METHODS
 from gateway.model_services.clients import ModelServices
 from shared.images import decode
@@ -32,6 +31,7 @@ from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.paper_tables.faults import faults
 from tinyworld.paper_tables.judging import Judged, factor_figures, judged, text_checks
+from tinyworld.paper_tables.realism import kernel_distance, perplexity
 from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
 
 RUNS = Path("runs/paper-tables")
