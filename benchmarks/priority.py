@@ -195,7 +195,7 @@ def true_findings(job: Replay, images: Sequence[int]) -> set[Fault]:
     for model, outcomes in job.outcomes.items():
         part = taken(outcomes, images)
         cells = {cell: differences(part, rows) for cell, rows in part.cells.items() if len(rows)}
-        for effect in assess(cells, "labelled", seed=0):
+        for effect in assess(cells, seed=0):
             fault = Fault(model, job.method, effect.cell)
             if effect.standing == "weakness" and fault in job.weaknesses:
                 found.add(fault)

@@ -76,7 +76,7 @@ def one_run(setting: Setting, seed: int) -> tuple[list[Shown], Discoveries]:
     outcomes = job(setting, np.random.default_rng(seed))
     true = truths(setting)
     cells = {cell: differences(outcomes, rows) for cell, rows in outcomes.cells.items() if len(rows)}
-    effects = assess(cells, "labelled", seed)
+    effects = assess(cells, seed)
     shown = [
         _shown("effect", setting, effect.interval, true[effect.cell])
         for effect in effects
@@ -132,7 +132,7 @@ def power(sources: int, runs: int) -> list[Row]:
         for run in range(runs):
             seed = derive_seed("power", sources, what, run)
             outcomes = job(setting, np.random.default_rng(seed))
-            effects = assess({c: differences(outcomes, rows) for c, rows in outcomes.cells.items()}, "labelled", seed)
+            effects = assess({c: differences(outcomes, rows) for c, rows in outcomes.cells.items()}, seed)
             aimed = Cell(label="bus", factor="weather", value="night", direction="to")
             found += any(e.cell == aimed and e.standing == "weakness" for e in effects)
         rows.append(Row(f"power, {what}", "sources", f"{sources}: {100 * drop:.0f} points", runs, found / runs))

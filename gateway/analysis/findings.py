@@ -15,8 +15,7 @@ from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from gateway.analysis.power import detectable_drop
 from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import Screened, breakdown_point, effect_among_valid, errors_of, valid_shares
-from gateway.analysis.wording import effect_sentence
-from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Metric, Relation, Standing, ValidEffect
+from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Standing, ValidEffect
 from shared.seeds import derive_seed
 
 
@@ -43,13 +42,7 @@ def benjamini_hochberg(p_values: Floats) -> Floats:
     return np.minimum(adjusted, 1.0)
 
 
-def assess(
-    cells: Mapping[Cell, Differences],
-    relation: Relation,
-    seed: int,
-    checked: Checked | Reviewed | None = None,
-    metric: Metric = "accuracy",
-) -> list[CellEffect]:
+def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Reviewed | None = None) -> list[CellEffect]:
     """Every cell of one model under test and method, findings first, each kind by strength.
 
     The family is all cells with at least 12 source images; the metric is the difference in accuracy,
@@ -82,11 +75,7 @@ def assess(
             }
         )
         effects.append(effect)
-    spoken = [
-        effect.model_copy(update={"sentence": effect_sentence(effect, cells[effect.cell].correct, relation, metric)})
-        for effect in effects
-    ]
-    return sorted(spoken, key=_strength)
+    return sorted(effects, key=_strength)
 
 
 def _breakdown(selected: Interval | None) -> float | None:

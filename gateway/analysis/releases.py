@@ -17,11 +17,9 @@ from gateway.analysis.certainty import LEVEL, clustered, mean_interval, sign_fli
 from gateway.analysis.effects import Floats, Integers, Outcomes, Scores
 from gateway.analysis.findings import benjamini_hochberg
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
-from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, Interval, Metric, Relation
 from shared.schemas.suites import CellComparison, Judgement
 from shared.seeds import derive_seed
-from shared.wording import points
 
 ORIGINALS = ""
 Place = tuple[str, Cell | None]
@@ -126,7 +124,6 @@ def judge(
             interval = mean_interval(values, LEVEL, seeds[place])
         if q_value is not None and q_value <= FALSE_DISCOVERY_RATE:
             selected = mean_interval(values, 1 - FALSE_DISCOVERY_RATE * rejected / len(family), seeds[place])
-        judgement = _judgement(interval, selected, max_drop)
         comparison = CellComparison(
             method=place[0],
             cell=place[1],
@@ -139,10 +136,10 @@ def judge(
             selected_interval=selected,
             p_value=p_value,
             q_value=q_value,
-            judgement=judgement,
+            judgement=_judgement(interval, selected, max_drop),
             sentence="",
         )
-        judged.append(comparison.model_copy(update={"sentence": _sentence(comparison, metric)}))
+        judged.append(comparison)
     return sorted(judged, key=lambda one: (one.judgement != "drop", one.difference, one.method, *_names(one.cell)))
 
 
@@ -170,26 +167,3 @@ def _judgement(interval: Interval | None, selected: Interval | None, max_drop: f
 
 def _names(cell: Cell | None) -> tuple[str, ...]:
     return () if cell is None else (cell.label, cell.factor, cell.value, cell.direction)
-
-
-def _sentence(found: CellComparison, metric: Metric) -> str:
-    """What was seen there: "`bus` with weather changed to night (dillema): 41 % right against 83 %, −42 points, …"."""
-    cell = found.cell
-    if found.method == ORIGINALS:
-        what = "originals"
-    elif cell is None:
-        what = f"all counterfactuals ({found.method})"
-    else:
-        label = {"": "all classes", ALL_CLASSES: "the whole image"}.get(cell.label, f"`{cell.label}`")
-        what = f"{label} with {cell.factor} changed {cell.direction} {cell.value} ({found.method})"
-    score = "right" if metric == "accuracy" else "IoU"
-    said = f"{what}: {_percent(found.accuracy.value)} {score} against {_percent(found.against.value)}"
-    said += f", {points(found.difference)} points"
-    interval = found.selected_interval or found.interval
-    if interval is not None:
-        said += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
-    return f"{said}, {found.sources} source images"
-
-
-def _percent(value: float | None) -> str:
-    return "nothing" if value is None else f"{round(100 * value)} %"

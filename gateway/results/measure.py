@@ -22,6 +22,7 @@ from gateway.methods import METHODS
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
+from gateway.results.wording import with_sentences
 from shared.schemas.results import (
     Calibration,
     Cell,
@@ -108,7 +109,7 @@ def _model_results(
         sources=len(np.unique(outcomes.source)),
         counterfactuals=len(outcomes.source),
         left_out=rows.left_out,
-        cells=assess(cells, relation, seed, checked),
+        cells=with_sentences(assess(cells, seed, checked), cells, relation),
         metrics=paper_metrics(outcomes),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],
     )
@@ -129,7 +130,7 @@ def _segmenter_results(
         sources=len(np.unique(rows.scores.source)),
         counterfactuals=len(rows.scores.source),
         left_out=rows.left_out,
-        cells=assess(cells, relation, seed, checked, "iou"),
+        cells=with_sentences(assess(cells, seed, checked), cells, relation, "iou"),
         segmentation=segmentation_metrics(rows, colours, seed),
     )
 

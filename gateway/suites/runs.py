@@ -13,6 +13,7 @@ from gateway.jobs.choices import chosen_models
 from gateway.models_under_test.models import all_models
 from gateway.results.classification import JobRows, load_rows
 from gateway.suites import suites
+from gateway.suites.wording import comparison_sentence
 from shared.problems import Conflict
 from shared.schemas.results import Metric
 from shared.schemas.suites import RunResults, RunView
@@ -51,7 +52,8 @@ def results(
         left_out = max(left_out, also_left_out)
         places = against_baseline(release, other, rows.relation)
     metric: Metric = "iou" if run.kind == "segmentation" else "accuracy"
-    cells = judge(places, max_drop / 100, derive_seed("suite", run.suite_id or ""), metric)
+    judged = judge(places, max_drop / 100, derive_seed("suite", run.suite_id or ""), metric)
+    cells = [cell.model_copy(update={"sentence": comparison_sentence(cell, metric)}) for cell in judged]
     return RunResults(
         suite=run.suite_id or "",
         run=run.id,

@@ -8,8 +8,9 @@ from statsmodels.stats.multitest import multipletests
 
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.findings import assess, benjamini_hochberg
+from gateway.results.wording import with_sentences
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell
+from shared.schemas.results import Cell, CellEffect, Metric, Relation
 
 
 def cell(value: str, label: str = "bus") -> Cell:
@@ -18,6 +19,12 @@ def cell(value: str, label: str = "bus") -> Cell:
 
 def seen(correct: Floats) -> Differences:
     return Differences(np.arange(len(correct)), correct.astype(float), correct / 2, 2 * len(correct))
+
+
+def spoken(
+    cells: dict[Cell, Differences], relation: Relation = "labelled", metric: Metric = "accuracy"
+) -> list[CellEffect]:
+    return with_sentences(assess(cells, seed=1), cells, relation, metric)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -36,7 +43,7 @@ def test_a_planted_weakness_is_the_first_finding_and_speaks() -> None:
         cell("sunset"): seen(np.repeat([1, 0], [13, 3])),
         cell("snow"): seen(np.repeat([-1, 0], [3, 1])),
     }
-    effects = assess(cells, "labelled", seed=1)
+    effects = spoken(cells)
     assert [effect.standing for effect in effects] == [
         "weakness", "improvement", "nothing found", "nothing found", "too few images",
     ]  # fmt: skip
@@ -51,18 +58,18 @@ def test_a_planted_weakness_is_the_first_finding_and_speaks() -> None:
     assert effects[-1].p_value is None
     assert effects[-1].interval is None
     assert "too few images to tell" in effects[-1].sentence
-    assert effects == assess(dict(reversed(cells.items())), "labelled", seed=1)
+    assert effects == spoken(dict(reversed(cells.items())))
 
 
 def test_a_certain_but_small_effect_is_no_finding() -> None:
-    effects = assess({cell("rain"): seen(np.repeat([-1, 0], [40, 960]))}, "labelled", seed=1)
+    effects = assess({cell("rain"): seen(np.repeat([-1, 0], [40, 960]))}, seed=1)
     assert effects[0].q_value is not None
     assert effects[0].q_value < 0.001
     assert effects[0].standing == "nothing found"
 
 
 def test_without_ground_truth_the_sentence_does_not_speak_of_failing() -> None:
-    (effect,) = assess({cell("night"): seen(-np.ones(20))}, "metamorphic", seed=1)
+    (effect,) = spoken({cell("night"): seen(-np.ones(20))}, "metamorphic")
     assert effect.standing == "weakness"
     assert "is not recognised again with weather changed to night" in effect.sentence
     assert "fails" not in effect.sentence
@@ -75,7 +82,7 @@ def test_sentences_say_when_images_all_agree_and_when_there_is_one() -> None:
         cell("snow"): seen(-np.ones(1)),
         cell("fog"): seen(np.repeat([-1, 0], [2, 12])),
     }
-    said = {effect.cell.value: effect.sentence for effect in assess(cells, "labelled", seed=1)}
+    said = {effect.cell.value: effect.sentence for effect in spoken(cells)}
     assert "20 images (every one of them lost)" in said["night"]
     assert "20 images (not one of them changed); so many show drops of" in said["rain"]
     assert "1 image, from which nothing follows" in said["snow"]
@@ -83,10 +90,10 @@ def test_sentences_say_when_images_all_agree_and_when_there_is_one() -> None:
 
 
 def test_nothing_eligible_is_nothing_found() -> None:
-    (effect,) = assess({cell("night"): seen(-np.ones(11))}, "labelled", seed=1)
+    (effect,) = assess({cell("night"): seen(-np.ones(11))}, seed=1)
     assert effect.standing == "too few images"
     assert effect.images_needed == 12
-    assert assess({}, "labelled", seed=1) == []
+    assert assess({}, seed=1) == []
 
 
 def test_false_findings_stay_rare_and_true_ones_are_found() -> None:
@@ -96,7 +103,7 @@ def test_false_findings_stay_rare_and_true_ones_are_found() -> None:
     for trial in range(60):
         cells = {cell(f"null {k}"): seen(random.choice([-1, 0, 1], 20, p=[0.2, 0.6, 0.2])) for k in range(8)}
         cells |= {cell(f"true {k}"): seen(random.choice([-1, 0], 20, p=[0.8, 0.2])) for k in range(2)}
-        values = [e.cell.value for e in assess(cells, "labelled", trial) if e.standing in ("weakness", "improvement")]
+        values = [e.cell.value for e in assess(cells, trial) if e.standing in ("weakness", "improvement")]
         false_shares.append(sum(v.startswith("null") for v in values) / max(1, len(values)))
         found += sum(v.startswith("true") for v in values)
     assert np.mean(false_shares) <= 0.05
@@ -107,8 +114,8 @@ def test_segmenters_are_spoken_of_in_points_of_iou() -> None:
     cells = {
         cell("night").model_copy(update={"label": label}): seen(np.repeat(-0.4, 40)) for label in ("road", ALL_CLASSES)
     }
-    said = {effect.cell.label: effect.sentence for effect in assess(cells, "labelled", 1, None, "iou")}
+    said = {effect.cell.label: effect.sentence for effect in spoken(cells, "labelled", "iou")}
     assert said["road"].startswith("`road` is segmented worse with weather changed to night: −40 points of IoU, 95 %")
     assert said[ALL_CLASSES].startswith("the whole image is segmented worse with weather changed to night: −40 points")
-    lost = assess(cells, "metamorphic", 1, None, "iou")[0].sentence
+    lost = spoken(cells, "metamorphic", "iou")[0].sentence
     assert "is lost with weather changed to night" in lost

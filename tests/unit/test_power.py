@@ -24,7 +24,7 @@ def test_the_stated_drop_is_found_four_times_of_five(sources: int, family: int) 
     for trial in range(trials):
         right, before = random.random(sources) < ACCURACY - drop, random.random(sources) < ACCURACY
         seen = Differences(np.arange(sources), right.astype(float) - before, np.zeros(sources), sources)
-        effects = assess({mine: seen, **others}, "labelled", trial)
+        effects = assess({mine: seen, **others}, trial)
         found += effects[0].cell == mine and effects[0].standing == "weakness"
     assert found / trials > 0.8 - 3 * np.sqrt(0.16 / trials)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gateway.analysis.certainty import clustered
 from gateway.analysis.effects import Outcomes, Predictions, Scores
 from gateway.analysis.releases import ORIGINALS, Pairs, against_baseline, against_null_arms, judge, scores_of
+from gateway.suites.wording import comparison_sentence
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell
 
@@ -72,8 +73,9 @@ def test_a_planted_drop_is_a_breach_and_says_so() -> None:
     assert night.judgement == "drop" == cells[0].judgement
     assert night.selected_interval is not None
     assert night.selected_interval.high < -0.05
-    assert night.sentence.startswith("`bus` with weather changed to night (dillema): ")
-    assert f"{round(100 * (night.accuracy.value or 0))} % right against" in night.sentence
+    sentence = comparison_sentence(night, "accuracy")
+    assert sentence.startswith("`bus` with weather changed to night (dillema): ")
+    assert f"{round(100 * (night.accuracy.value or 0))} % right against" in sentence
     assert rain.judgement != "drop"
     assert (found[ORIGINALS, None].difference, found[ORIGINALS, None].judgement) == (0.0, "undecided"), "60 are few"
     assert (found["dillema", None].images, found["dillema", None].sources) == (120, 60)
@@ -145,8 +147,8 @@ def test_a_segmenter_drops_in_the_class_that_it_draws_worse() -> None:
     assert (bus.judgement, car.difference, whole.judgement) == ("drop", 0.0, "drop")
     assert bus.accuracy.value == pytest.approx(np.mean([bus for bus, _ in after]))
     assert bus.difference == pytest.approx(2 * whole.difference)
-    assert "`bus` with weather changed to night (m): 28 % IoU against 85 %" in bus.sentence
-    assert "the whole image with weather" in whole.sentence
+    assert "`bus` with weather changed to night (m): 28 % IoU against 85 %" in comparison_sentence(bus, "iou")
+    assert "the whole image with weather" in comparison_sentence(whole, "iou")
     assert (found["m", ""].difference, found[ORIGINALS, ""].difference) == (whole.difference, 0.0)
 
 

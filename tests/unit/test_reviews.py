@@ -8,6 +8,7 @@ import pytest
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
 from gateway.analysis.reviews import Lot, Reviewed, Tally, check_errors, estimate, valid_counts
+from gateway.results.wording import effect_sentence
 from shared.schemas.results import Cell
 
 CELL = Cell(label="bus", factor="weather", value="night", direction="to")
@@ -61,10 +62,10 @@ def test_a_finding_whose_pictures_were_all_seen_is_not_provisional() -> None:
     cells = {CELL: Differences(np.arange(40), np.repeat([-1.0, 0.0], [32, 8]), np.zeros(40), 40)}
     seen = Reviewed({}, {CELL: (Tally(valid=8), Tally(valid=30, invalid=2))}, (Tally(), Tally()))
     unseen = Reviewed({}, {CELL: (Tally(open=8), Tally(open=32))}, (Tally(), Tally()))
-    sound, open_ = (assess(cells, "labelled", 1, reviewed)[0] for reviewed in (seen, unseen))
+    sound, open_ = (assess(cells, 1, reviewed)[0] for reviewed in (seen, unseen))
     assert sound.among_valid is not None
     assert (sound.among_valid.valid, sound.among_valid.source, sound.provisional) == (0.95, "reviews", False)
-    assert "by people's reviews about 5 % are invalid" in sound.sentence
+    assert "by people's reviews about 5 % are invalid" in effect_sentence(sound, cells[CELL].correct, "labelled")
     assert open_.provisional
 
 

@@ -8,6 +8,7 @@ import pytest
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.validity import Screened, among_valid, breakdown_point, valid_shares
+from gateway.results.wording import with_sentences
 from shared.schemas.results import Cell, CheckErrors
 
 CELL = Cell(label="bus", factor="weather", value="night", direction="to")
@@ -53,14 +54,14 @@ def test_blind_checks_leave_everything_open() -> None:
 
 def test_a_finding_says_what_it_rests_on() -> None:
     cells = {CELL: Differences(np.arange(40), np.repeat([-1.0, 0.0], [32, 8]), np.zeros(40), 40)}
-    (plain,) = assess(cells, "labelled", 1)
+    (plain,) = with_sentences(assess(cells, 1), cells, "labelled")
     assert plain.breakdown is not None
     assert plain.selected_interval is not None
     assert plain.breakdown == pytest.approx((-plain.selected_interval.high - 0.05) / 0.95)
     assert f"stands unless more than {int(100 * plain.breakdown)} % of them are invalid" in plain.sentence
     assert plain.provisional
     good, blind = (
-        assess(cells, "labelled", 1, Checked({"default": errors}, {CELL: screened(40, 0.7)}))[0]
+        with_sentences(assess(cells, 1, Checked({"default": errors}, {CELL: screened(40, 0.7)})), cells, "labelled")[0]
         for errors in (GOOD, BLIND)
     )
     assert good.standing == blind.standing == "weakness"
@@ -75,6 +76,6 @@ def test_a_finding_says_what_it_rests_on() -> None:
 def test_errors_are_of_the_factor_or_of_all() -> None:
     cells = {CELL: Differences(np.arange(20), -np.ones(20), np.zeros(20), 20)}
     other = Checked({"background": GOOD}, {CELL: screened(20, 0.9)})
-    assert assess(cells, "labelled", 1, other)[0].among_valid is None
+    assert assess(cells, 1, other)[0].among_valid is None
     with pytest.raises(ValueError, match="more were accepted"):
         CheckErrors(valid=2, valid_accepted=3, invalid=1, invalid_accepted=0)

@@ -1,13 +1,24 @@
-"""One cell's effect in a sentence."""
+"""Effects in cells, as sentences."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
-from gateway.analysis.effects import Floats
+from gateway.analysis.effects import Differences, Floats
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, CellEffect, Metric, Relation
 from shared.wording import points
+
+
+def with_sentences(
+    effects: Sequence[CellEffect], cells: Mapping[Cell, Differences], relation: Relation, metric: Metric = "accuracy"
+) -> list[CellEffect]:
+    """Effects with their sentences; `cells` are the differences that they were assessed from."""
+    return [
+        effect.model_copy(update={"sentence": effect_sentence(effect, cells[effect.cell].correct, relation, metric)})
+        for effect in effects
+    ]
 
 
 def change_in_words(cell: Cell) -> str:
