@@ -33,6 +33,7 @@ from gateway.settings import Settings
 from shared.asgi import AccessLog
 from shared.batching import BatchMetrics
 from shared.problems import NotReady
+from shared.storage import DirectoryStore
 from tests.contract.extras import run
 from tests.contract.gateway_under_test import serve_gateway
 from tests.integration.rows import add_job
@@ -199,6 +200,19 @@ def test_the_command_line_of_users_starts_that_of_operators(sessions: Sessions, 
     assert [row["name"] for row in json.loads(listed.stdout)] == ["laptop"]
     assert contrafact("keys", "revoke", "nonsense").returncode == 2
     assert "keys create [OPTIONS]" in contrafact("keys", "create", "--help").stdout
+
+
+def test_housekeeping_from_the_command_line_says_what_it_removed(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path / "objects")
+    store.put("reports/of-no-job.html", b"a report")
+    monkeypatch.setenv("CONTRAFACT_DATABASE_URL", f"sqlite:///{tmp_path / 'contrafact.db'}")
+    monkeypatch.setenv("CONTRAFACT_OBJECT_STORE", f"directory:{tmp_path / 'objects'}")
+    done = CliRunner().invoke(command_line, ["housekeeping", "--no-grace"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["reports"] == 1
+    assert not store.exists("reports/of-no-job.html")
 
 
 def test_a_command_whose_package_is_not_installed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
