@@ -1,10 +1,13 @@
 """Steps 4 and 5 of LANCE (arXiv 2305.19164, sections 3.2 and 3.3), which LANCE-R, its control, shares.
 
-4 invert the image and edit it by prompt-to-prompt under every self-attention fraction f (`sweep_fractions`). A large f
-keeps the source's layout, a small one leaves room for the edit, and which is right differs from edit to edit. 5 of the
-images that pass all checks but the direction's, keep the one with the greatest φ, on ties that of the larger f
-(`best`). φ and the other scores are in `checks.py`. All edits and fractions share requests, in which source branch and
-inversion are computed once. Scores and verdict of every f are kept.
+4 `sweep_fractions` inverts the image and edits it by prompt-to-prompt under every self-attention fraction. A large one
+keeps the source's layout, a small one leaves room for the edit, and which is right differs from edit to edit. 5 `best`
+keeps the image with the greatest φ of those that pass all checks but that of φ itself, on ties that of the larger
+fraction. All edits and fractions share requests, in which source branch and inversion are computed once. Scores and
+verdict of every fraction are kept. The paper's symbols:
+
+f   `fraction`: share of the steps in which self-attention is the source's
+φ   score `direction`: cosine of the image's and the caption's change in the scorer's space (`checks.py`)
 """
 
 from __future__ import annotations
