@@ -67,8 +67,8 @@ def test_without_ground_truth_no_class_is_claimed() -> None:
 
 
 def test_all_changes_are_asked_for() -> None:
-    asked: Message = QUESTIONS["rewrite"][-1]
-    assert asked.content.endswith("\nChange: rainy -> snowy\nChange: red -> blue")
+    question: Message = QUESTIONS["rewrite"][-1]
+    assert question.content.endswith("\nChange: rainy -> snowy\nChange: red -> blue")
 
 
 def _unbounded(schema: dict[str, Any]) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def _unbounded(schema: dict[str, Any]) -> list[dict[str, Any]]:
     if kind == "object" and schema.get("additionalProperties") is not False:
         here.append(schema)
     inner = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
-    return here + [found for part in inner for found in _unbounded(part)]
+    return here + [unbounded for part in inner for unbounded in _unbounded(part)]
 
 
 @pytest.mark.parametrize("schema", [keyword_schema(8), alternative_schema(3), rewrite_schema()])
