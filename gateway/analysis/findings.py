@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from scipy.stats import false_discovery_control
 
 from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, sign_flip_p
 from gateway.analysis.effects import Differences, Floats
@@ -33,15 +34,6 @@ class Checked:
         return None if errors is None else valid_shares(errors, self.screened[cell], seed)
 
 
-def benjamini_hochberg(p_values: Floats) -> Floats:
-    """Adjusted p-values (q-values) of a family, in its order: reject where q ≤ the false discovery rate."""
-    order = np.argsort(p_values)
-    scaled = p_values[order] * len(p_values) / np.arange(1, len(p_values) + 1)
-    adjusted = np.empty(len(p_values))
-    adjusted[order] = np.minimum.accumulate(scaled[::-1])[::-1]
-    return np.minimum(adjusted, 1.0)
-
-
 def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Reviewed | None = None) -> list[CellEffect]:
     """Every cell of one model under test and method, findings first, each kind by strength.
 
@@ -54,7 +46,7 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
     family = [cell for cell, found in cells.items() if len(found.source) >= LEAST_SOURCES]
     seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
     p_values = np.array([sign_flip_p(cells[cell].correct, seeds[cell]) for cell in family])
-    q_values = benjamini_hochberg(p_values)
+    q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
     effects = [_untested(cell, found) for cell, found in cells.items() if cell not in seeds]
     for cell, p_value, q_value in zip(family, p_values, q_values, strict=True):

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
 
 from gateway.analysis.certainty import LEVEL, clustered, mean_interval, sign_flip_p
 from gateway.analysis.effects import Floats, Integers, Outcomes, Scores
-from gateway.analysis.findings import benjamini_hochberg
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from shared.schemas.results import Cell, Interval, Metric, Relation
 from shared.schemas.suites import CellComparison, Judgement
@@ -113,7 +113,7 @@ def judge(
     family = [place for place, (_, values) in found.items() if len(values) >= LEAST_SOURCES]
     seeds = {place: derive_seed(seed, place[0], *_names(place[1])) for place in family}
     p_values = np.array([sign_flip_p(found[place][1], seeds[place]) for place in family])
-    q_values = benjamini_hochberg(p_values)
+    q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
     tested = dict(zip(family, zip(p_values.tolist(), q_values.tolist(), strict=True), strict=True))
     judged = []

@@ -3,7 +3,7 @@
 Checks run in order; the first that fails names the verdict, and every score is kept. Those of images drawn anew:
 
 structure   the source's edges, inside what must stay, are still there (evaluator: structure agreement)
-caption     the image is nearer to the new caption than to the old one (difference of the scorer's cosines)
+caption     the image is nearer to the new caption than to the old (difference of the scorer's cosines)
 label       zero-shot over the label set, the scorer still sees the ground truth (its probability, and it is the most
             probable); left out where no ground truth or no label set is known
 recaption   where the job asks for it: captioned anew, the image still names the class that a caption of the source
@@ -71,7 +71,7 @@ class Rendered(Protocol):
 
 
 class ShapeService(Protocol):
-    """What says whether shapes stayed: the services, or something that knows no more."""
+    """The one service that `shape_scores` asks."""
 
     def shapes(self, request: ShapesRequest) -> ShapesReply: ...
 
@@ -103,10 +103,10 @@ def check_images(
     words = list(dict.fromkeys(phrase for change in changes for phrase in (change.from_phrase, change.to_phrase)))
     scorer = _embed(services, source, task, reply, edits, words)
     shapes = shape_scores(services, source, task, reply.images)
-    said = recaptioned(services, source, task, reply.images) if recaption else [None] * len(reply.images)
+    new_captions = recaptioned(services, source, task, reply.images) if recaption else [None] * len(reply.images)
     results = []
     for image, edit, agreement, kept, new in zip(
-        scorer.images, edits, agreements.agreements, shapes, said, strict=True
+        scorer.images, edits, agreements.agreements, shapes, new_captions, strict=True
     ):
         scores = {"structure": agreement, **scorer.caption_scores(image, edit), **scorer.label_scores(image), **kept}
         if new:
@@ -131,7 +131,7 @@ def shape_scores(
     """`shapes` and `things` of images of one source, as far as the segmenter can say; none but in segmentation jobs."""
     if not task.mask_classes:
         return [{} for _ in images]
-    asked = ShapesRequest(
+    request = ShapesRequest(
         source=source.image,
         images=list(images),
         mask=source.mask,
@@ -139,11 +139,11 @@ def shape_scores(
         things=list(task.things),
     )
     scores = []
-    for outcome in services.shapes(asked).outcomes:
-        found = {"shapes": float(np.mean(outcome.classes))} if outcome.classes else {}
+    for outcome in services.shapes(request).outcomes:
+        shapes = {"shapes": float(np.mean(outcome.classes))} if outcome.classes else {}
         if outcome.things:
-            found["things"] = float(np.mean([iou >= KEPT for iou in outcome.things]))
-        scores.append(found)
+            shapes["things"] = float(np.mean([iou >= KEPT for iou in outcome.things]))
+        scores.append(shapes)
     return scores
 
 

@@ -1,4 +1,4 @@
-"""What methods share that draw images anew under control: parameters, the requests, and the checks of the images.
+"""Draw images anew under control, edits with their null arms: what the methods that do so share.
 
 Protected classes are labels of the profile's segmenter. An edit may not name them; their shape is held while the image
 is made, and their look may follow the light; afterwards each region of the source is looked for in the image, by the
@@ -11,15 +11,17 @@ light       where the surroundings of a region have another colour than in the n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import dist
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from gateway.methods.arms import ACCEPTED, RenderedArm
 from gateway.methods.checks import Scores, check_images
-from gateway.methods.counterfactual import Edit, Services, SourceImage, TaskDescription, Verdict
+from gateway.methods.counterfactual import Edit, Verdict
+from gateway.methods.inputs import Inputs
 from gateway.methods.recaption import Recaption
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
@@ -34,6 +36,7 @@ from shared.schemas.diffusion import (
     ProtectionReply,
     RegionOutcome,
     Rendering,
+    RenderReply,
     RenderRequest,
     chosen_controls,
 )
@@ -107,74 +110,81 @@ class ControlledParameters(Contract):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """What is rendered: for an edit, or (None) for the null arm of some."""
-
-    rendering: Rendering
-    edit: Edit | None
+_Arm = tuple[Edit | None, Rendering]  # an edit, or a null arm
 
 
-class Made(NamedTuple):
-    """An arm's image, its verdict and scores, and for the lineage what it cost, its control image and regions."""
+def render_with_null_arms(
+    inputs: Inputs[ControlledParameters], caption: str, edits: Sequence[Edit], renderings: Sequence[Rendering]
+) -> tuple[list[RenderedArm], list[RenderedArm]]:
+    """Edits by their renderings, and their null arms: each rendering with `caption` for prompt, once.
 
-    image: ImagePayload
-    verdict: Verdict
-    scores: Scores
-    lineage: dict[str, Any]
-
-
-def render_arms(
-    image: SourceImage,
-    task: TaskDescription,
-    services: Services,
-    parameters: ControlledParameters,
-    caption: str,
-    arms: Mapping[int, Arm],
-) -> dict[int, Made]:
-    """The arms of one source image by their ordinals, in as few messages as their limit of images allows.
-
-    Every edit's null arm (its rendering with `caption` for prompt) must be among them where classes are protected.
+    All travel in as few messages as their limit of images allows.
     """
-    results: dict[int, Made] = {}
-    regions: dict[Rendering, tuple[ProtectionReply, list[RegionOutcome]]] = {}
-    ordinals = sorted(arms)
+    nulls = list(dict.fromkeys(_null(rendering, caption) for rendering in renderings))
+    arms: list[tuple[Edit | None, Rendering]] = [
+        *zip(edits, renderings, strict=True),
+        *((None, null) for null in nulls),
+    ]
+    images: list[RenderedArm] = []
+    regions: dict[Rendering, _Regions] = {}
     most = MAX_IMAGES_PER_MESSAGE - 1  # the source travels too
-    for batch in (ordinals[start : start + most] for start in range(0, len(ordinals), most)):
-        renderings = [arms[ordinal].rendering for ordinal in batch]
-        reply = services.render(parameters.request(image.image, renderings))
-        edits = [arms[ordinal].edit for ordinal in batch]
-        checked = check_images(
-            services, image, task, reply, edits, parameters.thresholds, recaption=parameters.recaption
+    for batch in (arms[start : start + most] for start in range(0, len(arms), most)):
+        reply = inputs.services.render(
+            inputs.parameters.request(inputs.image.image, [rendering for _, rendering in batch])
         )
-        for ordinal, picture, (verdict, scores) in zip(batch, reply.images, checked, strict=True):
-            control = reply.controls[arms[ordinal].rendering.region]
-            results[ordinal] = Made(picture, verdict, scores, {"evaluations": reply.evaluations, "control": control})
+        images += _checked(inputs, caption, batch, reply)
         if reply.protection is not None:
-            outcomes = zip(renderings, reply.protection.outcomes, strict=True)
-            regions |= {rendering: (reply.protection, outcome) for rendering, outcome in outcomes}
-    if not regions:
-        return results
-    return {
-        ordinal: _with_regions(made, arms[ordinal], caption, parameters.protection, regions)
-        for ordinal, made in results.items()
-    }
+            outcomes = zip(batch, reply.protection.outcomes, strict=True)
+            regions |= {rendering: _Regions(reply.protection, outcome) for (_, rendering), outcome in outcomes}
+    if regions:
+        limits = inputs.parameters.protection
+        images = [
+            _with_regions(image, edit, regions[rendering], regions[_null(rendering, caption)], limits)
+            for image, (edit, rendering) in zip(images, arms, strict=True)
+        ]
+    return images[: len(edits)], images[len(edits) :]
+
+
+def _null(rendering: Rendering, caption: str) -> Rendering:
+    return rendering.model_copy(update={"prompt": caption})
+
+
+def _checked(
+    inputs: Inputs[ControlledParameters],
+    caption: str,
+    arms: Sequence[_Arm],
+    reply: RenderReply,
+) -> Iterator[RenderedArm]:
+    """The images of a reply with verdicts, scores and, for the lineage, rendering, cost and control image."""
+    p = inputs.parameters
+    edits = [edit for edit, _ in arms]
+    checked = check_images(
+        inputs.services, inputs.image, inputs.task, reply, edits, p.thresholds, recaption=p.recaption
+    )
+    for (_, rendering), image, (verdict, scores) in zip(arms, reply.images, checked, strict=True):
+        lineage = {
+            "rendering": rendering.model_dump(mode="json"),
+            "evaluations": reply.evaluations,
+            "control": reply.controls[rendering.region],
+        }
+        yield RenderedArm(image, rendering.seed, verdict, scores, lineage, pair=_null(rendering, caption))
+
+
+class _Regions(NamedTuple):
+    """The protected regions of the source, and what became of each in one image."""
+
+    reply: ProtectionReply
+    outcomes: list[RegionOutcome]
 
 
 def _with_regions(
-    made: Made,
-    arm: Arm,
-    caption: str,
-    limits: HeldShapes,
-    regions: Mapping[Rendering, tuple[ProtectionReply, list[RegionOutcome]]],
-) -> Made:
+    arm: RenderedArm, edit: Edit | None, regions: _Regions, null: _Regions, limits: HeldShapes
+) -> RenderedArm:
     """The same with what became of the protected regions; they refuse edits that no other check refuses."""
-    reply, outcomes = regions[arm.rendering]
-    _, plain = regions[arm.rendering.model_copy(update={"prompt": caption})]
-    verdict, scores, told = judge_regions(reply, outcomes, plain, limits)
-    if arm.edit is None or not made.verdict.accepted:
-        verdict = made.verdict
-    return Made(made.image, verdict, made.scores | scores, made.lineage | {"protected": told})
+    verdict, scores, outcomes = judge_regions(regions.reply, regions.outcomes, null.outcomes, limits)
+    if edit is None or not arm.verdict.accepted:
+        verdict = arm.verdict
+    return replace(arm, verdict=verdict, scores=arm.scores | scores, lineage={**arm.lineage, "protected": outcomes})
 
 
 def judge_regions(
@@ -186,40 +196,56 @@ def judge_regions(
     that an outline's contrast has grown over the null arm's; `light`, the least change of colour over that of the
     surroundings, where these changed. A source without such regions has none of them.
     """
-    fates = [_Fate.of(*one) for one in zip(reply.regions, image, null, strict=True)]
+    fates = [_Fate.of(*outcomes) for outcomes in zip(reply.regions, image, null, strict=True)]
     if not fates:
-        return Verdict(True), {}, []
-    fates.sort(key=lambda one: -one.region.share)
-    worst = min(fates, key=lambda one: one.iou)
-    lost = sum(one.iou < limits.iou for one in fates)
-    scores = {"protected": worst.iou, "protected_kept": 1 - lost / len(fates), "seam": max(one.seam for one in fates)}
-    verdict = Verdict(True)
-    if lit := [one for one in fates if one.light is not None]:
-        dullest = min(lit, key=lambda one: one.light or 0.0)
-        scores["light"] = dullest.light or 0.0
-        if scores["light"] < limits.light:
-            verdict = Verdict(
-                False,
-                "light",
-                f"{dullest.name} kept the old light: its colour changed {scores['light']:.0%} as much as its "
-                f"surroundings', and {limits.light:.0%} is wanted",
-            )
-    if scores["seam"] > limits.seam:
-        sharpest = max(fates, key=lambda one: one.seam)
-        verdict = Verdict(
-            False,
-            "seam",
-            f"{sharpest.name} stands out: its outline is {sharpest.seam:.1f} times as sharp as in the null arm, and at "
-            f"most {limits.seam:.1f} is allowed",
-        )
-    if lost:
-        verdict = Verdict(
-            False,
-            "protected",
-            f"{lost} of {len(fates)} protected regions are not where they were; {worst.name} overlaps its place by "
-            f"{worst.iou:.2f}, and {limits.iou:.2f} is wanted",
-        )
-    return verdict, scores, [one.told() for one in fates]
+        return ACCEPTED, {}, []
+    fates.sort(key=lambda fate: -fate.region.share)
+    scores = {
+        "protected": min(fate.iou for fate in fates),
+        "protected_kept": 1 - sum(fate.iou < limits.iou for fate in fates) / len(fates),
+        "seam": max(fate.seam for fate in fates),
+    }
+    if lights := [fate.light for fate in fates if fate.light is not None]:
+        scores["light"] = min(lights)
+    refusal = _not_kept(fates, limits) or _seam_seen(fates, limits) or _light_not_followed(fates, limits)
+    return refusal or ACCEPTED, scores, [fate.record() for fate in fates]
+
+
+def _not_kept(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
+    lost = sum(fate.iou < limits.iou for fate in fates)
+    if not lost:
+        return None
+    worst = min(fates, key=lambda fate: fate.iou)
+    reason = (
+        f"{lost} of {len(fates)} protected regions are not where they were; {worst.name} overlaps its place by "
+        f"{worst.iou:.2f}, and {limits.iou:.2f} is wanted"
+    )
+    return Verdict(False, "protected", reason)
+
+
+def _seam_seen(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
+    sharpest = max(fates, key=lambda fate: fate.seam)
+    if sharpest.seam <= limits.seam:
+        return None
+    reason = (
+        f"{sharpest.name} stands out: its outline is {sharpest.seam:.1f} times as sharp as in the null arm, and at "
+        f"most {limits.seam:.1f} is allowed"
+    )
+    return Verdict(False, "seam", reason)
+
+
+def _light_not_followed(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
+    lights = [(fate.light, fate.name) for fate in fates if fate.light is not None]
+    if not lights:
+        return None
+    light, name = min(lights, key=lambda pair: pair[0])
+    if light >= limits.light:
+        return None
+    reason = (
+        f"{name} kept the old light: its colour changed {light:.0%} as much as its "
+        f"surroundings', and {limits.light:.0%} is wanted"
+    )
+    return Verdict(False, "light", reason)
 
 
 class _Fate(NamedTuple):
@@ -240,7 +266,7 @@ class _Fate(NamedTuple):
     def name(self) -> str:
         return f"the {self.region.label} of {self.region.share:.1%} of the image"
 
-    def told(self) -> dict[str, Any]:
-        """As the lineage keeps it."""
+    def record(self) -> dict[str, Any]:
+        """The region's entry in the lineage."""
         region = {"label": self.region.label, "share": self.region.share, "box": list(self.region.box)}
         return region | {"iou": self.iou, "seam": self.seam, "light": self.light}

@@ -13,8 +13,9 @@ from typing import Annotated, Self, get_args
 
 from pydantic import Field, model_validator
 
+from gateway.methods.arms import ACCEPTED, Proposal, RenderedArm, edit_row, null_row
 from gateway.methods.checks import CHECKS
-from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription, Verdict
+from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest
 from shared.seeds import derive_seed
@@ -50,27 +51,26 @@ def corruptions(
         "revision": REVISION,
         "parameters": parameters.model_dump(mode="json"),
         "skipped_checks": list(CHECKS),
-        "evaluations": 0,
     }
     null_ordinal = len(parameters.corruptions) * len(SEVERITIES)
     for place, kind in enumerate(parameters.corruptions):
-        own_seed = derive_seed("corruptions", REVISION, seed, image.id, kind)
-        asked = [Corruption(kind=kind, severity=severity, seed=own_seed) for severity in SEVERITIES]
-        reply = services.corrupt(CorruptRequest(source=image.image, corruptions=asked))
-        for severity, picture in zip(SEVERITIES, reply.images, strict=True):
-            yield Counterfactual(
-                ordinal=place * len(SEVERITIES) + severity - 1,
-                arm="edit",
-                seed=own_seed,
-                edit=Edit((_change(kind, severity),), "", ""),
-                null_ordinal=null_ordinal,
-                image=picture,
-                verdict=Verdict(True),
-                lineage=lineage,
-            )
+        kind_seed = derive_seed("corruptions", REVISION, seed, image.id, kind)
+        arms = corrupt(services, image, [Corruption(kind=kind, severity=s, seed=kind_seed) for s in SEVERITIES])
+        for severity, arm in zip(SEVERITIES, arms, strict=True):
+            proposal = Proposal(Edit((_change(kind, severity),), "", ""), kind_seed)
+            yield edit_row(place * len(SEVERITIES) + severity - 1, proposal, arm, null_ordinal, lineage)
     unchanged = Corruption(kind=parameters.corruptions[0], severity=0, seed=seed)
-    (picture,) = services.corrupt(CorruptRequest(source=image.image, corruptions=[unchanged])).images
-    yield Counterfactual(null_ordinal, "null", seed, None, None, picture, Verdict(True), lineage=lineage)
+    [null] = corrupt(services, image, [unchanged])
+    yield null_row(null_ordinal, null, lineage)
+
+
+def corrupt(services: Services, image: SourceImage, corruptions: list[Corruption]) -> list[RenderedArm]:
+    """Step 1: the source image under some corruptions, by one request; no network is evaluated for it."""
+    images = services.corrupt(CorruptRequest(source=image.image, corruptions=corruptions)).images
+    return [
+        RenderedArm(corrupted, corruption.seed, ACCEPTED, {}, {"evaluations": 0})
+        for corruption, corrupted in zip(corruptions, images, strict=True)
+    ]
 
 
 def value_of(kind: CorruptionKind, severity: int) -> str:

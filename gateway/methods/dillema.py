@@ -1,25 +1,24 @@
 """DILLEMA (Baresi, Hu, Stocco, Tonella: arXiv 2502.04378): counterfactuals by caption, language model and ControlNet.
 
-Read this file from top to bottom as the paper's five steps: caption the image; name what may change without
-changing the ground truth; find alternatives; write the new caption; render it under control of the source's structure.
-The task description stands in every prompt, with one worked example (one-shot), as the paper says. Ours beyond the
-paper: the checks of `text_checks.py` and `checks.py`, the null arm, and `control_region` "keep" (docs/methods.md).
+The paper's five steps are the functions that `dillema` calls, in order: caption the image; find the keywords that may
+change without changing the ground truth; find alternatives for them; rewrite the caption; render it under control of
+the source's structure. The task description stands in every prompt, with one worked example (one-shot), as the paper
+says. Ours beyond the paper: checks of words and images, the null arm, and `control_region` "keep" (docs/methods.md).
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from random import Random
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from gateway.methods.asking import Exchange, Schema, ask
-from gateway.methods.checks import skipped_checks
-from gateway.methods.controlled import Arm, ControlledParameters, render_arms
+from gateway.methods.arms import ACCEPTED, Proposal, RenderedArm, accepted_edits, rows
+from gateway.methods.controlled import ControlledParameters, render_with_null_arms
 from gateway.methods.counterfactual import (
+    FACTORS,
     Change,
     Counterfactual,
     Edit,
@@ -29,21 +28,116 @@ from gateway.methods.counterfactual import (
     TaskDescription,
     Verdict,
 )
-from gateway.methods.dillema_prompts import (
-    Question,
-    alternative_messages,
-    alternative_schema,
-    keyword_messages,
-    keyword_schema,
-    prompt_digest,
-    rewrite_messages,
-    rewrite_schema,
+from gateway.methods.inputs import Inputs, write_caption
+from gateway.methods.questions import (
+    Exchange,
+    Reply,
+    Schema,
+    ask,
+    digest_of_prompts,
+    object_schema,
+    one_shot,
+    revision_of,
+    text_schema,
 )
+from gateway.methods.siblings import repeat_accepted, spread, until_accepted
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
-from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import ControlRegion, Rendering
 from shared.schemas.language import Message
-from shared.seeds import derive_seed
+
+# --- The prompts. The tiny language model is trained on them: tests/contract/test_prompts.py fails when they drift.
+
+Question = Literal["keywords", "alternatives", "rewrite"]
+
+_INTRODUCTION = "You help to test a vision model."
+_SYSTEM: dict[Question, str] = {
+    "keywords": f"{_INTRODUCTION} List the phrases of the caption that may change while the answer to the task stays "
+    "the same. Copy each phrase exactly. Leave out the class and what the task asks for. Factors: subject, object "
+    "(another thing nearby), background, adjective, domain (kind of picture), weather (and time of day), other. "
+    "The value is the plainest word for the phrase.",
+    "alternatives": f"{_INTRODUCTION} List other phrases that can stand in place of the phrase in the caption, each "
+    "with another value. The answer to the task must stay the same.",
+    "rewrite": f"{_INTRODUCTION} Write the caption with each change made. Copy everything else word for word. The "
+    "answer to the task must stay the same.",
+}
+_EXAMPLE = (
+    "Task: name the animal\nClass: horse\n"
+    "Caption: One brown horse grazes near stables. Strong winds blow this early morning."
+)
+_EXAMPLE_TURNS: dict[Question, tuple[str, str]] = {
+    "keywords": (
+        _EXAMPLE,
+        '{"keywords":[{"phrase":"brown","factor":"adjective","value":"brown"},'
+        '{"phrase":"near stables","factor":"background","value":"stable"},'
+        '{"phrase":"Strong winds","factor":"weather","value":"wind"},'
+        '{"phrase":"early morning","factor":"weather","value":"morning"}]}',
+    ),
+    "alternatives": (
+        f"{_EXAMPLE}\nPhrase: near stables",
+        '{"alternatives":[{"phrase":"along railways","value":"railway"},{"phrase":"beside rivers","value":"river"}]}',
+    ),
+    "rewrite": (
+        f"{_EXAMPLE}\nChange: brown -> gray",
+        '{"caption":"One gray horse grazes near stables. Strong winds blow this early morning."}',
+    ),
+}
+
+
+def keyword_messages(task: TaskDescription, caption: str, ground_truth: str | None) -> list[Message]:
+    """The question for step 2: what may change."""
+    return _messages("keywords", task, caption, ground_truth)
+
+
+def alternative_messages(task: TaskDescription, caption: str, ground_truth: str | None, phrase: str) -> list[Message]:
+    """The question for step 3: what could stand in place of one phrase."""
+    return _messages("alternatives", task, caption, ground_truth, f"\nPhrase: {phrase}")
+
+
+def rewrite_messages(
+    task: TaskDescription, caption: str, ground_truth: str | None, changes: Sequence[tuple[str, str]]
+) -> list[Message]:
+    """The question for step 4: the caption with (from phrase, to phrase) changes applied."""
+    lines = "".join(f"\nChange: {old} -> {new}" for old, new in changes)
+    return _messages("rewrite", task, caption, ground_truth, lines)
+
+
+def _messages(
+    question: Question, task: TaskDescription, caption: str, ground_truth: str | None, lines: str = ""
+) -> list[Message]:
+    known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
+    text = f"Task: {task.text}{known}\nCaption: {caption}{lines}"
+    return one_shot(_SYSTEM[question], *_EXAMPLE_TURNS[question], text)
+
+
+def keyword_schema(most: int) -> Schema:
+    """Schema of step 2's reply: at most `most` keywords. In all replies strings and lists are bounded."""
+    keyword = object_schema(phrase=text_schema(60), factor={"enum": list(FACTORS)}, value=text_schema(40))
+    return object_schema(keywords={"type": "array", "items": keyword, "maxItems": most})
+
+
+def alternative_schema(most: int) -> Schema:
+    """Schema of step 3's reply: one to `most` alternatives."""
+    alternative = object_schema(phrase=text_schema(60), value=text_schema(40))
+    return object_schema(alternatives={"type": "array", "items": alternative, "minItems": 1, "maxItems": most})
+
+
+def rewrite_schema() -> Schema:
+    """Schema of step 4's reply."""
+    return object_schema(caption=text_schema(600))
+
+
+def prompt_digest() -> str:
+    """SHA-256 over all prompts, rendered for fixed inputs, and the schemas."""
+    task = TaskDescription("task")
+    messages = [
+        *keyword_messages(task, "caption", "class"),
+        *alternative_messages(task, "caption", None, "phrase"),
+        *rewrite_messages(task, "caption", "class", [("old", "new"), ("older", "newer")]),
+    ]
+    return digest_of_prompts(messages, [keyword_schema(8), alternative_schema(3), rewrite_schema()])
+
+
+REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
 
 
 class DillemaParameters(ControlledParameters):
@@ -83,8 +177,25 @@ class DillemaParameters(ControlledParameters):
         return self
 
 
-_CODE_REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
-REVISION = hashlib.sha256(f"{_CODE_REVISION}/{prompt_digest()}".encode()).hexdigest()[:12]
+# --- The method.
+
+
+def dillema(
+    image: SourceImage, task: TaskDescription, services: Services, parameters: DillemaParameters, seed: int
+) -> Iterator[Counterfactual]:
+    """The counterfactuals of one source image: proposals in order, then their null arms.
+
+    Proposals that a text check refuses have no image; a keyword that must not change is such a proposal, with an empty
+    to-phrase. A failure of a service is raised: it fails the image rather than inventing an edit.
+    """
+    inputs = Inputs("dillema", REVISION, image, task, services, parameters, seed)
+    caption = write_caption(image, services, parameters)  # 1
+    keywords = find_keywords(inputs, caption)  # 2
+    changes = find_alternatives(inputs, caption, keywords)  # 3
+    rewritten = (rewrite_caption(inputs, proposal) for proposal in changes)  # 4
+    proposals = arrange_siblings(inputs, keywords.refused, rewritten)
+    arms, nulls = render(inputs, caption, proposals)  # 5
+    yield from rows(inputs.lineage(caption, exchanges=[], rendering=None), proposals, arms, nulls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,194 +207,115 @@ class Keyword:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """A phrase that can stand in place of a keyword's."""
+class Keywords(NamedTuple):
+    """The keywords of a caption, those that a text check refused, and the exchange."""
 
-    phrase: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Proposal:
-    """An edit before rendering, its verdict by words, and what was asked and answered on the way to it."""
-
-    edit: Edit
-    verdict: Verdict
-    exchanges: tuple[Exchange, ...]
+    accepted: list[Keyword]
+    refused: list[Proposal]
+    exchange: Exchange
 
 
-def dillema(
-    image: SourceImage, task: TaskDescription, services: Services, parameters: DillemaParameters, seed: int
-) -> Iterator[Counterfactual]:
-    """The counterfactuals of one source image: proposals in order, then their null arms.
-
-    Proposals that a text check refuses have no image; a keyword that must not change is such a proposal, with an empty
-    to-phrase. A failure of a service is raised: it fails the image rather than inventing an edit.
-    """
-    source = _Source(image, task, services, parameters, seed)
-    caption = source.caption()
-    keywords, refused = _keywords(source, caption)
-    proposals = [*refused, *_proposals(source, caption, keywords)]
-    yield from _render(source, caption, proposals)
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A source image with all that its steps need: whom to ask, for which task, with which parameters and seeds."""
-
-    image: SourceImage
-    task: TaskDescription
-    services: Services
-    parameters: DillemaParameters
-    seed: int
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The other classes of the label set (all of them without ground truth)."""
-        return tuple(label for label in self.task.classes if label != self.image.ground_truth)
-
-    def derive(self, *parts: str | int) -> int:
-        """A seed that belongs to this image, method revision and job."""
-        return derive_seed(self.image.id, "dillema", REVISION, self.seed, *parts)
-
-    def caption(self) -> str:
-        """Step 1: a caption of several sentences."""
-        p = self.parameters
-        request = CaptionRequest(
-            images=[self.image.image],
-            prompt=p.caption_prompt,
-            min_tokens=p.caption_min_tokens,
-            max_tokens=p.caption_max_tokens,
-            beams=p.caption_beams,
-        )
-        return " ".join(self.services.caption(request).captions[0].split())
-
-    def ask(
-        self, question: Question, about: str, messages: list[Message], schema: Schema, temperature: float = 0.0
-    ) -> tuple[Any, Exchange]:
-        """The language model's value, and the exchange for the lineage."""
-        return ask(
-            self.services,
-            question,
-            messages,
-            schema,
-            temperature=temperature,
-            max_tokens=_REPLY_TOKENS[question],
-            seed=self.derive(question, about),
-        )
-
-
-_REPLY_TOKENS: dict[Question, int] = {"keywords": 512, "alternatives": 256, "rewrite": 256}
-_KEYWORDS = TypeAdapter(dict[Literal["keywords"], list[Keyword]])
-_ALTERNATIVES = TypeAdapter(dict[Literal["alternatives"], list[Alternative]])
-_REWRITE = TypeAdapter(dict[Literal["caption"], str])
-
-
-def _keywords(source: _Source, caption: str) -> tuple[list[tuple[Keyword, Exchange]], list[_Proposal]]:
+def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> Keywords:
     """Step 2: keywords that may change, of the allowed factors, each phrase once; and those that a check refused."""
-    truth, p = source.image.ground_truth, source.parameters
-    messages = keyword_messages(source.task, caption, truth)
-    value, exchange = source.ask("keywords", caption, messages, keyword_schema(p.max_keywords))
-    kept: list[tuple[Keyword, Exchange]] = []
-    refused: list[_Proposal] = []
-    seen: set[str] = set()
-    for keyword in _KEYWORDS.validate_python(value)["keywords"]:
-        if keyword.phrase.lower() in seen or (p.factors is not None and keyword.factor not in p.factors):
+    p, task, truth = inputs.parameters, inputs.task, inputs.image.ground_truth
+    messages = keyword_messages(task, caption, truth)
+    reply, exchange = _ask(inputs, "keywords", caption, messages, keyword_schema(p.max_keywords), _KEYWORDS)
+    keywords = Keywords([], [], exchange)
+    phrases: set[str] = set()
+    for keyword in reply["keywords"]:
+        if keyword.phrase.lower() in phrases or (p.factors is not None and keyword.factor not in p.factors):
             continue
-        seen.add(keyword.phrase.lower())
+        phrases.add(keyword.phrase.lower())
         edit = Edit((Change(keyword.factor, keyword.phrase, "", keyword.value, ""),), caption, "")
-        if refusal := check_keyword(keyword.phrase, caption, truth, source.task.classes) or check_protected_classes(
+        if refusal := check_keyword(keyword.phrase, caption, truth, task.classes) or check_protected_classes(
             edit.changes, caption, caption, p.protect
         ):
-            refused.append(_Proposal(edit, refusal, (exchange,)))
+            keywords.refused.append(Proposal(edit, inputs.seed, refusal, exchanges=(exchange,)))
         else:
-            kept.append((keyword, exchange))
-    return kept, refused
+            keywords.accepted.append(keyword)
+    return keywords
 
 
-def _alternatives(source: _Source, caption: str, keyword: Keyword) -> tuple[list[Change], Exchange]:
-    """Step 3: the changes that one keyword offers, unchecked."""
-    p = source.parameters
-    messages = alternative_messages(source.task, caption, source.image.ground_truth, keyword.phrase)
-    schema = alternative_schema(p.alternatives_per_keyword)
-    value, exchange = source.ask("alternatives", f"{caption}/{keyword.phrase}", messages, schema, p.temperature)
-    found = _ALTERNATIVES.validate_python(value)["alternatives"]
-    return [Change(keyword.factor, keyword.phrase, a.phrase, keyword.value, a.value) for a in found], exchange
+def find_alternatives(inputs: Inputs[DillemaParameters], caption: str, keywords: Keywords) -> Iterator[Proposal]:
+    """Step 3: the changes to try, spread over the keywords, without a new caption yet.
 
-
-def plan(
-    keywords: Sequence[Keyword], alternatives: Callable[[Keyword], Sequence[Change]], edits: int, rounds: int, seed: int
-) -> Iterator[tuple[Change, ...]]:
-    """Which changes become counterfactuals: rounds over the shuffled keywords, a fresh alternative each time.
-
-    So few counterfactuals are spread over many keywords, and many over all alternatives. `alternatives` is asked only
-    for keywords that are reached. With `edits` above 1 a keyword is joined by the next ones in the shuffled order.
+    The language model is asked for the alternatives of a keyword when the first of them is tried.
     """
-    order = list(keywords)
-    Random(seed).shuffle(order)
-    width = min(edits, len(order))
-    done: set[frozenset[Change]] = set()
-    for turn in range(rounds):
-        for place in range(len(order)):
-            chosen: list[Change] = []
-            for step in range(width):
-                options = alternatives(order[(place + step) % len(order)])
-                if not options or (step == 0 and turn >= len(options)):
-                    break
-                chosen.append(options[(turn + step * place) % len(options)])
-            if len(chosen) == width and frozenset(chosen) not in done:
-                done.add(frozenset(chosen))
-                yield tuple(chosen)
+    p, truth = inputs.parameters, inputs.image.ground_truth
+    exchanges: dict[str, Exchange] = {}
+
+    @cache
+    def alternatives_of(keyword: Keyword) -> list[Change]:
+        messages = alternative_messages(inputs.task, caption, truth, keyword.phrase)
+        schema, about = alternative_schema(p.alternatives_per_keyword), f"{caption}/{keyword.phrase}"
+        reply, exchange = _ask(inputs, "alternatives", about, messages, schema, _ALTERNATIVES, p.temperature)
+        exchanges[keyword.phrase] = exchange
+        return [
+            Change(keyword.factor, keyword.phrase, new["phrase"], keyword.value, new["value"])
+            for new in reply["alternatives"]
+        ]
+
+    tried: set[frozenset[tuple[str, str]]] = set()
+    width, rounds, seed = p.edits_per_counterfactual, p.alternatives_per_keyword, inputs.derive_seed("plan")
+    for changes in spread(keywords.accepted, alternatives_of, width, rounds, seed):
+        values = frozenset((change.from_phrase, change.to_value.lower()) for change in changes)
+        verdict = _check_changes(inputs, changes, repeated=values in tried)
+        tried.add(values)
+        lineage = (keywords.exchange, *(exchanges[change.from_phrase] for change in changes))
+        yield Proposal(Edit(changes, caption, ""), inputs.seed, verdict, exchanges=lineage)
 
 
-def _proposals(source: _Source, caption: str, keywords: Sequence[tuple[Keyword, Exchange]]) -> Iterator[_Proposal]:
-    """Steps 3 and 4, until enough edits have passed the checks or the alternatives are used up."""
-    p, truth = source.parameters, source.image.ground_truth
-    asked = dict(keywords)
-    answers: dict[Keyword, tuple[list[Change], Exchange]] = {}
-
-    def options(keyword: Keyword) -> list[Change]:
-        if keyword not in answers:
-            answers[keyword] = _alternatives(source, caption, keyword)
-        return answers[keyword][0]
-
-    wanted = 1 if p.same_caption else p.counterfactuals_per_image
-    seen: set[frozenset[tuple[str, str]]] = set()
-    by_phrase = {keyword.phrase: keyword for keyword in asked}
-    for changes in plan(
-        list(asked), options, p.edits_per_counterfactual, p.alternatives_per_keyword, source.derive("plan")
-    ):
-        changed = [by_phrase[change.from_phrase] for change in changes]
-        exchanges = (asked[changed[0]], *(answers[keyword][1] for keyword in changed))
-        same = frozenset((change.from_phrase, change.to_value.lower()) for change in changes)
-        refusal = next(filter(None, (check_change(c, truth, source.classes) for c in changes)), None)
-        if refusal is None and same in seen:
-            refusal = Verdict(False, "duplicate edit", "the same values are already changed in another edit")
-        seen.add(same)
-        if refusal:
-            yield _Proposal(Edit(changes, caption, ""), refusal, exchanges)
-            continue
-        proposal = _rewritten(source, caption, changes, exchanges)
-        yield proposal
-        wanted -= proposal.verdict.accepted
-        if not wanted:
-            return
+def _check_changes(inputs: Inputs[DillemaParameters], changes: Sequence[Change], *, repeated: bool) -> Verdict:
+    for change in changes:
+        if refusal := check_change(change, inputs.image.ground_truth, inputs.other_classes):
+            return refusal
+    if repeated:
+        return Verdict(False, "duplicate edit", "the same values are already changed in another edit")
+    return ACCEPTED
 
 
-def _rewritten(
-    source: _Source, caption: str, changes: tuple[Change, ...], exchanges: tuple[Exchange, ...]
-) -> _Proposal:
-    """Step 4: the new caption, by the language model, and its check."""
-    truth = source.image.ground_truth
+def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Proposal:
+    """Step 4: the proposal with its new caption, by the language model, checked; a refused proposal has none."""
+    if not proposal.verdict.accepted:
+        return proposal
+    changes, caption, truth = proposal.edit.changes, proposal.edit.caption, inputs.image.ground_truth
     pairs = [(change.from_phrase, change.to_phrase) for change in changes]
-    messages = rewrite_messages(source.task, caption, truth, pairs)
-    value, exchange = source.ask("rewrite", f"{caption}/{pairs}", messages, rewrite_schema())
-    new_caption = " ".join(_REWRITE.validate_python(value)["caption"].split())
-    refusal = check_caption(changes, caption, new_caption, truth, source.classes) or check_protected_classes(
-        changes, caption, new_caption, source.parameters.protect
+    messages = rewrite_messages(inputs.task, caption, truth, pairs)
+    reply, exchange = _ask(inputs, "rewrite", f"{caption}/{pairs}", messages, rewrite_schema(), _REWRITE)
+    new_caption = " ".join(reply["caption"].split())
+    refusal = check_caption(changes, caption, new_caption, truth, inputs.other_classes) or check_protected_classes(
+        changes, caption, new_caption, inputs.parameters.protect
     )
-    return _Proposal(Edit(changes, caption, new_caption), refusal or Verdict(True), (*exchanges, exchange))
+    edit, exchanges = Edit(changes, caption, new_caption), (*proposal.exchanges, exchange)
+    return replace(proposal, edit=edit, verdict=refusal or ACCEPTED, exchanges=exchanges)
+
+
+def arrange_siblings(
+    inputs: Inputs[DillemaParameters], refused: Sequence[Proposal], rewritten: Iterator[Proposal]
+) -> list[Proposal]:
+    """As many proposals as are wanted, with their seeds: several edits, or (`same_caption`) one under several seeds."""
+    p = inputs.parameters
+    edits, repeats = (1, p.counterfactuals_per_image) if p.same_caption else (p.counterfactuals_per_image, 1)
+    siblings = repeat_accepted([*refused, *until_accepted(rewritten, edits)], repeats)
+    seeds = [inputs.derive_seed("render", 0 if p.same_seed else ordinal) for ordinal in range(len(siblings))]
+    return [replace(proposal, seed=seed) for proposal, seed in zip(siblings, seeds, strict=True)]
+
+
+def render(
+    inputs: Inputs[DillemaParameters], caption: str, proposals: Sequence[Proposal]
+) -> tuple[list[RenderedArm], list[RenderedArm]]:
+    """Step 5: the accepted edits and their null arms (one per seed and region), rendered and checked."""
+    masked = bool(inputs.task.mask_classes)
+    renderings = [
+        Rendering(
+            prompt=proposal.edit.new_caption,
+            region=region_of(proposal.edit, inputs.parameters, masked=masked),
+            seed=proposal.seed,
+        )
+        for proposal in proposals
+        if proposal.verdict.accepted
+    ]
+    return render_with_null_arms(inputs, caption, accepted_edits(proposals), renderings)
 
 
 def region_of(edit: Edit, parameters: DillemaParameters, *, masked: bool = False) -> ControlRegion:
@@ -298,50 +330,22 @@ def region_of(edit: Edit, parameters: DillemaParameters, *, masked: bool = False
     return "object" if any(change.factor == "background" for change in edit.changes) else "structure"
 
 
-def _render(source: _Source, caption: str, proposals: Sequence[_Proposal]) -> Iterator[Counterfactual]:
-    """Step 5: render accepted edits and their null arms (one per seed and region), and check the images."""
-    p = source.parameters
-    if p.same_caption:
-        accepted = [proposal for proposal in proposals if proposal.verdict.accepted]
-        proposals = [*proposals, *accepted * (p.counterfactuals_per_image - 1)]
-    seeds = [source.derive("render", 0 if p.same_seed else ordinal) for ordinal in range(len(proposals))]
-    masked = bool(source.task.mask_classes)
-    arms = {
-        ordinal: Arm(
-            Rendering(prompt=one.edit.new_caption, region=region_of(one.edit, p, masked=masked), seed=seeds[ordinal]),
-            one.edit,
-        )
-        for ordinal, one in enumerate(proposals)
-        if one.verdict.accepted
-    }
-    nulls = list(dict.fromkeys(arm.rendering.model_copy(update={"prompt": caption}) for arm in arms.values()))
-    arms.update({len(proposals) + place: Arm(null, None) for place, null in enumerate(nulls)})
-    rendered = render_arms(source.image, source.task, source.services, p, caption, arms)
-    for ordinal, proposal in enumerate([*proposals, *[None] * len(nulls)]):
-        arm = arms.get(ordinal)
-        image, verdict, scores, made = rendered[ordinal] if arm else (None, None, {}, {"evaluations": 0})
-        null = arm.rendering.model_copy(update={"prompt": caption}) if arm and proposal else None
-        yield Counterfactual(
-            ordinal=ordinal,
-            arm="edit" if proposal else "null",
-            seed=arm.rendering.seed if arm else seeds[ordinal],
-            edit=proposal.edit if proposal else None,
-            null_ordinal=len(proposals) + nulls.index(null) if null else None,
-            image=image,
-            verdict=verdict or (proposal.verdict if proposal else Verdict(True)),
-            scores=scores,
-            lineage=_lineage(source, caption, arm, proposal) | made,
-        )
+_REPLY_TOKENS: dict[Question, int] = {"keywords": 512, "alternatives": 256, "rewrite": 256}
+_KEYWORDS = TypeAdapter(dict[Literal["keywords"], list[Keyword]])
+_ALTERNATIVES = TypeAdapter(dict[Literal["alternatives"], list[dict[Literal["phrase", "value"], str]]])
+_REWRITE = TypeAdapter(dict[Literal["caption"], str])
 
 
-def _lineage(source: _Source, caption: str, arm: Arm | None, proposal: _Proposal | None) -> dict[str, Any]:
-    """How a counterfactual came about: enough to make it again."""
-    return {
-        "method": "dillema",
-        "revision": REVISION,
-        "parameters": source.parameters.model_dump(mode="json"),
-        "skipped_checks": list(skipped_checks(source.image, source.task)),
-        "caption": caption,
-        "exchanges": list(proposal.exchanges) if proposal else [],
-        "rendering": arm.rendering.model_dump(mode="json") if arm else None,
-    }
+def _ask(
+    inputs: Inputs[DillemaParameters],
+    question: Question,
+    about: str,
+    messages: list[Message],
+    schema: Schema,
+    reply_type: TypeAdapter[Reply],
+    temperature: float = 0.0,
+) -> tuple[Reply, Exchange]:
+    seed, most = inputs.derive_seed(question, about), _REPLY_TOKENS[question]
+    return ask(
+        inputs.services, question, messages, schema, reply_type, temperature=temperature, max_tokens=most, seed=seed
+    )

@@ -1,18 +1,27 @@
-"""What methods share that edit the source image itself (inversion, then prompt-to-prompt) rather than draw it anew."""
+"""Edit the source image itself by inversion and prompt-to-prompt: what the methods that do so share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from gateway.methods.counterfactual import Services, SourceImage
+from gateway.methods.checks import CHECKS, Scores, Thresholds, check_images
+from gateway.methods.counterfactual import Edit, Services, SourceImage, Verdict
+from gateway.methods.inputs import Inputs
 from gateway.methods.recaption import Recaption
 from shared.schemas.base import Contract, ImagePayload
-from shared.schemas.caption import CaptionRequest
-from shared.schemas.diffusion import EditControl, EditReply, EditRequest, InversionKind, NullText, PromptEdit
+from shared.schemas.diffusion import (
+    EditControl,
+    EditEvaluations,
+    EditReply,
+    EditRequest,
+    InversionKind,
+    NullText,
+    PromptEdit,
+)
 
 ProtectedClasses = Annotated[
     tuple[str, ...], Field(max_length=50, description="Classes that edits may not name; their shape is not held here.")
@@ -66,19 +75,7 @@ class Pictures:
     keep_mask: ImagePayload | None
 
 
-def caption_of(image: SourceImage, services: Services, parameters: InversionParameters) -> str:
-    """The caption under which the source image is inverted."""
-    request = CaptionRequest(
-        images=[image.image],
-        prompt=parameters.caption_prompt,
-        min_tokens=parameters.caption_min_tokens,
-        max_tokens=parameters.caption_max_tokens,
-        beams=parameters.caption_beams,
-    )
-    return " ".join(services.caption(request).captions[0].split())
-
-
-def edited(
+def invert_and_edit(
     image: SourceImage,
     services: Services,
     parameters: InversionParameters,
@@ -90,6 +87,35 @@ def edited(
     return services.edit(edit_request(image.image, parameters, caption, edits, self_fractions))
 
 
+class CheckedImage(NamedTuple):
+    """An edited image, and what the checks say of it."""
+
+    image: ImagePayload
+    verdict: Verdict
+    scores: Scores
+
+
+def edit_and_check(
+    inputs: Inputs[EditingParameters],
+    caption: str,
+    edits: Sequence[Edit | None],
+    self_fractions: Sequence[float],
+    thresholds: Thresholds,
+    checks: Sequence[str] = CHECKS,
+) -> tuple[list[list[CheckedImage]], EditEvaluations]:
+    """Each edit (None: the null arm) under each self-attention fraction, by one request, and the evaluations."""
+    p = inputs.parameters
+    prompts = [edit.new_caption if edit else caption for edit in edits]
+    prompt_edits = [PromptEdit(prompt=prompt, cross_fraction=p.cross_fraction) for prompt in prompts]
+    reply = invert_and_edit(inputs.image, inputs.services, p, caption, prompt_edits, self_fractions)
+    pictures = Pictures([image for row in reply.images for image in row], reply.keep_mask)
+    arms = [edit for edit in edits for _ in self_fractions]
+    checked = iter(
+        check_images(inputs.services, inputs.image, inputs.task, pictures, arms, thresholds, checks, p.recaption)
+    )
+    return [[CheckedImage(image, *next(checked)) for image in row] for row in reply.images], reply.evaluations
+
+
 def edit_request(
     source: ImagePayload,
     parameters: InversionParameters,
@@ -97,7 +123,7 @@ def edit_request(
     edits: Sequence[PromptEdit] = (),
     self_fractions: Sequence[float] = (0.0,),
 ) -> EditRequest:
-    """What `edited` asks for: of equal inversions, the service makes one."""
+    """The request of `invert_and_edit`: of equal inversions, the service makes one."""
     return EditRequest(
         source=source,
         caption=caption,

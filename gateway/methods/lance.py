@@ -1,61 +1,42 @@
 """LANCE (Prabhu, Yenamandra, Chattopadhyay, Hoffman: arXiv 2305.19164): stress tests by language-guided edits.
 
-Read this file from top to bottom as the paper's steps: caption the image; for each factor ask a language model for
-edits of the caption that change that one thing; check them by their words; invert the image and edit it by
-prompt-to-prompt under a sweep of self-attention fractions; check the images and keep the best of each sweep
-(`sweep.py`). Ours beyond the paper: the task description and the class stand in every prompt, a word diff of the
-captions holds the language model to what it says it changed, and there are null arms (docs/methods.md).
+The paper's steps are the functions that `lance` calls, in order: caption the image; ask a language model for edits of
+the caption that change one factor; check them by their words; invert the image and edit it by prompt-to-prompt under a
+sweep of self-attention fractions; check the images and keep the best of each sweep. The last two are in `sweep.py`, for
+LANCE-R has them, too. Ours beyond the paper: the task description and the class stand in every prompt, a word diff of
+the captions holds the language model to what it says it changed, and there are null arms (docs/methods.md).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from gateway.methods.asking import Exchange, Schema, ask, object_schema, text_schema
-from gateway.methods.checks import Scores, skipped_checks
+from gateway.methods.arms import ACCEPTED, Proposal, accepted_edits, rows
 from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription, Verdict
-from gateway.methods.inverted import ProtectedClasses, caption_of
-from gateway.methods.sweep import SweepParameters, Swept, swept
+from gateway.methods.inputs import Inputs, write_caption
+from gateway.methods.inverted import ProtectedClasses
+from gateway.methods.questions import (
+    Schema,
+    ask,
+    digest_of_prompts,
+    object_schema,
+    one_shot,
+    revision_of,
+    text_schema,
+)
+from gateway.methods.siblings import round_robin, until_accepted
+from gateway.methods.sweep import SweepParameters, keep_best, render_null_arms, sweep_fractions
 from gateway.methods.text_checks import check_protected_classes, check_texts
 from gateway.methods.word_diff import check_diff, tokens
 from gateway.methods.words import names_class
 from shared.schemas.language import Message
-from shared.seeds import derive_seed
 
 LanceFactor = Literal["subject", "object", "background", "adjective", "domain", "weather"]
 LANCE_FACTORS: tuple[LanceFactor, ...] = ("subject", "object", "background", "adjective", "domain", "weather")
-
-
-class LanceParameters(SweepParameters):
-    """What a job may choose about LANCE. Defaults are ours; the paper's values are named where they differ."""
-
-    factors: Annotated[
-        tuple[LanceFactor, ...], Field(min_length=1, description="What is asked for, one question each.")
-    ] = LANCE_FACTORS
-    edits_per_factor: Annotated[int, Field(ge=1, le=5, description="Most edits asked for in one question.")] = 2
-    counterfactuals_per_image: Annotated[
-        int, Field(ge=1, le=30, description="Most edits of an image that are rendered, spread over the factors.")
-    ] = 6
-    protect: ProtectedClasses = ()
-    temperature: Annotated[float, Field(ge=0, le=2, description="Of the language model.")] = 0.7
-    label_aware: Annotated[
-        bool, Field(description="A caption that does not name the class of its image is begun with it.")
-    ] = True
-    caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
-        "a photo of"
-    )
-    text_thresholds: Annotated[
-        dict[str, dict[str, float]],
-        Field(description="Of the text checks, by check and factor (or `default`); the profile fills them in."),
-    ] = Field(default_factory=dict)
-
 
 # --- The prompts. The tiny language model is trained on them: tests/contract/test_prompts.py fails when they drift.
 
@@ -87,16 +68,11 @@ def perturb_messages(
     The caption begins a line of its own: so its first word reads the same there and in the reply, for any tokenizer.
     """
     known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
-    asked = f"Task: {task.text}{known}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}"
-    return [
-        Message(role="system", content=_SYSTEM),
-        Message(role="user", content=_EXAMPLE),
-        Message(role="assistant", content=_EXAMPLE_REPLY),
-        Message(role="user", content=asked),
-    ]
+    question = f"Task: {task.text}{known}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}"
+    return one_shot(_SYSTEM, _EXAMPLE, _EXAMPLE_REPLY, question)
 
 
-# --- What the language model must answer: a JSON schema, every string and list bounded, keys in the order written.
+# --- The schema of the reply: every string and list bounded, keys in the order written.
 
 
 def perturb_schema(most: int) -> Schema:
@@ -109,51 +85,43 @@ def perturb_schema(most: int) -> Schema:
 def prompt_digest() -> str:
     """SHA-256 over the prompt, rendered for fixed inputs, and the schema."""
     task = TaskDescription("task")
-    rendered = [
-        message.model_dump()
-        for truth in ("class", None)
-        for message in perturb_messages(task, "caption", truth, "weather", 2)
+    messages = [
+        message for truth in ("class", None) for message in perturb_messages(task, "caption", truth, "weather", 2)
     ]
-    return hashlib.sha256(json.dumps([rendered, perturb_schema(2)]).encode()).hexdigest()
+    return digest_of_prompts(messages, perturb_schema(2))
 
 
-_CODE_REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
-REVISION = hashlib.sha256(f"{_CODE_REVISION}/{prompt_digest()}".encode()).hexdigest()[:12]
+REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
+
+
+# --- The parameters.
+
+
+class LanceParameters(SweepParameters):
+    """What a job may choose about LANCE. Defaults are ours; the paper's values are named where they differ."""
+
+    factors: Annotated[
+        tuple[LanceFactor, ...], Field(min_length=1, description="What is asked for, one question each.")
+    ] = LANCE_FACTORS
+    edits_per_factor: Annotated[int, Field(ge=1, le=5, description="Most edits asked for in one question.")] = 2
+    counterfactuals_per_image: Annotated[
+        int, Field(ge=1, le=30, description="Most edits of an image that are rendered, spread over the factors.")
+    ] = 6
+    protect: ProtectedClasses = ()
+    temperature: Annotated[float, Field(ge=0, le=2, description="Of the language model.")] = 0.7
+    label_aware: Annotated[
+        bool, Field(description="A caption that does not name the class of its image is begun with it.")
+    ] = True
+    caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
+        "a photo of"
+    )
+    text_thresholds: Annotated[
+        dict[str, dict[str, float]],
+        Field(description="Of the text checks, by check and factor (or `default`); the profile fills them in."),
+    ] = Field(default_factory=dict)
 
 
 # --- The method.
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """An edit as the language model claims to have made it."""
-
-    from_phrase: str
-    from_value: str
-    to_phrase: str
-    to_value: str
-    caption: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Proposal:
-    """An edit before rendering, its verdict by words with the scores of the text checks, and how it was asked for."""
-
-    edit: Edit
-    verdict: Verdict
-    scores: Scores
-    exchange: Exchange
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A source image with all that its steps need: whom to ask, for which task, with which parameters and seed."""
-
-    image: SourceImage
-    task: TaskDescription
-    services: Services
-    parameters: LanceParameters
-    seed: int
 
 
 def lance(
@@ -163,18 +131,20 @@ def lance(
 
     Proposals that their words refuse have no image. A failure of a service is raised.
     """
-    source = _Source(image, task, services, parameters, seed)
-    caption = _caption(source)
-    proposals = _wanted(_text_checked(source, _proposals(source, caption)), parameters.counterfactuals_per_image)
-    accepted = [one.edit for one in proposals if one.verdict.accepted]
-    rendered, nulls = swept(image, task, services, parameters, caption, accepted)
-    yield from _counterfactuals(source, caption, proposals, {one.edit: one for one in rendered}, nulls)
+    inputs = Inputs("lance", REVISION, image, task, services, parameters, seed)
+    caption = name_class(inputs, write_caption(image, services, parameters))  # 1
+    edits = [perturb_caption(inputs, caption, factor) for factor in dict.fromkeys(parameters.factors)]  # 2
+    checked = check_words(inputs, refuse_duplicates(round_robin(edits)))  # 3
+    proposals = list(until_accepted(checked, parameters.counterfactuals_per_image))
+    sweeps = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
+    arms = [keep_best(inputs, sweep) for sweep in sweeps]  # 5
+    nulls = render_null_arms(inputs, caption, arms)
+    yield from rows(inputs.lineage(caption, exchanges=[]), proposals, arms, nulls)
 
 
-def _caption(source: _Source) -> str:
-    """Step 1: a caption that names the class where it is known."""
-    p, truth = source.parameters, source.image.ground_truth
-    caption = caption_of(source.image, source.services, p)
+def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
+    """Step 1: the caption, begun with the class where that is known and the caption does not name it."""
+    p, truth = inputs.parameters, inputs.image.ground_truth
     if truth is None or not p.label_aware or names_class(caption, truth):
         return caption
     name = truth.split(",")[0].strip()
@@ -183,129 +153,69 @@ def _caption(source: _Source) -> str:
     return f"{domain[0].upper()}{domain[1:]} {article} {name}. {caption}"
 
 
-def _proposals(source: _Source, caption: str) -> list[_Proposal]:
-    """Step 2: the edits of all factors, the first ones of each first, each said once."""
-    answers = [_asked(source, caption, factor) for factor in dict.fromkeys(source.parameters.factors)]
+@dataclass(frozen=True, slots=True)
+class PerturbedCaption:
+    """An edit as the language model writes it: the new caption, and what it says it changed."""
+
+    from_phrase: str
+    from_value: str
+    to_phrase: str
+    to_value: str
+    caption: str
+
+
+_REPLY = TypeAdapter(dict[Literal["edits"], list[PerturbedCaption]])
+_TOKENS_PER_EDIT = 320
+
+
+def perturb_caption(inputs: Inputs[LanceParameters], caption: str, factor: LanceFactor) -> list[Proposal]:
+    """Step 2: edits of the caption that change one thing of a factor, each held to the word diff of the captions."""
+    p = inputs.parameters
+    reply, exchange = ask(
+        inputs.services,
+        "perturb",
+        perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, p.edits_per_factor),
+        perturb_schema(p.edits_per_factor),
+        _REPLY,
+        temperature=p.temperature,
+        max_tokens=_TOKENS_PER_EDIT * p.edits_per_factor,
+        seed=inputs.derive_seed(factor, caption),
+    )
     proposals = []
-    seen: set[str] = set()
-    for proposal in (one for rank in zip_longest(*answers) for one in rank if one is not None):
-        (change,) = proposal.edit.changes
-        said = {f"{change.from_phrase} -> {change.to_value}".lower(), " ".join(tokens(proposal.edit.new_caption))}
-        if not proposal.verdict.accepted:
-            proposals.append(proposal)
-        elif said & seen:
-            twice = Verdict(False, "duplicate edit", "another edit says the same")
-            proposals.append(replace(proposal, verdict=twice))
-        else:
-            proposals.append(proposal)
-            seen |= said
+    for new in reply["edits"]:
+        change = Change(factor, new.from_phrase, new.to_phrase, new.from_value, new.to_value)
+        edit = Edit((change,), caption, " ".join(new.caption.split()))
+        proposals.append(Proposal(edit, inputs.seed, check_diff(edit) or ACCEPTED, exchanges=(exchange,)))
     return proposals
 
 
-def _asked(source: _Source, caption: str, factor: LanceFactor) -> list[_Proposal]:
-    """The question for one factor, and the edits of its answer, held to the word diff."""
-    p = source.parameters
-    messages = perturb_messages(source.task, caption, source.image.ground_truth, factor, p.edits_per_factor)
-    value, exchange = ask(
-        source.services,
-        "perturb",
-        messages,
-        perturb_schema(p.edits_per_factor),
-        temperature=p.temperature,
-        max_tokens=_EDIT_TOKENS * p.edits_per_factor,
-        seed=derive_seed(source.image.id, "lance", REVISION, source.seed, factor, caption),
+def refuse_duplicates(proposals: Iterable[Proposal]) -> list[Proposal]:
+    """The proposals; one whose new value for a phrase, or new caption, an earlier one has is refused."""
+    checked: list[Proposal] = []
+    earlier: set[str] = set()
+    for proposal in proposals:
+        (change,) = proposal.edit.changes
+        keys = {f"{change.from_phrase} -> {change.to_value}".lower(), " ".join(tokens(proposal.edit.new_caption))}
+        if proposal.verdict.accepted and keys & earlier:
+            verdict = Verdict(False, "duplicate edit", "another edit says the same")
+            checked.append(replace(proposal, verdict=verdict))
+            continue
+        checked.append(proposal)
+        if proposal.verdict.accepted:
+            earlier |= keys
+    return checked
+
+
+def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) -> Iterator[Proposal]:
+    """Step 3: the proposals with what the text checks say of those that were not refused before."""
+    p = inputs.parameters
+    results = iter(
+        check_texts(inputs.services, inputs.image, inputs.task, accepted_edits(proposals), p.text_thresholds)
     )
-    edits = [_edit(claim, factor, caption) for claim in _CLAIMS.validate_python(value)["edits"]]
-    return [_Proposal(edit, check_diff(edit) or Verdict(True), {}, exchange) for edit in edits]
-
-
-_EDIT_TOKENS = 320  # of one edit in a reply
-_CLAIMS = TypeAdapter(dict[Literal["edits"], list[_Claim]])
-
-
-def _edit(claim: _Claim, factor: LanceFactor, caption: str) -> Edit:
-    change = Change(factor, claim.from_phrase, claim.to_phrase, claim.from_value, claim.to_value)
-    return Edit((change,), caption, " ".join(claim.caption.split()))
-
-
-# --- Step 3, and what comes of 4 and 5 (`sweep.py`).
-
-
-def _text_checked(source: _Source, proposals: Sequence[_Proposal]) -> list[_Proposal]:
-    """Step 3: what the text checks say of the proposals that were not refused before."""
-    edits = [one.edit for one in proposals if one.verdict.accepted]
-    if not edits:
-        return list(proposals)
-    found = check_texts(source.services, source.image, source.task, edits, source.parameters.text_thresholds)
-    said = dict(zip(edits, found, strict=True))
-    checked = [
-        replace(one, verdict=said[one.edit][0], scores=said[one.edit][1]) if one.verdict.accepted else one
-        for one in proposals
-    ]
-    return [replace(one, verdict=_unnamed(one, source.parameters.protect)) for one in checked]
-
-
-def _unnamed(one: _Proposal, protect: Sequence[str]) -> Verdict:
-    """The verdict, or that the edit names what is protected."""
-    edit = one.edit
-    refusal = check_protected_classes(edit.changes, edit.caption, edit.new_caption, protect)
-    return refusal if refusal and one.verdict.accepted else one.verdict
-
-
-def _wanted(proposals: Sequence[_Proposal], most: int) -> list[_Proposal]:
-    """The proposals up to the last one that is rendered."""
-    accepted = 0
-    kept = []
-    for one in proposals:
-        if accepted == most:
-            break
-        kept.append(one)
-        accepted += one.verdict.accepted
-    return kept
-
-
-def _counterfactuals(
-    source: _Source,
-    caption: str,
-    proposals: Sequence[_Proposal],
-    made: Mapping[Edit | None, Swept],
-    nulls: Sequence[Swept],
-) -> Iterator[Counterfactual]:
-    """Proposals, rendered or refused, and null arms, each with how it came about."""
-    lineage = {
-        "method": "lance",
-        "revision": REVISION,
-        "parameters": source.parameters.model_dump(mode="json"),
-        "skipped_checks": list(skipped_checks(source.image, source.task)),
-        "caption": caption,
-    }
-    null_of = {null.chosen.fraction: len(proposals) + place for place, null in enumerate(nulls)}
-    for ordinal, one in enumerate(proposals):
-        swept_edit = made[one.edit] if one.verdict.accepted else None
-        best = swept_edit.chosen if swept_edit else None
-        yield Counterfactual(
-            ordinal=ordinal,
-            arm="edit",
-            seed=source.seed,
-            edit=one.edit,
-            null_ordinal=null_of[best.fraction] if best else None,
-            image=best.image if best else None,
-            verdict=best.verdict if best else one.verdict,
-            scores={**one.scores, **(best.scores if best else {})},
-            lineage={**lineage, "exchanges": [one.exchange], **(swept_edit.lineage() if swept_edit else _NOT_RENDERED)},
-        )
-    for null in nulls:
-        yield Counterfactual(
-            ordinal=null_of[null.chosen.fraction],
-            arm="null",
-            seed=source.seed,
-            edit=None,
-            null_ordinal=None,
-            image=null.chosen.image,
-            verdict=Verdict(True),
-            scores=null.chosen.scores,
-            lineage={**lineage, "exchanges": [], **null.lineage()},
-        )
-
-
-_NOT_RENDERED = {"evaluations": 0}
+    for proposal in proposals:
+        if not proposal.verdict.accepted:
+            yield proposal
+            continue
+        edit, (verdict, scores) = proposal.edit, next(results)
+        refusal = check_protected_classes(edit.changes, edit.caption, edit.new_caption, p.protect)
+        yield replace(proposal, verdict=refusal if refusal and verdict.accepted else verdict, scores=scores)

@@ -14,13 +14,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.methods.checks import WORD_CHECKS, skipped_checks
-from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription, Verdict
-from gateway.methods.inverted import caption_of
-from gateway.methods.sweep import SweepParameters, swept
+from gateway.methods.arms import Proposal, rows
+from gateway.methods.checks import WORD_CHECKS
+from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription
+from gateway.methods.inputs import Inputs, write_caption
+from gateway.methods.sweep import SweepParameters, keep_best, render_null_arms, sweep_fractions
 from gateway.methods.words import content_words, stem
 from shared.schemas.language import Filling, FillRequest, Gap
-from shared.seeds import derive_seed
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
 
@@ -46,55 +46,45 @@ def lance_r(
 
     `seed` draws the words. A caption without a word that can be replaced has none. A failure of a service is raised.
     """
-    caption = caption_of(image, services, parameters)
-    edits = _edits(services, parameters, caption, derive_seed(image.id, "lance-r", REVISION, seed, caption))
-    made, nulls = swept(image, task, services, parameters, caption, edits, WORD_CHECKS) if edits else ([], [])
-    null_of = {null.chosen.fraction: len(made) + place for place, null in enumerate(nulls)}
-    lineage = {
-        "method": "lance-r",
-        "revision": REVISION,
-        "parameters": parameters.model_dump(mode="json"),
-        "skipped_checks": list(skipped_checks(image, task)),
-        "caption": caption,
-    }
-    for ordinal, one in enumerate([*made, *nulls]):
-        yield Counterfactual(
-            ordinal=ordinal,
-            arm="edit" if one.edit else "null",
-            seed=seed,
-            edit=one.edit,
-            null_ordinal=null_of[one.chosen.fraction] if one.edit else None,
-            image=one.chosen.image,
-            verdict=one.chosen.verdict if one.edit else Verdict(True),
-            scores=one.chosen.scores,
-            lineage={**lineage, **one.lineage()},
-        )
+    inputs = Inputs("lance-r", REVISION, image, task, services, parameters, seed)
+    caption = write_caption(image, services, parameters)  # 1
+    edits = replace_words(inputs, caption)  # 2
+    sweeps = sweep_fractions(inputs, caption, edits, WORD_CHECKS)  # 4
+    arms = [keep_best(inputs, sweep) for sweep in sweeps]  # 5
+    nulls = render_null_arms(inputs, caption, arms)
+    yield from rows(inputs.lineage(caption), [Proposal(edit, seed) for edit in edits], arms, nulls)
 
 
-def _edits(services: Services, parameters: LanceRParameters, caption: str, seed: int) -> list[Edit]:
+def replace_words(inputs: Inputs[LanceRParameters], caption: str) -> list[Edit]:
     """Step 2: every drawn word's first filling, then the second ones; each new caption once."""
-    places = content_words(caption)
-    if not places:
+    p, spans = inputs.parameters, content_words(caption)
+    if not spans:
         return []
-    Random(seed).shuffle(places)
-    gaps = [Gap(before=caption[:start], after=caption[end:]) for start, end in places]
-    found = services.fill(FillRequest(gaps=gaps[:_MOST_GAPS], most=parameters.fillings)).fillings
-    offered = [_others(caption[start:end], fillings) for (start, end), fillings in zip(places, found, strict=False)]
+    Random(inputs.derive_seed(caption)).shuffle(spans)
+    gaps = [Gap(before=caption[:start], after=caption[end:]) for start, end in spans]
+    reply = inputs.services.fill(FillRequest(gaps=gaps[:_MOST_GAPS], most=p.fillings))
+    offers = [
+        _other_words(caption[start:end], fillings)
+        for (start, end), fillings in zip(spans, reply.fillings, strict=False)
+    ]
     edits: dict[str, Edit] = {}
-    for rank in range(max(map(len, offered), default=0)):
-        for (start, end), gap, words in zip(places, gaps, offered, strict=False):
-            if rank < len(words) and len(edits) < parameters.counterfactuals_per_image:
-                old = caption[start:end]
-                new = words[rank].capitalize() if old[0].isupper() else words[rank]
-                change = Change("other", old, new, old.lower(), words[rank].lower())
-                new_caption = f"{gap.before}{new}{gap.after}"
-                edits.setdefault(new_caption, Edit((change,), caption, new_caption))
+    for rank in range(max(map(len, offers), default=0)):
+        for (start, end), gap, words in zip(spans, gaps, offers, strict=False):
+            if rank < len(words) and len(edits) < p.counterfactuals_per_image:
+                edit = _edit(caption, caption[start:end], words[rank], gap)
+                edits.setdefault(edit.new_caption, edit)
     return list(edits.values())
 
 
 _MOST_GAPS = 64  # per message
 
 
-def _others(word: str, fillings: Sequence[Filling]) -> list[str]:
+def _other_words(word: str, fillings: Sequence[Filling]) -> list[str]:
     """The fillings that are another word and carry meaning, the most probable first."""
-    return [one.word for one in fillings if stem(one.word) != stem(word) and content_words(one.word)]
+    return [new.word for new in fillings if stem(new.word) != stem(word) and content_words(new.word)]
+
+
+def _edit(caption: str, old: str, filling: str, gap: Gap) -> Edit:
+    new = filling.capitalize() if old[0].isupper() else filling
+    change = Change("other", old, new, old.lower(), filling.lower())
+    return Edit((change,), caption, f"{gap.before}{new}{gap.after}")

@@ -50,7 +50,9 @@ def recaptioned(
     if not wanted:
         return [None] * len(images)
     captions = services.caption(CaptionRequest(images=list(images))).captions
-    return [Recaptioned(one, float(np.mean([names_class(one, names) for names in wanted]))) for one in captions]
+    return [
+        Recaptioned(caption, float(np.mean([names_class(caption, names) for names in wanted]))) for caption in captions
+    ]
 
 
 def _looked_for(source: SourceImage, task: TaskDescription) -> tuple[str, ...]:

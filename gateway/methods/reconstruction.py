@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.methods.checks import check_images, skipped_checks
-from gateway.methods.counterfactual import Counterfactual, Edit, Services, SourceImage, TaskDescription, Verdict
-from gateway.methods.inverted import InversionParameters, Pictures, caption_of, edited
+from gateway.methods.arms import Proposal, RenderedArm, edit_row
+from gateway.methods.checks import check_images
+from gateway.methods.counterfactual import Counterfactual, Edit, Services, SourceImage, TaskDescription
+from gateway.methods.inputs import Inputs, write_caption
+from gateway.methods.inverted import InversionParameters, Pictures, invert_and_edit
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
 
@@ -19,25 +21,11 @@ def reconstruction(
     image: SourceImage, task: TaskDescription, services: Services, parameters: InversionParameters, seed: int
 ) -> Iterator[Counterfactual]:
     """The reconstruction of one source image. Nothing is drawn, so `seed` only names it."""
-    caption = caption_of(image, services, parameters)
-    reply = edited(image, services, parameters, caption)
+    inputs = Inputs("reconstruction", REVISION, image, task, services, parameters, seed)
+    caption = write_caption(image, services, parameters)
+    reply = invert_and_edit(image, services, parameters, caption)
     pictures = Pictures([reply.reconstruction], reply.keep_mask)
-    [(_, scores)] = check_images(services, image, task, pictures, [None], {})
-    yield Counterfactual(
-        ordinal=0,
-        arm="edit",
-        seed=seed,
-        edit=Edit((), caption, caption),
-        null_ordinal=None,
-        image=reply.reconstruction,
-        verdict=Verdict(True),
-        scores=scores,
-        lineage={
-            "method": "reconstruction",
-            "revision": REVISION,
-            "parameters": parameters.model_dump(mode="json"),
-            "skipped_checks": list(skipped_checks(image, task)),
-            "caption": caption,
-            "evaluations": reply.evaluations.inversion,
-        },
-    )
+    [(verdict, scores)] = check_images(services, image, task, pictures, [None], {})
+    lineage = {"evaluations": reply.evaluations.inversion}
+    arm = RenderedArm(reply.reconstruction, seed, verdict, scores, lineage)
+    yield edit_row(0, Proposal(Edit((), caption, caption), seed), arm, None, inputs.lineage(caption))

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from gateway.methods.checks import Scores, check_images, skipped_checks
+from gateway.methods.arms import ACCEPTED, Proposal, RenderedArm, accepted_edits, rows
 from gateway.methods.counterfactual import (
     Change,
     Counterfactual,
@@ -25,11 +24,11 @@ from gateway.methods.counterfactual import (
     TaskDescription,
     Verdict,
 )
-from gateway.methods.inverted import EditingParameters, Pictures, ProtectedClasses, caption_of, edited
+from gateway.methods.inputs import Inputs, write_caption
+from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_and_check
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
 from gateway.methods.words import occurrences
-from shared.schemas.base import Contract, ImagePayload
-from shared.schemas.diffusion import PromptEdit
+from shared.schemas.base import Contract
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
 Phrase = Annotated[str, Field(min_length=1, max_length=100)]
@@ -75,17 +74,6 @@ class ShiftsParameters(EditingParameters):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What came of an edit or (edit None) of the null arm; without image where a text check refused it."""
-
-    edit: Edit | None
-    verdict: Verdict
-    image: ImagePayload | None = None
-    scores: Scores = field(default_factory=dict)
-    evaluations: int = 0
-
-
 def shifts(
     image: SourceImage, task: TaskDescription, services: Services, parameters: ShiftsParameters, seed: int
 ) -> Iterator[Counterfactual]:
@@ -93,30 +81,18 @@ def shifts(
 
     Nothing is drawn, so `seed` only names them. A failure of a service is raised.
     """
-    caption = caption_of(image, services, parameters)
-    proposed = [
-        _Made(edit, _refusal(edit, image, task, parameters.protect) or Verdict(True))
-        for edit in _edits(caption, parameters)
-    ]
-    lineage = {
-        "method": "shifts",
-        "revision": REVISION,
-        "parameters": parameters.model_dump(mode="json"),
-        "skipped_checks": list(skipped_checks(image, task)),
-        "caption": caption,
-    }
-    for ordinal, made in enumerate(_render(image, task, services, parameters, caption, proposed)):
-        yield Counterfactual(
-            ordinal=ordinal,
-            arm="edit" if made.edit else "null",
-            seed=seed,
-            edit=made.edit,
-            null_ordinal=len(proposed) if made.edit and made.image else None,
-            image=made.image,
-            verdict=made.verdict,
-            scores=made.scores,
-            lineage={**lineage, "evaluations": made.evaluations},
-        )
+    inputs = Inputs("shifts", REVISION, image, task, services, parameters, seed)
+    caption = write_caption(image, services, parameters)  # 1
+    edits = [shift_caption(caption, shift) for shift in parameters.shifts]  # 2
+    proposals = [check_words(inputs, edit) for edit in edits]  # 3
+    arms, nulls = edit_images(inputs, caption, accepted_edits(proposals))  # 4, 5
+    yield from rows(inputs.lineage(caption), proposals, arms, nulls)
+
+
+def shift_caption(caption: str, shift: Shift) -> Edit:
+    """Step 2: the edit that a shift makes of the caption."""
+    old, new_caption = shifted(caption, shift)
+    return Edit((Change(shift.factor, old, shift.phrase, old, shift.value or shift.phrase),), caption, new_caption)
 
 
 def shifted(caption: str, shift: Shift) -> tuple[str, str]:
@@ -130,49 +106,32 @@ def shifted(caption: str, shift: Shift) -> tuple[str, str]:
     return "", f"{caption[:place]} {shift.phrase}{caption[place:]}"
 
 
-def _edits(caption: str, parameters: ShiftsParameters) -> Iterator[Edit]:
-    for shift in parameters.shifts:
-        old, new_caption = shifted(caption, shift)
-        yield Edit((Change(shift.factor, old, shift.phrase, old, shift.value or shift.phrase),), caption, new_caption)
-
-
-def _refusal(edit: Edit, image: SourceImage, task: TaskDescription, protect: Sequence[str]) -> Verdict | None:
-    """What a text check has against an edit. A phrase that is only added takes none away, so none must have gone."""
+def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
+    """Step 3: the text checks. A phrase that is only added takes none away, so none must have gone."""
     (change,) = edit.changes
+    truth, others = inputs.image.ground_truth, inputs.other_classes
     if occurrences(edit.caption, change.to_phrase):
-        return Verdict(False, "no change", f"the caption already says “{change.to_phrase}”")
-    others = [label for label in task.classes if label != image.ground_truth]
+        refusal = Verdict(False, "no change", f"the caption already says “{change.to_phrase}”")
+        return Proposal(edit, inputs.seed, refusal)
     replaced = edit.changes if change.from_phrase else ()
-    return (
-        check_change(change, image.ground_truth, others)
-        or check_caption(replaced, edit.caption, edit.new_caption, image.ground_truth, others)
-        or check_protected_classes(edit.changes, edit.caption, edit.new_caption, protect)
+    verdict = (
+        check_change(change, truth, others)
+        or check_caption(replaced, edit.caption, edit.new_caption, truth, others)
+        or check_protected_classes(edit.changes, edit.caption, edit.new_caption, inputs.parameters.protect)
+        or ACCEPTED
     )
+    return Proposal(edit, inputs.seed, verdict)
 
 
-def _render(
-    image: SourceImage,
-    task: TaskDescription,
-    services: Services,
-    parameters: ShiftsParameters,
-    caption: str,
-    proposed: Sequence[_Made],
-) -> list[_Made]:
-    """The proposed edits, rendered and checked where they were not refused, and their null arm if there are any."""
-    wanted = [made.edit for made in proposed if made.edit and made.verdict.accepted]
-    if not wanted:
-        return list(proposed)
-    arms = [*wanted, None]
-    prompts = [edit.new_caption if edit else caption for edit in arms]
-    asked = [PromptEdit(prompt=prompt, cross_fraction=parameters.cross_fraction) for prompt in prompts]
-    reply = edited(image, services, parameters, caption, asked, [parameters.self_fraction])
-    images = [row[0] for row in reply.images]
-    pictures, limits = Pictures(images, reply.keep_mask), parameters.thresholds
-    checked = check_images(services, image, task, pictures, arms, limits, recaption=parameters.recaption)
-    once = reply.evaluations.inversion + reply.evaluations.source
-    evaluations = reply.evaluations.edit + round(once / len(arms))
-    made = {
-        edit: _Made(edit, verdict, picture, scores, evaluations)
-        for edit, picture, (verdict, scores) in zip(arms, images, checked, strict=True)
-    }
-    return [*(made.get(one.edit, one) for one in proposed), made[None]]
+def edit_images(
+    inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[Edit]
+) -> tuple[list[RenderedArm], list[RenderedArm]]:
+    """Steps 4 and 5: the edits and, if there are any, their null arm by one request, and the image checks."""
+    if not edits:
+        return [], []
+    p = inputs.parameters
+    images, evaluations = edit_and_check(inputs, caption, [*edits, None], [p.self_fraction], p.thresholds)
+    common = round((evaluations.inversion + evaluations.source) / len(images))
+    lineage = {"evaluations": evaluations.edit + common}
+    arms = [RenderedArm(checked.image, inputs.seed, checked.verdict, checked.scores, lineage) for [checked] in images]
+    return arms[:-1], arms[-1:]

@@ -1,24 +1,30 @@
-"""The sweep over the self-attention fraction: every edit of an image under every f, its checks, and the best of them.
+"""Steps 4 and 5 of LANCE (arXiv 2305.19164, sections 3.2 and 3.3), which LANCE-R, its control, shares.
 
-LANCE renders so (arXiv 2305.19164, sections 3.2 and 3.3), and LANCE-R, its control. A large f keeps the source's
-layout, a small one leaves room for the edit, and which is right differs from edit to edit. All edits and fractions
-share requests, in which source branch and inversion are computed once. Of the images that pass all checks but the
-direction's, the one with the greatest φ is taken, on ties that of the larger f. Scores and verdict of every f are kept.
+4 `sweep_fractions` inverts the image and edits it by prompt-to-prompt under every self-attention fraction. A large one
+keeps the source's layout, a small one leaves room for the edit, and which is right differs from edit to edit. 5 `best`
+keeps the image with the greatest φ of those that pass all checks but that of φ itself, on ties that of the larger
+fraction. All edits and fractions share requests, in which source branch and inversion are computed once. Scores and
+verdict of every fraction are kept. The paper's symbols:
+
+f   `fraction`: share of the steps in which self-attention is the source's
+φ   score `direction`: cosine of the image's and the caption's change in the scorer's space (`checks.py`)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 from pydantic import Field
 
-from gateway.methods.checks import EDIT_CHECKS, Scores, check_images
-from gateway.methods.counterfactual import Edit, Services, SourceImage, TaskDescription, Verdict
-from gateway.methods.inverted import EditingParameters, Pictures, edited
+from gateway.methods.arms import RenderedArm
+from gateway.methods.checks import EDIT_CHECKS, Scores
+from gateway.methods.counterfactual import Edit, Verdict
+from gateway.methods.inputs import Inputs
+from gateway.methods.inverted import EditingParameters, edit_and_check
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
-from shared.schemas.diffusion import Fraction, PromptEdit
+from shared.schemas.diffusion import Fraction
 
 _MOST_IMAGES = MAX_IMAGES_PER_MESSAGE - 1  # of edits; the reconstruction travels, too
 
@@ -47,50 +53,39 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """What came of one edit, or (edit None) of the null arm with the fraction of `chosen`.
+class Sweep:
+    """The attempts at one edit by rising fraction, and the evaluations that they cost.
 
-    `attempts` are all, by rising fraction; `evaluations` what they cost, with a share of inversion and source branch.
+    `evaluations` has a share of what the edits of a request have in common: inversion and source branch.
     """
 
-    edit: Edit | None
-    chosen: Attempt
     attempts: tuple[Attempt, ...]
     evaluations: int
 
-    def lineage(self) -> dict[str, Any]:
-        """The sweep as the lineage keeps it."""
-        tried = [
-            {"self_fraction": a.fraction, "check": a.verdict.check, "reason": a.verdict.reason, "scores": a.scores}
-            for a in self.attempts
-        ]
-        return {"self_fraction": self.chosen.fraction, "sweep": tried, "evaluations": self.evaluations}
 
-
-def swept(
-    image: SourceImage,
-    task: TaskDescription,
-    services: Services,
-    parameters: SweepParameters,
-    caption: str,
-    edits: Sequence[Edit],
-    checks: Sequence[str] = EDIT_CHECKS,
-) -> tuple[list[Swept], list[Swept]]:
-    """The edits of one source image rendered, checked and chosen, in order; and their null arms by rising fraction.
-
-    There is one null arm (caption unchanged) for each fraction that was chosen.
-    """
-    fractions = sorted(set(parameters.self_fractions))
+def sweep_fractions(
+    inputs: Inputs[SweepParameters], caption: str, edits: Sequence[Edit], checks: Sequence[str] = EDIT_CHECKS
+) -> list[Sweep]:
+    """The edits of one source image under every fraction, checked; as many edits in a request as fit."""
+    fractions = sorted(set(inputs.parameters.self_fractions))
     size = max(1, _MOST_IMAGES // len(fractions))
-    sweep = _Sweep(image, task, services, parameters, caption, tuple(checks))
-    made = [one for start in range(0, len(edits), size) for one in sweep.of(edits[start : start + size], fractions)]
-    nulls = sweep.of([None], sorted({one.chosen.fraction for one in made})) if made else []
-    arms = [
-        replace(one, chosen=attempt, attempts=(attempt,), evaluations=round(one.evaluations / len(one.attempts)))
-        for one in nulls
-        for attempt in one.attempts
-    ]
-    return made, arms
+    batches = [edits[start : start + size] for start in range(0, len(edits), size)]
+    return [sweep for batch in batches for sweep in _edit(inputs, caption, batch, fractions, checks)]
+
+
+def keep_best(inputs: Inputs[SweepParameters], sweep: Sweep) -> RenderedArm:
+    """The best attempt at an edit, with all of them in the lineage."""
+    return _arm(best(sweep.attempts), sweep, inputs.seed)
+
+
+def render_null_arms(inputs: Inputs[SweepParameters], caption: str, arms: Sequence[RenderedArm]) -> list[RenderedArm]:
+    """A null arm (caption unchanged) for each fraction that was chosen, by rising fraction."""
+    fractions = sorted({arm.lineage["self_fraction"] for arm in arms})
+    if not fractions:
+        return []
+    [nulls] = _edit(inputs, caption, [None], fractions, EDIT_CHECKS)
+    evaluations = round(nulls.evaluations / len(fractions))
+    return [_arm(attempt, Sweep((attempt,), evaluations), inputs.seed) for attempt in nulls.attempts]
 
 
 def best(attempts: Sequence[Attempt]) -> Attempt:
@@ -102,36 +97,28 @@ def best(attempts: Sequence[Attempt]) -> Attempt:
     return max(fit or attempts, key=lambda a: (a.scores.get("direction", -1.0), a.fraction))
 
 
-@dataclass(frozen=True, slots=True)
-class _Sweep:
-    """A source image, its caption, and whom to ask with which parameters and checks."""
+def _edit(
+    inputs: Inputs[SweepParameters],
+    caption: str,
+    edits: Sequence[Edit | None],
+    fractions: Sequence[float],
+    checks: Sequence[str],
+) -> list[Sweep]:
+    nearer = {"caption": {"default": 0.0}, "word": {"default": 0.0}}  # to the new one than to the old
+    thresholds = nearer | inputs.parameters.thresholds
+    images, evaluations = edit_and_check(inputs, caption, edits, fractions, thresholds, checks)
+    common = round((evaluations.inversion + evaluations.source) / len(edits))
+    cost = common + evaluations.edit * len(fractions)
+    return [
+        Sweep(tuple(Attempt(fraction, *image) for fraction, image in zip(fractions, row, strict=True)), cost)
+        for row in images
+    ]
 
-    image: SourceImage
-    task: TaskDescription
-    services: Services
-    parameters: SweepParameters
-    caption: str
-    checks: tuple[str, ...]
 
-    def of(self, edits: Sequence[Edit | None], fractions: Sequence[float]) -> list[Swept]:
-        """Each edit (None: the null arm) under each of the fractions, by one request."""
-        p = self.parameters
-        asked = [
-            PromptEdit(prompt=edit.new_caption if edit else self.caption, cross_fraction=p.cross_fraction)
-            for edit in edits
-        ]
-        reply = edited(self.image, self.services, p, self.caption, asked, fractions)
-        images = [picture for row in reply.images for picture in row]
-        arms = [edit for edit in edits for _ in fractions]
-        pictures = Pictures(images, reply.keep_mask)
-        nearer = {"caption": {"default": 0.0}, "word": {"default": 0.0}}  # to the new one than to the old
-        limits = nearer | p.thresholds
-        checked = check_images(self.services, self.image, self.task, pictures, arms, limits, self.checks, p.recaption)
-        attempts = [
-            Attempt(fraction, picture, verdict, scores)
-            for fraction, picture, (verdict, scores) in zip([*fractions] * len(edits), images, checked, strict=True)
-        ]
-        once = round((reply.evaluations.inversion + reply.evaluations.source) / len(edits))
-        cost = once + reply.evaluations.edit * len(fractions)
-        rows = [tuple(attempts[start : start + len(fractions)]) for start in range(0, len(attempts), len(fractions))]
-        return [Swept(edit, best(row), row, cost) for edit, row in zip(edits, rows, strict=True)]
+def _arm(chosen: Attempt, sweep: Sweep, seed: int) -> RenderedArm:
+    tried = [
+        {"self_fraction": a.fraction, "check": a.verdict.check, "reason": a.verdict.reason, "scores": a.scores}
+        for a in sweep.attempts
+    ]
+    lineage = {"self_fraction": chosen.fraction, "sweep": tried, "evaluations": sweep.evaluations}
+    return RenderedArm(chosen.image, seed, chosen.verdict, chosen.scores, lineage, pair=chosen.fraction)

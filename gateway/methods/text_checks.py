@@ -116,13 +116,14 @@ def check_texts(
     """
     others = [label for label in task.classes if label != source.ground_truth]
     labels = [source.ground_truth] if source.ground_truth else others  # without it, no class may be touched
-    asked = [_comparisons(edit, labels, others) for edit in edits]
-    vectors = _embedded(services, asked, {*labels, *others})
+    of_edits = [_comparisons(edit, labels, others) for edit in edits]
+    vectors = _embed(services, of_edits, {*labels, *others})
     results = []
-    for edit, comparisons in zip(edits, asked, strict=True):
+    for edit, comparisons in zip(edits, of_edits, strict=True):
         scores: Scores = {}
-        for one in comparisons:
-            scores[one.score] = max(one.similarity(vectors), scores.get(one.score, -1.0))
+        for comparison in comparisons:
+            score = comparison.score
+            scores[score] = max(comparison.similarity(vectors), scores.get(score, -1.0))
         verdict = _by_stems(edit, source.ground_truth, others) or _by_meaning(edit, scores, thresholds)
         results.append((verdict or Verdict(True), scores))
     return results
@@ -130,17 +131,17 @@ def check_texts(
 
 def differing_part(old: str, new: str) -> tuple[str, str]:
     """Two phrases without the words that they begin and end with in common ("red bus", "blue bus" → "red", "blue")."""
-    these, those = old.split(), new.split()
-    while these and those and these[0].lower() == those[0].lower():
-        these, those = these[1:], those[1:]
-    while these and those and these[-1].lower() == those[-1].lower():
-        these, those = these[:-1], those[:-1]
-    return " ".join(these), " ".join(those)
+    old_words, new_words = old.split(), new.split()
+    while old_words and new_words and old_words[0].lower() == new_words[0].lower():
+        old_words, new_words = old_words[1:], new_words[1:]
+    while old_words and new_words and old_words[-1].lower() == new_words[-1].lower():
+        old_words, new_words = old_words[:-1], new_words[:-1]
+    return " ".join(old_words), " ".join(new_words)
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """Phrases, each of which is held against each of some names, for a score; none of the two is empty."""
+    """The phrases and names that a score compares, each with each; neither is empty."""
 
     score: str
     phrases: tuple[str, ...]
@@ -149,14 +150,14 @@ class _Comparison:
     @property
     def plain(self) -> bool:
         """Whether a phrase and a name have equal stems, so that no embedding is asked."""
-        return bool({tuple(stems(one)) for one in self.phrases} & {tuple(stems(one)) for one in self.names})
+        return bool({tuple(stems(phrase)) for phrase in self.phrases} & {tuple(stems(name)) for name in self.names})
 
     def similarity(self, vectors: Mapping[str, Vector]) -> float:
         """The greatest similarity of a phrase and a name; below 1 unless stems are equal."""
         if self.plain:
             return 1.0
-        cosines = np.stack([vectors[one] for one in self.phrases]) @ np.stack([vectors[one] for one in self.names]).T
-        return float(min(cosines.max(), 0.9999))
+        phrases, names = (np.stack([vectors[text] for text in texts]) for texts in (self.phrases, self.names))
+        return float(min((phrases @ names.T).max(), 0.9999))
 
 
 def _comparisons(edit: Edit, labels: Sequence[str], others: Sequence[str]) -> list[_Comparison]:
@@ -165,14 +166,14 @@ def _comparisons(edit: Edit, labels: Sequence[str], others: Sequence[str]) -> li
     longest = max([LONGEST_GRAM, *(len(stems(name)) for name in (*names, *entering))])
     parts = [differing_part(change.from_phrase, change.to_phrase) for change in edit.changes]
     brought_in = [*_brought_in(edit.caption, edit.new_caption), *(new for _, new in parts)]
-    found = [
+    comparisons = [
         _Comparison("class_words", _grams([phrase for part in parts for phrase in part], longest), names),
         _Comparison("class_before", _grams([edit.caption], longest), names),
         _Comparison("class_kept", _grams([edit.new_caption], longest), names),
         _Comparison("other_class", _grams(brought_in, longest), entering),
         *(_Comparison("paraphrase", (old,), (new,)) for old, new in parts if content_stems(old) and content_stems(new)),
     ]
-    return [one for one in found if one.phrases and one.names]
+    return [comparison for comparison in comparisons if comparison.phrases and comparison.names]
 
 
 def _names(labels: Iterable[str]) -> tuple[str, ...]:
@@ -183,29 +184,29 @@ def _names(labels: Iterable[str]) -> tuple[str, ...]:
 
 def _grams(texts: Iterable[str], longest: int) -> tuple[str, ...]:
     """Up to `longest` words in a row that neither begin nor end with a word without meaning, in lower case."""
-    found: dict[str, None] = {}
+    grams: dict[str, None] = {}
     for text in texts:
         words = [word.lower() for word in WORD.findall(text)]
         for start, word in enumerate(words):
             for end in range(start + 1, min(start + longest, len(words)) + 1):
                 if not STOP_WORD.fullmatch(word) and not STOP_WORD.fullmatch(words[end - 1]):
-                    found[" ".join(words[start:end])] = None
-    return tuple(found)
+                    grams[" ".join(words[start:end])] = None
+    return tuple(grams)
 
 
 def _brought_in(old: str, new: str) -> Iterator[str]:
     """The runs of words that the new text has and the old one has not there."""
-    these, those = WORD.findall(old.lower()), WORD.findall(new.lower())
-    for kind, _, _, start, end in SequenceMatcher(None, these, those, autojunk=False).get_opcodes():
+    old_words, new_words = WORD.findall(old.lower()), WORD.findall(new.lower())
+    for kind, _, _, start, end in SequenceMatcher(None, old_words, new_words, autojunk=False).get_opcodes():
         if kind in ("replace", "insert"):
-            yield " ".join(those[start:end])
+            yield " ".join(new_words[start:end])
 
 
-def _embedded(services: TextEmbedder, asked: Sequence[Sequence[_Comparison]], labels: set[str]) -> dict[str, Vector]:
+def _embed(services: TextEmbedder, of_edits: Sequence[Sequence[_Comparison]], labels: set[str]) -> dict[str, Vector]:
     """Embeddings of all phrases that comparisons need. Names of classes go first, in messages that recur."""
-    needed = [one for comparisons in asked for one in comparisons if not one.plain]
+    needed = [comparison for comparisons in of_edits for comparison in comparisons if not comparison.plain]
     names = sorted(_names(labels)) if needed else []
-    phrases = dict.fromkeys(text for one in needed for text in (*one.phrases, *one.names))
+    phrases = dict.fromkeys(text for comparison in needed for text in (*comparison.phrases, *comparison.names))
     vectors: dict[str, Vector] = {}
     for group in (names, [text for text in phrases if text not in set(names)]):
         for start in range(0, len(group), MAX_TEXTS):
@@ -249,8 +250,8 @@ def _by_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict |
 def _check_protected(new: str, old: str) -> Verdict | None:
     """Whether words brought in name a protected characteristic of people."""
     brought_in = {word.lower() for word in WORD.findall(new)} - {word.lower() for word in WORD.findall(old)}
-    if found := sorted(word for word in brought_in if _PROTECTED.fullmatch(word)):
-        return _refused("protected class", f"the new words name a protected characteristic: {', '.join(found)}")
+    if protected := sorted(word for word in brought_in if _PROTECTED.fullmatch(word)):
+        return _refused("protected class", f"the new words name a protected characteristic: {', '.join(protected)}")
     skin = _SKIN.search(new.lower())
     if skin and not _SKIN.search(old.lower()):
         return _refused("protected class", f"“{skin[0]}” may name a protected characteristic")

@@ -1,4 +1,4 @@
-"""In what two captions differ, word by word: what holds a language model to the edit that it says it made.
+"""The word diff of two captions, which holds a language model to the edit that it claims to have written.
 
 What LANCE's reference code took from `difflib.ndiff` were hint lines ("woman ++").
 """
@@ -27,36 +27,36 @@ def word_diff(old: str, new: str) -> list[tuple[str, str]]:
     >>> word_diff("A well-kept car, by day.", "An old car, by night.")
     [('well-kept', 'old'), ('day', 'night')]
     """
-    these, those = tokens(old), tokens(new)
-    changes = SequenceMatcher(None, these, those, autojunk=False).get_opcodes()
-    return [(" ".join(these[a:b]), " ".join(those[c:d])) for kind, a, b, c, d in changes if kind != "equal"]
+    old_tokens, new_tokens = tokens(old), tokens(new)
+    changes = SequenceMatcher(None, old_tokens, new_tokens, autojunk=False).get_opcodes()
+    return [(" ".join(old_tokens[a:b]), " ".join(new_tokens[c:d])) for kind, a, b, c, d in changes if kind != "equal"]
 
 
 def places(old: str, new: str, from_phrase: str, to_phrase: str) -> int:
     """In how many places the new text has one phrase for the other, where that is all that differs; otherwise 0."""
-    these, those, gone, come = map(tokens, (old, new, from_phrase, to_phrase))
-    reached = {0: 0}  # tokens of the new text read -> most places replaced on the way
-    states: list[dict[int, int]] = [reached, *({} for _ in these)]
+    old_tokens, new_tokens, removed, added = map(tokens, (old, new, from_phrase, to_phrase))
+    start = {0: 0}  # tokens of the new text read -> most places replaced on the way
+    states: list[dict[int, int]] = [start, *({} for _ in old_tokens)]
     for at, state in enumerate(states[:-1]):
         for read, count in state.items():
-            if those[read : read + 1] == these[at : at + 1]:
+            if new_tokens[read : read + 1] == old_tokens[at : at + 1]:
                 after = states[at + 1]
                 after[read + 1] = max(after.get(read + 1, 0), count)
-            if gone and these[at : at + len(gone)] == gone and those[read : read + len(come)] == come:
-                after = states[at + len(gone)]
-                after[read + len(come)] = max(after.get(read + len(come), 0), count + 1)
-    return states[-1].get(len(those), 0)
+            replaced = bool(removed) and old_tokens[at : at + len(removed)] == removed
+            if replaced and new_tokens[read : read + len(added)] == added:
+                after = states[at + len(removed)]
+                after[read + len(added)] = max(after.get(read + len(added), 0), count + 1)
+    return states[-1].get(len(new_tokens), 0)
 
 
 def check_diff(edit: Edit) -> Verdict | None:
     """Whether the captions differ in what the edit says, in one or several places, and in nothing else."""
     (change,) = edit.changes
-    found = word_diff(edit.caption, edit.new_caption)
-    if not found:
+    differences = word_diff(edit.caption, edit.new_caption)
+    if not differences:
         return Verdict(False, "caption unchanged", "the new caption is the old one")
     if places(edit.caption, edit.new_caption, change.from_phrase, change.to_phrase):
         return None
-    said = "; ".join(f"“{old}” → “{new}”" for old, new in found)
-    return Verdict(
-        False, "word diff", f"“{change.from_phrase}” → “{change.to_phrase}” is not what the captions differ in: {said}"
-    )
+    listed = "; ".join(f"“{old}” → “{new}”" for old, new in differences)
+    claimed = f"“{change.from_phrase}” → “{change.to_phrase}”"
+    return Verdict(False, "word diff", f"{claimed} is not what the captions differ in: {listed}")

@@ -1,14 +1,14 @@
-"""A port for the machinery around a process: `/healthz`, `/readyz`, `/metrics`, without a key. It belongs inside."""
+"""Probes: `/healthz`, `/readyz` and `/metrics` on a port of their own, without a key; keep it inside the cluster."""
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+import uvicorn
+from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from sqlalchemy import select
 
@@ -16,12 +16,11 @@ from gateway.auth.middleware import DATABASE_AWAY, no_database
 from gateway.context import Parts
 from gateway.database.sessions import Sessions, reading
 from gateway.metrics import exposition
-from shared.problems import MEDIA_TYPE, NotReady
+from shared import problem_replies
+from shared.problems import NotReady
 
 Check = Callable[[], None]
 """Returns where all is well, and raises NotReady otherwise."""
-
-logger = logging.getLogger("contrafact.operations")
 
 
 def database_answers(sessions: Sessions) -> None:
@@ -42,48 +41,43 @@ def refuse_unready(parts: Parts) -> None:
     database_answers(parts.sessions)
 
 
+def probes_app(alive: Check, ready: Check, registry: CollectorRegistry) -> FastAPI:
+    """`/healthz`, `/readyz` and `/metrics`; a check that raises is answered with its problem document."""
+    app = FastAPI(title="probes", openapi_url=None)
+
+    @app.get("/healthz")
+    def healthz() -> dict[str, str]:
+        alive()
+        return {"status": "alive"}
+
+    @app.get("/readyz")
+    def readyz() -> dict[str, str]:
+        ready()
+        return {"status": "ready"}
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
+
+    problem_replies.install(app)
+    return app
+
+
 @contextmanager
 def operations_port(port: int, alive: Check, ready: Check, registry: CollectorRegistry) -> Iterator[int]:
-    """Answer on all addresses until the block ends; yields the port (0: a free one). Raises OSError if it is taken."""
-    checks = {"/healthz": ("alive", alive), "/readyz": ("ready", ready)}
+    """Serve the probes on all addresses until the block ends; yields the port (0: a free one).
 
-    class Answers(BaseHTTPRequestHandler):
-        """The three paths; everything else is 404."""
-
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path == "/metrics":
-                self._answer(200, CONTENT_TYPE_LATEST, exposition(registry))
-            elif path in checks:
-                self._answer(*_checked(*checks[path]))
-            else:
-                self._answer(404, "text/plain", b"there are /healthz, /readyz and /metrics\n")
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: probes come every few seconds."""
-
-        def _answer(self, status: int, kind: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    with ThreadingHTTPServer(("", port), Answers) as server:
-        server.daemon_threads = True
-        thread = Thread(target=server.serve_forever, name="operations", daemon=True)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def _checked(word: str, check: Check) -> tuple[int, str, bytes]:
-    said: Mapping[str, object] = {"status": word}
+    Raises OSError if the port is taken.
+    """
+    listener = socket.create_server(("", port))
+    app = probes_app(alive, ready, registry)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    )
+    thread = Thread(target=server.run, args=([listener],), name="operations", daemon=True)
+    thread.start()
     try:
-        check()
-    except NotReady as problem:
-        return problem.status, MEDIA_TYPE, json.dumps(problem.body()).encode()
-    return 200, "application/json", json.dumps(said).encode()
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()

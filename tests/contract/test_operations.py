@@ -85,8 +85,13 @@ def test_the_port_for_the_machinery_asks_no_key_and_reports_the_truth() -> None:
         assert "contrafact_step_seconds" in client.get("/metrics").text
         assert client.get("/jobs").status_code == 404
         ill.set()
-        reply = client.get("/readyz")
-        assert (reply.status_code, reply.json()["detail"]) == (503, "out of order")
+        for path in ("/healthz", "/readyz"):
+            reply = client.get(path)
+            assert (reply.status_code, reply.json()["detail"]) == (503, "out of order")
+        with pytest.raises(OSError, match="in use"), operations_port(port, check, check, CollectorRegistry()):
+            pass
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=60)
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gateway.methods.counterfactual import SourceImage, TaskDescription
-from gateway.methods.dillema import DillemaParameters, dillema
-from gateway.methods.dillema_prompts import keyword_messages, keyword_schema
+from gateway.methods.dillema import DillemaParameters, dillema, keyword_messages, keyword_schema
 from gateway.methods.words import names_class
 from llm_service.schemas import checked_validator
 from shared.images import encode

@@ -46,36 +46,40 @@ class Services(ModelServices):
     """The plain clients, with a note of each request for corruptions."""
 
     def corrupt(self, request: CorruptRequest) -> CorruptReply:
-        self.asked = [*getattr(self, "asked", []), request]
+        self.requests = [*getattr(self, "requests", []), request]
         return super().corrupt(request)
 
 
 @pytest.fixture
 def services() -> Iterator[Services]:
     with serve(SmallServices()) as url:
-        made = Services(dict.fromkeys(SERVICES, url))
-        yield made
-        made.close()
+        clients = Services(dict.fromkeys(SERVICES, url))
+        yield clients
+        clients.close()
 
 
 def test_every_corruption_has_a_row_for_each_severity_and_one_null_arm(services: Services) -> None:
-    found = list(corruptions(source(), TASK, services, TWO, 1))
-    *edits, null = found
-    assert [one.ordinal for one in found] == list(range(11))
-    assert [one.edit.changes[0].to_value for one in edits if one.edit] == [
+    rows = list(corruptions(source(), TASK, services, TWO, 1))
+    *edits, null = rows
+    assert [row.ordinal for row in rows] == list(range(11))
+    assert [row.edit.changes[0].to_value for row in edits if row.edit] == [
         f"{way} {severity}" for way in ("fog", "jpeg") for severity in SEVERITIES
     ]
-    assert {(one.arm, one.null_ordinal, one.verdict.accepted) for one in edits} == {("edit", 10, True)}
+    assert {(row.arm, row.null_ordinal, row.verdict.accepted) for row in edits} == {("edit", 10, True)}
     assert (null.arm, null.edit, null.null_ordinal) == ("null", None, None)
     assert null.image == source().image, "the null arm is the unchanged image"
-    assert all(one.lineage["skipped_checks"] == list(CHECKS) for one in found)
-    assert all(one.lineage["evaluations"] == 0 for one in found)
+    assert all(row.lineage["skipped_checks"] == list(CHECKS) for row in rows)
+    assert all(row.lineage["evaluations"] == 0 for row in rows)
 
 
 def test_a_seed_belongs_to_the_image_and_the_way_and_severities_share_it(services: Services) -> None:
     for name, seed in (("source-1", 1), ("source-2", 1), ("source-1", 2), ("source-1", 1)):
         list(corruptions(source(name), TASK, services, TWO, seed))
-    seeds = [{one.seed for one in asked.corruptions} for asked in services.asked if len(asked.corruptions) == 5]
+    seeds = [
+        {corruption.seed for corruption in request.corruptions}
+        for request in services.requests
+        if len(request.corruptions) == 5
+    ]
     assert all(len(shared) == 1 for shared in seeds)
     assert len({seed for shared in seeds for seed in shared}) == 6
     assert seeds[:2] == seeds[-2:]
@@ -94,8 +98,8 @@ def test_they_are_listed_with_the_profiles_defaults_and_counted_in_plans() -> No
     assert isinstance(properties, dict)
     assert properties["corruptions"]["default"] == ["gaussian_noise", "motion_blur", "fog", "jpeg"]  # type: ignore[call-overload,index]
     parameters = {"corruptions": ["gaussian_noise", "motion_blur", "fog", "jpeg"]}
-    found = sensitivity_of(["car"] * 40, [{"name": "corruptions", "parameters": parameters}])
-    assert found.family == 4 * 5
+    sensitivity = sensitivity_of(["car"] * 40, [{"name": "corruptions", "parameters": parameters}])
+    assert sensitivity.family == 4 * 5
 
 
 def test_images_that_hardly_compress_are_sent_in_parts_that_a_message_holds() -> None:
@@ -138,19 +142,19 @@ def test_a_job_on_the_shipped_models_ends_with_failure_points(tmp_path: Path) ->
         points = client.get(f"/jobs/{job}/failure-points", params={"limit": 4}).json()
         rest = client.get(f"/jobs/{job}/failure-points", params={"cursor": points["next"]}).json()
         report = client.get(f"/jobs/{job}/report").text
-    (found,) = results["results"]
-    assert found["metrics"]["accuracy"][0]["nulls"]["count"] == 6, "the classifier is right on its own distribution"
-    assert found["counterfactuals"] == 6 * 4 * 5
-    by_way = {one["corruption"]: one for one in found["failure_points"]}
+    (result,) = results["results"]
+    assert result["metrics"]["accuracy"][0]["nulls"]["count"] == 6, "the classifier is right on its own distribution"
+    assert result["counterfactuals"] == 6 * 4 * 5
+    by_way = {points["corruption"]: points for points in result["failure_points"]}
     assert sorted(by_way) == ["fog", "gaussian noise", "jpeg", "motion blur"]
-    assert all(one["sources"] == sum(one["first"]) + one["never"] == 6 for one in by_way.values())
+    assert all(points["sources"] == sum(points["first"]) + points["never"] == 6 for points in by_way.values())
     assert by_way["gaussian noise"]["never"] < 6, "noise of 0.38 breaks a classifier that never saw any"
     images = points["images"] + rest["images"]
     assert [image["position"] for image in images] == list(range(6))
     assert rest["next"] is None
-    for way, one in by_way.items():
-        severities = [said["severity"] for image in images for said in image["points"] if said["corruption"] == way]
-        assert [severities.count(severity) for severity in SEVERITIES] == one["first"]
+    for way, points in by_way.items():
+        severities = [point["severity"] for image in images for point in image["points"] if point["corruption"] == way]
+        assert [severities.count(severity) for severity in SEVERITIES] == points["first"]
     assert "Failure points" in report
     assert "half fail by" in report
 

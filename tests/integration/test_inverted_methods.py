@@ -36,16 +36,16 @@ class Services(ModelServices):
     """The plain clients, with a note of each request for edits."""
 
     def edit(self, request: EditRequest) -> EditReply:
-        self.asked = [*getattr(self, "asked", []), request]
+        self.requests = [*getattr(self, "requests", []), request]
         return super().edit(request)
 
 
 @pytest.fixture
 def services() -> Iterator[Services]:
     with serve(SmallServices()) as url:
-        made = Services(dict.fromkeys(SERVICES, url))
-        yield made
-        made.close()
+        clients = Services(dict.fromkeys(SERVICES, url))
+        yield clients
+        clients.close()
 
 
 def shifts_of(services: Services, **parameters: object) -> list[Counterfactual]:
@@ -61,25 +61,25 @@ def test_a_shift_stands_in_place_of_what_it_replaces_or_at_the_end_of_the_first_
 
 
 def test_all_shifts_and_their_null_arm_are_one_request(services: Services) -> None:
-    found = shifts_of(services, shifts=[NIGHT, {"phrase": "rainy", "replaces": ["sunny"]}], steps=4, self_fraction=0.5)
-    (asked,) = services.asked
+    rows = shifts_of(services, shifts=[NIGHT, {"phrase": "rainy", "replaces": ["sunny"]}], steps=4, self_fraction=0.5)
+    (request,) = services.requests
     prompts = [
         "A red car on a street at night. It is a sunny day.",
         "A red car on a street. It is a rainy day.",
         CAPTION,
     ]
-    assert [edit.prompt for edit in asked.edits] == prompts
-    assert (asked.caption, asked.self_fractions, asked.steps) == (CAPTION, [0.5], 4)
-    assert [(one.ordinal, one.arm, one.null_ordinal) for one in found] == [
+    assert [edit.prompt for edit in request.edits] == prompts
+    assert (request.caption, request.self_fractions, request.steps) == (CAPTION, [0.5], 4)
+    assert [(row.ordinal, row.arm, row.null_ordinal) for row in rows] == [
         (0, "edit", 2),
         (1, "edit", 2),
         (2, "null", None),
     ]
-    assert [one.lineage["evaluations"] for one in found] == [8 + 3] * 3, "inversion and source row are shared out"
-    change = found[1].edit.changes[0] if found[1].edit else None
+    assert [row.lineage["evaluations"] for row in rows] == [8 + 3] * 3, "inversion and source row are shared out"
+    change = rows[1].edit.changes[0] if rows[1].edit else None
     assert change is not None
     assert (change.factor, change.from_value, change.to_value) == ("other", "sunny", "rainy")
-    assert all(one.scores["structure"] == 1.0 for one in found)
+    assert all(row.scores["structure"] == 1.0 for row in rows)
 
 
 def test_shifts_that_words_refuse_are_kept_and_never_rendered(services: Services) -> None:
@@ -90,13 +90,13 @@ def test_shifts_that_words_refuse_are_kept_and_never_rendered(services: Services
         ({"phrase": "on a boat", "replaces": ["on a street"]}, "other class"),
         ({"phrase": "a truck", "replaces": ["a red car"]}, "class kept"),
     ]
-    found = shifts_of(services, shifts=[shift for shift, _ in refused])
-    assert [(one.verdict.check, one.image, one.null_ordinal) for one in found] == [
+    rows = shifts_of(services, shifts=[shift for shift, _ in refused])
+    assert [(row.verdict.check, row.image, row.null_ordinal) for row in rows] == [
         (check, None, None) for _, check in refused
     ]
-    assert not hasattr(services, "asked"), "without an edit there is no inversion, and no null arm"
-    found = shifts_of(services, shifts=[refused[0][0], NIGHT])
-    assert [(one.arm, one.image is not None, one.null_ordinal) for one in found] == [
+    assert not hasattr(services, "requests"), "without an edit there is no inversion, and no null arm"
+    rows = shifts_of(services, shifts=[refused[0][0], NIGHT])
+    assert [(row.arm, row.image is not None, row.null_ordinal) for row in rows] == [
         ("edit", False, None),
         ("edit", True, 2),
         ("null", True, None),
@@ -116,13 +116,13 @@ def test_shifts_are_refused_in_words_where_they_make_no_sense() -> None:
 
 
 def test_a_reconstruction_is_the_source_branch_and_has_the_source_for_null_arm(services: Services) -> None:
-    (one,) = reconstruction(SOURCE, TASK, services, InversionParameters(steps=4, inversion="null_text"), 1)
-    (asked,) = services.asked
-    assert (asked.edits, asked.inversion, asked.steps) == ([], "null_text", 4)
-    assert (one.arm, one.null_ordinal, one.verdict.accepted) == ("edit", None, True)
-    assert one.edit is not None
-    assert (one.edit.changes, one.edit.caption, one.edit.new_caption) == ((), CAPTION, CAPTION)
-    assert one.lineage["evaluations"] == 4
+    (row,) = reconstruction(SOURCE, TASK, services, InversionParameters(steps=4, inversion="null_text"), 1)
+    (request,) = services.requests
+    assert (request.edits, request.inversion, request.steps) == ([], "null_text", 4)
+    assert (row.arm, row.null_ordinal, row.verdict.accepted) == ("edit", None, True)
+    assert row.edit is not None
+    assert (row.edit.changes, row.edit.caption, row.edit.new_caption) == ((), CAPTION, CAPTION)
+    assert row.lineage["evaluations"] == 4
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

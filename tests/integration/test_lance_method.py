@@ -61,8 +61,8 @@ class LanceServices(SmallServices):
 
     def _generate(self, request: GenerateRequest) -> GenerateReply:
         self._called("generate")
-        asked = dict(line.split(": ", 1) for line in request.messages[-1].content.splitlines() if ": " in line)
-        value = {"edits": EDITS.get(asked["Factor"], [])[: int(asked["Edits"])]}
+        question = dict(line.split(": ", 1) for line in request.messages[-1].content.splitlines() if ": " in line)
+        value = {"edits": EDITS.get(question["Factor"], [])[: int(question["Edits"])]}
         return GenerateReply(value=value, text=json.dumps(value), attempts=1, prompt_tokens=1, completion_tokens=1)
 
     def _embeddings(self, request: EmbedRequest) -> EmbedReply:
@@ -86,24 +86,26 @@ def vector(content: bytes) -> list[float]:
 class Services(ModelServices):
     """The plain clients, with a note of each request for edits, and a caption of one's own."""
 
-    said = CAPTION
-    said_anew = CAPTION
-    asked: list[EditRequest]
+    source_caption = CAPTION
+    new_caption = CAPTION
+    requests: list[EditRequest]
 
     def caption(self, request: CaptionRequest) -> CaptionReply:
-        return CaptionReply(captions=[self.said if one == SOURCE.image else self.said_anew for one in request.images])
+        return CaptionReply(
+            captions=[self.source_caption if image == SOURCE.image else self.new_caption for image in request.images]
+        )
 
     def edit(self, request: EditRequest) -> EditReply:
-        self.asked = [*getattr(self, "asked", []), request]
+        self.requests = [*getattr(self, "requests", []), request]
         return super().edit(request)
 
 
 @pytest.fixture
 def services() -> Iterator[Services]:
     with serve(LanceServices()) as url:
-        made = Services(dict.fromkeys(SERVICES, url))
-        yield made
-        made.close()
+        clients = Services(dict.fromkeys(SERVICES, url))
+        yield clients
+        clients.close()
 
 
 def lance_of(services: Services, **parameters: Any) -> list[Counterfactual]:
@@ -113,9 +115,9 @@ def lance_of(services: Services, **parameters: Any) -> list[Counterfactual]:
 
 
 def test_edits_are_rendered_under_all_fractions_in_one_request_and_the_best_is_kept(services: Services) -> None:
-    found = lance_of(services)
-    edits, nulls = [one for one in found if one.arm == "edit"], [one for one in found if one.arm == "null"]
-    first, second = services.asked
+    rows = lance_of(services)
+    edits, nulls = [row for row in rows if row.arm == "edit"], [row for row in rows if row.arm == "null"]
+    first, second = services.requests
     assert [edit.prompt for edit in first.edits] == [
         CAPTION.replace("on a street", "on a beach"),
         CAPTION.replace("sunny", "rainy"),
@@ -123,36 +125,36 @@ def test_edits_are_rendered_under_all_fractions_in_one_request_and_the_best_is_k
     ], "the first edit of each factor, then the second ones"
     assert (first.self_fractions, first.caption, first.steps) == ([0.4, 0.7], CAPTION, 4)
     assert [edit.prompt for edit in second.edits] == [CAPTION], "null arms are asked together"
-    rendered = [one for one in edits if one.image is not None]
+    rendered = [row for row in edits if row.image is not None]
     assert len(rendered) == 3
-    for one in rendered:
-        tried = one.lineage["sweep"]
+    for row in rendered:
+        tried = row.lineage["sweep"]
         assert [a["self_fraction"] for a in tried] == [0.4, 0.7]
-        assert one.scores["direction"] == max(a["scores"]["direction"] for a in tried)
-        assert {"likeness", "match", "caption", "direction", "class_words"} <= set(one.scores)
-        null = found[one.null_ordinal or 0]
-        assert null.lineage["self_fraction"] == one.lineage["self_fraction"]
-    assert second.self_fractions == sorted({one.lineage["self_fraction"] for one in rendered})
-    assert [one.ordinal for one in found] == list(range(len(found)))
+        assert row.scores["direction"] == max(a["scores"]["direction"] for a in tried)
+        assert {"likeness", "match", "caption", "direction", "class_words"} <= set(row.scores)
+        null = rows[row.null_ordinal or 0]
+        assert null.lineage["self_fraction"] == row.lineage["self_fraction"]
+    assert second.self_fractions == sorted({row.lineage["self_fraction"] for row in rendered})
+    assert [row.ordinal for row in rows] == list(range(len(rows)))
     assert len(nulls) == len(second.self_fractions)
     assert rendered[0].lineage["evaluations"] == round((4 + 4) / 3) + 2 * 8
 
 
 def test_what_words_refuse_is_kept_with_its_reason_and_never_rendered(services: Services) -> None:
     refused = {
-        (one.edit.changes[0].factor, one.verdict.check): one
-        for one in lance_of(services)
-        if one.edit and one.image is None
+        (row.edit.changes[0].factor, row.verdict.check): row
+        for row in lance_of(services)
+        if row.edit and row.image is None
     }
     assert set(refused) == {("subject", "class words"), ("adjective", "word diff"), ("weather", "duplicate edit")}
     assert "“sunny” → “rainy”" in refused["adjective", "word diff"].verdict.reason
-    assert all(one.null_ordinal is None and one.lineage["evaluations"] == 0 for one in refused.values())
-    assert all(one.lineage["exchanges"][0]["reply"] for one in refused.values())
+    assert all(row.null_ordinal is None and row.lineage["evaluations"] == 0 for row in refused.values())
+    assert all(row.lineage["exchanges"][0]["reply"] for row in refused.values())
 
 
 def test_factors_and_numbers_are_as_asked(services: Services) -> None:
-    found = lance_of(services, factors=["weather", "background", "weather"], counterfactuals_per_image=2)
-    factors = [one.edit.changes[0].factor for one in found if one.edit]
+    rows = lance_of(services, factors=["weather", "background", "weather"], counterfactuals_per_image=2)
+    factors = [row.edit.changes[0].factor for row in rows if row.edit]
     assert factors == ["weather", "background"]
     assert len(lance_of(services, factors=["background"], edits_per_factor=1)) == 2
     assert lance_of(services, factors=["domain", "object"]) == [], "a caption that says nothing of them"
@@ -160,51 +162,51 @@ def test_factors_and_numbers_are_as_asked(services: Services) -> None:
 
 def test_many_edits_and_fractions_travel_in_several_messages(services: Services) -> None:
     fractions = [0.1 * n for n in range(8)]
-    found = lance_of(services, self_fractions=fractions)
-    assert [len(request.edits) for request in services.asked] == [1, 1, 1, 1]
-    assert all(len(one.lineage["sweep"]) == 8 for one in found if one.image and one.arm == "edit")
+    rows = lance_of(services, self_fractions=fractions)
+    assert [len(request.edits) for request in services.requests] == [1, 1, 1, 1]
+    assert all(len(row.lineage["sweep"]) == 8 for row in rows if row.image and row.arm == "edit")
 
 
 def test_no_edit_no_inversion(services: Services) -> None:
-    found = lance_of(services, factors=["adjective"])
-    assert [one.verdict.check for one in found] == ["word diff"]
-    assert not hasattr(services, "asked")
+    rows = lance_of(services, factors=["adjective"])
+    assert [row.verdict.check for row in rows] == ["word diff"]
+    assert not hasattr(services, "requests")
 
 
 def test_images_are_refused_by_the_thresholds_of_their_factor(services: Services) -> None:
     limits = {"direction": {"default": -1.0, "weather": 2.0}, "caption": {"default": -2.0}}
-    found = lance_of(services, thresholds=limits)
-    said = {one.edit.changes[0].factor: one.verdict for one in found if one.edit and one.image is not None}
-    assert said["background"].accepted
-    assert (said["weather"].accepted, said["weather"].check) == (False, "direction")
+    rows = lance_of(services, thresholds=limits)
+    verdicts = {row.edit.changes[0].factor: row.verdict for row in rows if row.edit and row.image is not None}
+    assert verdicts["background"].accepted
+    assert (verdicts["weather"].accepted, verdicts["weather"].check) == (False, "direction")
     strict = lance_of(services, thresholds={"caption": {"default": 2.0}})
-    assert {one.verdict.check for one in strict if one.edit and one.image} == {"caption"}
+    assert {row.verdict.check for row in strict if row.edit and row.image} == {"caption"}
 
 
 def test_every_image_of_the_sweep_is_captioned_anew_where_a_job_asks_for_it(services: Services) -> None:
-    found = lance_of(services, recaption=True)
-    tried = [attempt for one in found for attempt in one.lineage.get("sweep", [])]
+    rows = lance_of(services, recaption=True)
+    tried = [attempt for row in rows for attempt in row.lineage.get("sweep", [])]
     assert tried
     assert all(attempt["scores"]["recaption"] == 1.0 for attempt in tried)
-    services.said_anew = "A red bus on a street."
-    lost = [one for one in lance_of(services, recaption=True) if one.image is not None]
-    assert {(one.verdict.check, one.scores["recaption"]) for one in lost if one.arm == "edit"} == {("recaption", 0.0)}
-    assert all(one.verdict.accepted for one in lost if one.arm == "null")
-    assert all("recaption" not in one.scores for one in lance_of(services))
+    services.new_caption = "A red bus on a street."
+    lost = [row for row in lance_of(services, recaption=True) if row.image is not None]
+    assert {(row.verdict.check, row.scores["recaption"]) for row in lost if row.arm == "edit"} == {("recaption", 0.0)}
+    assert all(row.verdict.accepted for row in lost if row.arm == "null")
+    assert all("recaption" not in row.scores for row in lance_of(services))
 
 
 def test_nearer_to_the_new_caption_is_asked_for_without_any_threshold(services: Services) -> None:
-    for one in lance_of(services, thresholds={}):
-        if one.edit and one.image is not None:
-            assert one.verdict.accepted == (one.scores["caption"] >= 0)
+    for row in lance_of(services, thresholds={}):
+        if row.edit and row.image is not None:
+            assert row.verdict.accepted == (row.scores["caption"] >= 0)
 
 
 def test_a_caption_that_does_not_name_the_class_is_begun_with_it(services: Services) -> None:
-    services.said = "Something on a street. It is a sunny day."
-    (one, *_) = lance_of(services, factors=["weather"])
-    assert one.lineage["caption"] == f"A photo of a car. {services.said}"
-    (one, *_) = lance_of(services, factors=["weather"], label_aware=False)
-    assert one.lineage["caption"] == services.said
+    services.source_caption = "Something on a street. It is a sunny day."
+    (row, *_) = lance_of(services, factors=["weather"])
+    assert row.lineage["caption"] == f"A photo of a car. {services.source_caption}"
+    (row, *_) = lance_of(services, factors=["weather"], label_aware=False)
+    assert row.lineage["caption"] == services.source_caption
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

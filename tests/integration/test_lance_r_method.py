@@ -34,10 +34,10 @@ TASK = TaskDescription("name the vehicle", ("car", "bus", "boat"))
 class Services(ModelServices):
     """The clients, with a note of the requests for words and edits, and a caption of one's own."""
 
-    said = CAPTION
+    source_caption = CAPTION
 
     def caption(self, request: CaptionRequest) -> CaptionReply:
-        return CaptionReply(captions=[self.said])
+        return CaptionReply(captions=[self.source_caption])
 
     def fill(self, request: FillRequest) -> FillReply:
         self.gaps = request.gaps
@@ -45,7 +45,7 @@ class Services(ModelServices):
         return FillReply(fillings=self.fillings)
 
     def edit(self, request: EditRequest) -> EditReply:
-        self.asked = [*getattr(self, "asked", []), request]
+        self.requests = [*getattr(self, "requests", []), request]
         return super().edit(request)
 
 
@@ -62,9 +62,9 @@ def language() -> Iterator[str]:
 def services(language: str) -> Iterator[Services]:
     with serve(LanceServices()) as url:
         others = dict.fromkeys(("caption_service", "diffusion_service", "evaluator_service"), url)
-        made = Services({**others, "llm_service": language})  # type: ignore[dict-item]
-        yield made
-        made.close()
+        clients = Services({**others, "llm_service": language})  # type: ignore[dict-item]
+        yield clients
+        clients.close()
 
 
 def lance_r_of(services: Services, seed: int = 1, **parameters: Any) -> list[Counterfactual]:
@@ -74,48 +74,48 @@ def lance_r_of(services: Services, seed: int = 1, **parameters: Any) -> list[Cou
 
 
 def test_one_word_is_replaced_by_the_most_probable_other_one(services: Services) -> None:
-    found = lance_r_of(services)
-    edits = [one for one in found if one.edit is not None]
+    rows = lance_r_of(services)
+    edits = [row for row in rows if row.edit is not None]
     assert len(edits) == 4
-    for one, gap, fillings in zip(edits, services.gaps, services.fillings, strict=False):
-        assert one.edit is not None
-        (change,) = one.edit.changes
+    for row, gap, fillings in zip(edits, services.gaps, services.fillings, strict=False):
+        assert row.edit is not None
+        (change,) = row.edit.changes
         assert gap.before + change.from_phrase + gap.after == CAPTION
-        assert gap.before + change.to_phrase + gap.after == one.edit.new_caption
+        assert gap.before + change.to_phrase + gap.after == row.edit.new_caption
         words = [filling.word for filling in fillings if filling.word != change.from_phrase.lower()]
         assert change.to_phrase.lower() == words[0]
         assert change.factor == "other"
     assert not {"a", "of", "in", "it", "is", "at"} & {
-        one.edit.changes[0].from_phrase.lower() for one in edits if one.edit
+        row.edit.changes[0].from_phrase.lower() for row in edits if row.edit
     }
 
 
 def test_words_are_drawn_by_the_seed_and_gone_through_again(services: Services) -> None:
-    drawn = [[one.edit for one in lance_r_of(services, seed)] for seed in (1, 1, 2)]
+    drawn = [[row.edit for row in lance_r_of(services, seed)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
-    many = [one.edit for one in lance_r_of(services, counterfactuals_per_image=12) if one.edit]
+    many = [row.edit for row in lance_r_of(services, counterfactuals_per_image=12) if row.edit]
     assert len({edit.new_caption for edit in many}) == 12, "the caption has eight words that carry meaning"
-    services.said = "It is."
+    services.source_caption = "It is."
     assert lance_r_of(services) == []
 
 
 def test_edits_share_requests_and_have_null_arms_and_every_score(services: Services) -> None:
-    found = lance_r_of(services)
-    first, second = services.asked
-    assert [edit.prompt for edit in first.edits] == [one.edit.new_caption for one in found if one.edit]
+    rows = lance_r_of(services)
+    first, second = services.requests
+    assert [edit.prompt for edit in first.edits] == [row.edit.new_caption for row in rows if row.edit]
     assert [edit.prompt for edit in second.edits] == [CAPTION]
-    for one in (one for one in found if one.arm == "edit"):
-        assert {"likeness", "match", "caption", "word", "direction", "label"} <= set(one.scores)
-        null = found[one.null_ordinal or 0]
-        assert (null.arm, null.lineage["self_fraction"]) == ("null", one.lineage["self_fraction"])
+    for row in (row for row in rows if row.arm == "edit"):
+        assert {"likeness", "match", "caption", "word", "direction", "label"} <= set(row.scores)
+        null = rows[row.null_ordinal or 0]
+        assert (null.arm, null.lineage["self_fraction"]) == ("null", row.lineage["self_fraction"])
 
 
 def test_an_image_nearer_to_the_old_word_is_refused(services: Services) -> None:
-    found = lance_r_of(services, thresholds={"caption": {"default": -2.0}}, self_fractions=[0.5])
-    edits = [one for one in found if one.arm == "edit"]
+    rows = lance_r_of(services, thresholds={"caption": {"default": -2.0}}, self_fractions=[0.5])
+    edits = [row for row in rows if row.arm == "edit"]
     assert edits
-    for one in edits:
-        assert (one.verdict.check == "word") == (one.scores["word"] < 0), one.verdict
+    for row in edits:
+        assert (row.verdict.check == "word") == (row.scores["word"] < 0), row.verdict
 
 
 @pytest.mark.parametrize(

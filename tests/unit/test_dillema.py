@@ -1,9 +1,7 @@
-"""DILLEMA's plan, prompts, schemas and parameters, as pure functions."""
+"""DILLEMA's prompts, schemas and parameters, as pure functions."""
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,65 +10,20 @@ from pydantic import ValidationError
 
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import Change, Edit, Factor, TaskDescription
-from gateway.methods.dillema import DillemaParameters, Keyword, plan, region_of
-from gateway.methods.dillema_prompts import (
+from gateway.methods.dillema import (
+    DillemaParameters,
     alternative_messages,
     alternative_schema,
     keyword_messages,
     keyword_schema,
+    region_of,
     rewrite_messages,
     rewrite_schema,
 )
 from shared.schemas.language import Message
 
-RAINY = Keyword("rainy", "weather", "rain")
-DAY = Keyword("day", "weather", "day")
-RED = Keyword("red", "adjective", "red")
 TASK = TaskDescription("classify the vehicle", ("bus", "car"))
 CAPTION = "A red bus is in a city. It is a rainy day."
-ALTERNATIVES = {
-    RAINY: [Change("weather", "rainy", phrase, "rain", phrase) for phrase in ("snowy", "foggy", "clear")],
-    DAY: [Change("weather", "day", phrase, "day", phrase) for phrase in ("night", "sunset")],
-    RED: [Change("adjective", "red", phrase, "red", phrase) for phrase in ("blue", "green", "black")],
-}
-
-
-def test_the_plan_is_spread_over_keywords_and_alternatives() -> None:
-    for seed in range(20):
-        chosen = list(islice(plan([RAINY, DAY], ALTERNATIVES.__getitem__, 1, 3, seed), 4))
-        assert all(len(changes) == 1 for changes in chosen)
-        assert Counter(changes[0].from_phrase for changes in chosen) == {"rainy": 2, "day": 2}
-        assert len({changes[0].to_phrase for changes in chosen}) == 4
-
-
-def test_the_plan_uses_every_alternative_once_and_asks_late() -> None:
-    asked: list[Keyword] = []
-
-    def options(keyword: Keyword) -> list[Change]:
-        asked.append(keyword)
-        return ALTERNATIVES[keyword]
-
-    changes = plan([RAINY, DAY, RED], options, 1, 3, 7)
-    next(changes)
-    assert len(asked) == 1
-    assert len([RAINY, *changes]) == 8
-
-
-def test_the_plan_depends_on_its_seed_alone() -> None:
-    plans = [list(plan([RAINY, DAY, RED], ALTERNATIVES.__getitem__, 1, 3, seed)) for seed in range(10)]
-    assert plans == [list(plan([RAINY, DAY, RED], ALTERNATIVES.__getitem__, 1, 3, seed)) for seed in range(10)]
-    assert len({one[0] for one in plans}) > 1
-
-
-@pytest.mark.parametrize("edits", [2, 3, 5])
-def test_several_edits_change_different_phrases(edits: int) -> None:
-    chosen = list(plan([RAINY, DAY, RED], ALTERNATIVES.__getitem__, edits, 3, 1))
-    assert all(len({change.from_phrase for change in changes}) == min(edits, 3) for changes in chosen)
-    assert len({frozenset(changes) for changes in chosen}) == len(chosen) >= 3
-
-
-def test_no_keywords_no_plan() -> None:
-    assert list(plan([], ALTERNATIVES.__getitem__, 1, 3, 1)) == []
 
 
 def _edit(*factors: Factor) -> Edit:
@@ -114,8 +67,8 @@ def test_without_ground_truth_no_class_is_claimed() -> None:
 
 
 def test_all_changes_are_asked_for() -> None:
-    asked: Message = QUESTIONS["rewrite"][-1]
-    assert asked.content.endswith("\nChange: rainy -> snowy\nChange: red -> blue")
+    question: Message = QUESTIONS["rewrite"][-1]
+    assert question.content.endswith("\nChange: rainy -> snowy\nChange: red -> blue")
 
 
 def _unbounded(schema: dict[str, Any]) -> list[dict[str, Any]]:
@@ -127,7 +80,7 @@ def _unbounded(schema: dict[str, Any]) -> list[dict[str, Any]]:
     if kind == "object" and schema.get("additionalProperties") is not False:
         here.append(schema)
     inner = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
-    return here + [found for part in inner for found in _unbounded(part)]
+    return here + [unbounded for part in inner for unbounded in _unbounded(part)]
 
 
 @pytest.mark.parametrize("schema", [keyword_schema(8), alternative_schema(3), rewrite_schema()])

@@ -7,7 +7,7 @@ import pytest
 from statsmodels.stats.multitest import multipletests
 
 from gateway.analysis.effects import Differences, Floats
-from gateway.analysis.findings import assess, benjamini_hochberg
+from gateway.analysis.findings import assess
 from gateway.results.wording import with_sentences
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, CellEffect, Metric, Relation
@@ -27,12 +27,34 @@ def spoken(
     return with_sentences(assess(cells, seed=1), cells, relation, metric)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_benjamini_hochberg_equals_statsmodels(seed: int) -> None:
-    p_values = np.random.default_rng(seed).uniform(0, 1, 30) ** 3
-    rejected, expected, _, _ = multipletests(p_values, alpha=0.05, method="fdr_bh")
-    np.testing.assert_allclose(benjamini_hochberg(p_values), expected, atol=1e-9, rtol=0)
-    assert ((benjamini_hochberg(p_values) <= 0.05) == rejected).all()
+def graded(cells: int) -> dict[Cell, Differences]:
+    """Cells of 20 sources, of which ever more are worse, and a quarter as many better."""
+    return {cell(str(n)): seen(np.repeat([-1, 0, 1], [n, 20 - n - n // 4, n // 4])) for n in range(cells)}
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 15])
+def test_q_values_equal_those_of_statsmodels(size: int) -> None:
+    effects = assess(graded(size), seed=size)
+    p_values = np.array([effect.p_value for effect in effects])
+    _, expected, _, _ = multipletests(p_values, alpha=0.05, method="fdr_bh")
+    np.testing.assert_allclose([effect.q_value for effect in effects], expected, atol=1e-12, rtol=0)
+
+
+def test_q_values_are_those_that_earlier_versions_printed() -> None:
+    """Values of our own Benjamini-Hochberg procedure, before scipy's took its place."""
+    earlier = (
+        *(1.0, 1.0, 0.5769230769230769, 0.3409090909090909, 0.46874999999999994, 0.3281250000000003),
+        *(0.20833333333333318, 0.1506696428571428, 0.20507812500000017, 0.1506696428571428, 0.11572265625000004),
+        *(0.11230468750000004, 0.11572265625000004, 0.11230468750000004, 0.11230468750000004),
+    )
+    q_values = {effect.cell.value: effect.q_value for effect in assess(graded(15), seed=1)}
+    np.testing.assert_allclose([q_values[str(n)] for n in range(15)], earlier, atol=1e-12, rtol=0)
+
+
+def test_a_family_without_cells_has_no_findings() -> None:
+    assert assess({}, seed=1) == []
+    (effect,) = assess({cell("rain"): seen(-np.ones(5))}, seed=1)
+    assert (effect.standing, effect.q_value) == ("too few images", None)
 
 
 def test_a_planted_weakness_is_the_first_finding_and_speaks() -> None:

@@ -35,7 +35,7 @@ def edit(old: str, new: str, from_phrase: str, to_phrase: str) -> Edit:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "found"),
+    ("old", "new", "differences"),
     [
         ("A woman walks.", "A man walks.", [("woman", "man")]),  # the reference code: "woman ++"
         ("A two-door car", "A four-door car", [("two-door", "four-door")]),
@@ -47,20 +47,20 @@ def edit(old: str, new: str, from_phrase: str, to_phrase: str) -> Edit:
         ("Red Car", "red car", []),
     ],
 )
-def test_the_word_diff_says_what_goes_and_what_comes(old: str, new: str, found: list[tuple[str, str]]) -> None:
-    assert word_diff(old, new) == found
+def test_the_word_diff_says_what_goes_and_what_comes(old: str, new: str, differences: list[tuple[str, str]]) -> None:
+    assert word_diff(old, new) == differences
 
 
 @given(TEXT, TEXT)
 def test_what_the_word_diff_leaves_is_the_same_in_both_texts(
     old: list[tuple[str, str]], new: list[tuple[str, str]]
 ) -> None:
-    found = word_diff(written(old), written(new))
+    differences = word_diff(written(old), written(new))
     before, after = sorted(_tokens(written(old))), sorted(_tokens(written(new)))
-    for gone, come in found:
+    for gone, come in differences:
         before, after = _without(before, gone.split()), _without(after, come.split())
     assert before == after
-    assert bool(found) == (_tokens(written(old)) != _tokens(written(new)))
+    assert bool(differences) == (_tokens(written(old)) != _tokens(written(new)))
 
 
 def _tokens(text: str) -> list[str]:
@@ -120,11 +120,11 @@ def test_a_caption_that_differs_in_more_or_other_than_claimed_is_refused(new: st
 
 def test_task_class_and_factor_stand_in_every_prompt() -> None:
     for factor in LANCE_FACTORS:
-        system, example, reply, asked = perturb_messages(TASK, "A red bus.", "bus", factor, 2)
+        system, example, reply, question = perturb_messages(TASK, "A red bus.", "bus", factor, 2)
         assert f"{factor} (" in system.content
         assert example.role == "user"
         assert reply.content.startswith('{"edits":[{"from_phrase":')
-        assert asked.content == (
+        assert question.content == (
             f"Task: classify the vehicle\nClass: bus\nFactor: {factor}\nEdits: 2\nCaption:\nA red bus."
         )
     assert "Class:" not in perturb_messages(TASK, "A red bus.", None, "weather", 1)[-1].content
@@ -164,19 +164,19 @@ def test_only_those_that_other_checks_pass_compete() -> None:
 
 def test_an_image_or_caption_that_did_not_change_is_refused_as_no_change() -> None:
     same = {"likeness": 1.0, "match": 0.9, "caption": 0.1}
-    made = edit("a car by day", "a car by night", "by day", "by night")
-    assert judge(same, made, {}, EDIT_CHECKS).check == "no change"
-    assert judge({**same, "direction": -0.5}, made, {}, EDIT_CHECKS).accepted, "without thresholds it only scores"
-    low = judge({**same, "direction": 0.1}, made, {"direction": {"default": 0.2}}, EDIT_CHECKS)
+    claimed = edit("a car by day", "a car by night", "by day", "by night")
+    assert judge(same, claimed, {}, EDIT_CHECKS).check == "no change"
+    assert judge({**same, "direction": -0.5}, claimed, {}, EDIT_CHECKS).accepted, "without thresholds it only scores"
+    low = judge({**same, "direction": 0.1}, claimed, {"direction": {"default": 0.2}}, EDIT_CHECKS)
     assert (low.check, "φ = 0.100" in low.reason) == ("direction", True)
-    assert judge(same, made, {}).accepted, "DILLEMA's images are drawn anew"
+    assert judge(same, claimed, {}).accepted, "DILLEMA's images are drawn anew"
 
 
 def test_thresholds_are_those_of_the_factor() -> None:
     scores = {"likeness": 0.6, "match": 0.9, "direction": 0.3}
-    made = edit("a car on a beach", "a car in a city", "on a beach", "in a city")
-    assert judge(scores, made, {"likeness": {"default": 0.7, "background": 0.5}}, EDIT_CHECKS).accepted
-    assert judge(scores, made, {"likeness": {"default": 0.7, "weather": 0.5}}, EDIT_CHECKS).check == "likeness"
+    claimed = edit("a car on a beach", "a car in a city", "on a beach", "in a city")
+    assert judge(scores, claimed, {"likeness": {"default": 0.7, "background": 0.5}}, EDIT_CHECKS).accepted
+    assert judge(scores, claimed, {"likeness": {"default": 0.7, "weather": 0.5}}, EDIT_CHECKS).check == "likeness"
 
 
 def test_parameters_are_described_and_refused_in_words() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gateway.methods.counterfactual import FACTORS, TaskDescription
-from gateway.methods.dillema_prompts import keyword_messages
+from gateway.methods.dillema import keyword_messages
 from tinyworld.measure.language import is_right
 from tinyworld.objects.language_examples import KINDS, OBJECTS, District, Kind, Wordings, example
 from tinyworld.objects.phrases import slot_of, value_of

@@ -20,7 +20,7 @@ import torch
 from gateway.methods import METHODS
 from gateway.methods.checks import EDIT_CHECKS, Thresholds, check_images
 from gateway.methods.counterfactual import SourceImage
-from gateway.methods.inverted import Pictures, edited
+from gateway.methods.inverted import Pictures, invert_and_edit
 from gateway.methods.lance import LanceParameters
 from gateway.methods.sweep import SweepParameters
 from gateway.model_services.clients import ModelServices
@@ -83,7 +83,7 @@ def _drawn(services: ModelServices, parameters: LanceParameters, number: int, pr
         caption = re.sub(rf"\b{label}\b", shown, proposal.edit.caption)
         source = SourceImage("", payload(some[0].drawing.source), shown)
         prompts = [PromptEdit(prompt=a.drawing.prompt, cross_fraction=parameters.cross_fraction) for a in some]
-        reply = edited(source, services, parameters, caption, prompts, [fraction])
+        reply = invert_and_edit(source, services, parameters, caption, prompts, [fraction])
         for asked, images in zip(some, reply.images, strict=True):
             yield _Drawn(asked, decode(images[0].png), reply.keep_mask)
 

@@ -20,8 +20,7 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gateway.methods.counterfactual import Change, Edit
-from gateway.methods.dillema import DillemaParameters
-from gateway.methods.dillema_prompts import alternative_schema, keyword_schema, rewrite_schema
+from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, perturb_schema
 from gateway.methods.word_diff import check_diff
 from llm_service.decoding import Decoder, Row, Written

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, Generic, Literal, TypeVar
 
 from gateway.methods.counterfactual import TaskDescription
-from gateway.methods.dillema_prompts import alternative_messages, keyword_messages, rewrite_messages
+from gateway.methods.dillema import alternative_messages, keyword_messages, rewrite_messages
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor, perturb_messages
 from shared.schemas.language import Message
 from tinyworld.objects.captions import Description, Mention, Withheld, describe

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from gateway.methods import dillema_prompts, lance
+from gateway.methods import dillema, lance
 from tinyworld.measure.language import ABOUT, TITLE, evaluate
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.induction import ROPE_THETA, slow_down, write_induction
@@ -71,7 +71,7 @@ def main() -> None:
 
 def prompt_digests() -> dict[str, str]:
     """What the prompts of each method were when the model was trained on them."""
-    return {"dillema": dillema_prompts.prompt_digest(), "lance": lance.prompt_digest()}
+    return {"dillema": dillema.prompt_digest(), "lance": lance.prompt_digest()}
 
 
 def trained(folder: Path) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:

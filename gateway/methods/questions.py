@@ -1,0 +1,78 @@
+"""Questions to a language model: one-shot messages, the schema of the reply, and the exchange for the lineage.
+
+What to ask stands in the method's own file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+
+from gateway.methods.counterfactual import Services
+from shared.schemas.language import GenerateRequest, Message
+
+Schema = dict[str, Any]
+Exchange = Mapping[str, Any]
+Reply = TypeVar("Reply")
+
+
+def one_shot(system: str, example: str, example_reply: str, question: str) -> list[Message]:
+    """The messages of a question with one worked example."""
+    return [
+        Message(role="system", content=system),
+        Message(role="user", content=example),
+        Message(role="assistant", content=example_reply),
+        Message(role="user", content=question),
+    ]
+
+
+def text_schema(max_length: int) -> Schema:
+    """JSON schema of a text of 1 to `max_length` characters."""
+    return {"type": "string", "minLength": 1, "maxLength": max_length}
+
+
+def object_schema(**properties: Schema) -> Schema:
+    """JSON schema of an object with exactly these properties, written in this order."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def digest_of_prompts(messages: Sequence[Message], schemas: object) -> str:
+    """SHA-256 over prompts, rendered for fixed inputs, and the schemas of their replies."""
+    rendered = [message.model_dump() for message in messages]
+    return hashlib.sha256(json.dumps([rendered, schemas]).encode()).hexdigest()
+
+
+def revision_of(code_revision: str, prompt_digest: str) -> str:
+    """The revision of a method that asks a language model: it changes with the code's revision and with the prompts."""
+    return hashlib.sha256(f"{code_revision}/{prompt_digest}".encode()).hexdigest()[:12]
+
+
+def ask(
+    services: Services,
+    name: str,
+    messages: Sequence[Message],
+    schema: Schema,
+    reply_type: TypeAdapter[Reply],
+    *,
+    temperature: float,
+    max_tokens: int,
+    seed: int,
+) -> tuple[Reply, Exchange]:
+    """The language model's reply, which satisfies the schema, and the exchange; `name` is the question's there."""
+    request = GenerateRequest(
+        messages=list(messages), json_schema=schema, temperature=temperature, max_tokens=max_tokens, seed=seed
+    )
+    reply = services.generate(request)
+    exchange = {
+        "question": name,
+        "messages": [message.model_dump() for message in messages],
+        "reply": reply.text,
+        "temperature": temperature,
+        "seed": seed,
+        "attempts": reply.attempts,
+    }
+    return reply_type.validate_python(reply.value), exchange

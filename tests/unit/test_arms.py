@@ -1,0 +1,52 @@
+"""Rows of proposals and null arms: ordinals, which null arm an edit has, seeds, lineage."""
+
+from __future__ import annotations
+
+from gateway.methods.arms import Proposal, RenderedArm, accepted_edits, rows
+from gateway.methods.counterfactual import Edit, Verdict
+from shared.schemas.base import ImagePayload
+
+REFUSED = Verdict(False, "class words", "it touches the class")
+UNLIKE = Verdict(False, "likeness", "the image is not like the source")
+PROPOSALS = [
+    Proposal(Edit((), "a car", "a red car"), 11, scores={"class_words": 0.1}, exchanges=({"reply": "red"},)),
+    Proposal(Edit((), "a car", "a bus"), 12, REFUSED, exchanges=({"reply": "bus"},)),
+    Proposal(Edit((), "a car", "a blue car"), 13),
+]
+
+
+def arm(name: str, pair: float, verdict: Verdict = UNLIKE) -> RenderedArm:
+    image = ImagePayload(png=name.encode())
+    return RenderedArm(image, 9, verdict, {"likeness": pair}, {"evaluations": 4, "image": name}, pair)
+
+
+ARMS = [arm("red", 0.8), arm("blue", 0.5, Verdict(True))]
+NULLS = [arm("low", 0.5), arm("high", 0.8)]
+ROWS = list(rows({"caption": "a car", "exchanges": []}, PROPOSALS, ARMS, NULLS))
+
+
+def test_proposals_come_first_and_each_has_the_null_arm_of_its_pair() -> None:
+    assert [(row.ordinal, row.arm, row.null_ordinal) for row in ROWS] == [
+        (0, "edit", 4),
+        (1, "edit", None),
+        (2, "edit", 3),
+        (3, "null", None),
+        (4, "null", None),
+    ]
+    assert [row.image.png if row.image else None for row in ROWS] == [b"red", None, b"blue", b"low", b"high"]
+
+
+def test_seeds_of_edits_are_their_proposals() -> None:
+    assert [row.seed for row in ROWS] == [11, 12, 13, 9, 9]
+
+
+def test_verdicts_and_scores_are_those_of_words_and_images() -> None:
+    assert [row.verdict for row in ROWS] == [UNLIKE, REFUSED, Verdict(True), Verdict(True), Verdict(True)]
+    assert ROWS[0].scores == {"class_words": 0.1, "likeness": 0.8}
+    assert accepted_edits(PROPOSALS) == [PROPOSALS[0].edit, PROPOSALS[2].edit]
+
+
+def test_an_edit_that_is_not_rendered_costs_no_evaluation() -> None:
+    assert ROWS[0].lineage == {"caption": "a car", "exchanges": [{"reply": "red"}], "evaluations": 4, "image": "red"}
+    assert ROWS[1].lineage == {"caption": "a car", "exchanges": [{"reply": "bus"}], "evaluations": 0}
+    assert ROWS[3].lineage == {"caption": "a car", "exchanges": [], "evaluations": 4, "image": "low"}
