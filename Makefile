@@ -71,14 +71,14 @@ scale: install-dev ## SCALE_IMAGES=1000 images and SCALE_ROWS=100000 rows throug
 	$(BIN)/python -m benchmarks.scale --images $(SCALE_IMAGES) --rows $(SCALE_ROWS) --directory $(SCALE_DIRECTORY)
 
 SOURCES ?= 24
-paper-tables: install ## every method on the same images, and the papers' tables in kind (docs/paper-tables.md)
+paper-tables: install ## every method on the same images, and the papers' tables in kind (docs/measurements/paper-tables.md)
 	$(BIN)/python -m tinyworld.paper_tables run --sources $(SOURCES)
 
 cost: install-dev ## what a counterfactual costs by our loops and by the papers' (minutes)
 	$(BIN)/python -m benchmarks.cost_of_methods
 
 METHOD ?= dillema
-yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/yardstick.md)
+yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/measurements/yardstick.md)
 	$(BIN)/python -m tinyworld.yardstick run --method $(METHOD)
 
 env: ## write .env for `docker compose`: .env.example with a secret of its own wherever one is missing

@@ -3,7 +3,8 @@
 Read this file from top to bottom as the paper's five steps: caption the image; name what may change without
 changing the ground truth; find alternatives; write the new caption; render it under control of the source's structure.
 The task description stands in every prompt, with one worked example (one-shot), as the paper says. Ours beyond the
-paper: the checks of `text_checks.py` and `checks.py`, the null arm, and `control_region` "keep" (docs/methods.md).
+paper: the checks of `text_checks.py` and `checks.py`, the null arm, and `control_region` "keep"
+(docs/reference/methods.md).
 """
 
 from __future__ import annotations

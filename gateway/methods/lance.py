@@ -4,7 +4,7 @@ Read this file from top to bottom as the paper's steps: caption the image; for e
 edits of the caption that change that one thing; check them by their words; invert the image and edit it by
 prompt-to-prompt under a sweep of self-attention fractions; check the images and keep the best of each sweep
 (`sweep.py`). Ours beyond the paper: the task description and the class stand in every prompt, a word diff of the
-captions holds the language model to what it says it changed, and there are null arms (docs/methods.md).
+captions holds the language model to what it says it changed, and there are null arms (docs/reference/methods.md).
 """
 
 from __future__ import annotations
