@@ -42,7 +42,7 @@ lint: install-dev ## style, and which room may import which
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports
 
 typecheck: install-dev ## mypy, strict
-	$(BIN)/mypy $(PACKAGES) benchmarks
+	$(BIN)/mypy $(PACKAGES) benchmarks docs/generate.py docs/hooks.py
 
 # Most tests wait for processes that they start, so two at a time take little more than half as long.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
@@ -81,6 +81,12 @@ METHOD ?= dillema
 yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/measurements/yardstick.md)
 	$(BIN)/python -m tinyworld.yardstick run --method $(METHOD)
 
+docs: install-dev ## the documentation on http://127.0.0.1:8001, built again at every change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
+
+docs-check: install-dev ## build the documentation strictly: every link resolves, and nothing is loaded from elsewhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 env: ## write .env for `docker compose`: .env.example with a secret of its own wherever one is missing
 	@test ! -e .env || (echo ".env is there already; remove it first" && false)
 	@umask 077; while IFS= read -r line; do case "$$line" in "#"*) ;; *=|*=cf_) line="$$line$$(openssl rand -hex 32)";; \
@@ -90,4 +96,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: $(VENV)/.installed-gateway ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.database.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate scale paper-tables cost yardstick env migrate
+.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate scale paper-tables cost yardstick docs docs-check env migrate
