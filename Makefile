@@ -81,8 +81,8 @@ METHOD ?= dillema
 yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/measurements/yardstick.md)
 	$(BIN)/python -m tinyworld.yardstick run --method $(METHOD)
 
-docs: install-dev ## the documentation on http://127.0.0.1:8001, built again at every change
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
+docs: install-dev ## the documentation on http://127.0.0.1:8090, built again at every change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8090
 
 docs-check: install-dev ## build the documentation strictly: every link resolves, and nothing is loaded from elsewhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
