@@ -42,7 +42,7 @@ lint: install-dev ## style, and which room may import which
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports
 
 typecheck: install-dev ## mypy, strict
-	$(BIN)/mypy $(PACKAGES) benchmarks
+	$(BIN)/mypy $(PACKAGES) benchmarks docs/generate.py docs/hooks.py
 
 # Most tests wait for processes that they start, so two at a time take little more than half as long.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
@@ -71,15 +71,21 @@ scale: install-dev ## SCALE_IMAGES=1000 images and SCALE_ROWS=100000 rows throug
 	$(BIN)/python -m benchmarks.scale --images $(SCALE_IMAGES) --rows $(SCALE_ROWS) --directory $(SCALE_DIRECTORY)
 
 SOURCES ?= 24
-paper-tables: install ## every method on the same images, and the papers' tables in kind (docs/paper-tables.md)
+paper-tables: install ## every method on the same images, and the papers' tables in kind (docs/measurements/paper-tables.md)
 	$(BIN)/python -m tinyworld.paper_tables run --sources $(SOURCES)
 
 cost: install-dev ## what a counterfactual costs by our loops and by the papers' (minutes)
 	$(BIN)/python -m benchmarks.cost_of_methods
 
 METHOD ?= dillema
-yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/yardstick.md)
+yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/measurements/yardstick.md)
 	$(BIN)/python -m tinyworld.yardstick run --method $(METHOD)
+
+docs: install-dev ## the documentation on http://127.0.0.1:8090, built again at every change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8090
+
+docs-check: install-dev ## build the documentation strictly: every link resolves, and nothing is loaded from elsewhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 env: ## write .env for `docker compose`: .env.example with a secret of its own wherever one is missing
 	@test ! -e .env || (echo ".env is there already; remove it first" && false)
@@ -90,4 +96,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: $(VENV)/.installed-gateway ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.database.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate scale paper-tables cost yardstick env migrate
+.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate scale paper-tables cost yardstick docs docs-check env migrate

@@ -39,7 +39,7 @@ class LoopSettings:
 
 # What the authors of DILLEMA published: the paper names UniPC, its code takes 5 steps.
 PUBLISHED_CODE = LoopSettings("published code", "UniPCMultistepScheduler", 5, 7.5)
-# What the tiny weights edit best with (docs/editing.md): the same loop at equal judged quality.
+# What the tiny weights edit best with (docs/explanation/editing.md): the same loop at equal judged quality.
 TINY_TEACHER = LoopSettings("weights' own", None, 16, 2.5)
 
 

@@ -2,7 +2,7 @@
 
     python -m llm_service.train_perturber pairs.jsonl my-adapter --weights tinyworld/weights/language
 
-Stopped and started again with the same arguments, it goes on from its last checkpoint. See docs/perturber.md.
+Stopped and started again with the same arguments, it goes on from its last checkpoint. See docs/how-to/perturber.md.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class Diffusion(Section):
 class ModelUnderTest(Weights):
     """`[evaluator.models_under_test.ALIAS]`: a model of the operator's choice, by alias.
 
-    A folder may also hold a `model.onnx`, and a `contrafact.json` that describes it (docs/models-under-test.md).
+    A folder may also hold a `model.onnx`, and a `contrafact.json` that describes it (docs/how-to/models-under-test.md).
     """
 
     task: Literal["classification", "segmentation"] = "classification"
@@ -185,7 +185,7 @@ class ModelUnderTest(Weights):
 
 
 class ModelEndpoint(Section):
-    """`[evaluator.endpoints.ALIAS]`: a model behind somebody's HTTP server (docs/models-under-test.md).
+    """`[evaluator.endpoints.ALIAS]`: a model behind somebody's HTTP server (docs/how-to/models-under-test.md).
 
     `classes` are its classes in the order of its answers. `revision` says which weights it runs; change it when they
     change, since recorded predictions are keyed by it. `api_key_variable` names the environment variable with the key.

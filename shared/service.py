@@ -87,7 +87,7 @@ class ServiceSettings(BaseSettings):
     pinned_copies: bool = False
     vae_dtype: DtypeChoice = "auto"
     batches_at_once: int = Field(default=1, ge=1)
-    """This and the four above are diffusion_service's; see docs/performance.md. Each batch has `threads` threads."""
+    """This and the four above: of diffusion_service (docs/measurements/performance.md). `threads` threads a batch."""
     drain_seconds: float = 30.0
     model_origin: str = ""
     """Of evaluator_service: `http://host:port` of the object store, the only place it fetches uploaded models from."""

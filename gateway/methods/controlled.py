@@ -2,7 +2,7 @@
 
 Protected classes are labels of the profile's segmenter. An edit may not name them; their shape is held while the image
 is made, and their look may follow the light; afterwards each region of the source is looked for in the image, by the
-same segmenter (docs/conditioning.md). The checks of an image, beside those of `checks.py`:
+same segmenter (docs/how-to/conditioning.md). The checks of an image, beside those of `checks.py`:
 
 protected   each region's mask overlaps that of its class in the image
 seam        along each region's outline the image changes not much more sharply than in the null arm

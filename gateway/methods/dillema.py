@@ -3,7 +3,8 @@
 The paper's five steps are the functions that `dillema` calls, in order: caption the image; find the keywords that may
 change without changing the ground truth; find alternatives for them; rewrite the caption; render it under control of
 the source's structure. The task description stands in every prompt, with one worked example (one-shot), as the paper
-says. Ours beyond the paper: checks of words and images, the null arm, and `control_region` "keep" (docs/methods.md).
+says. Ours beyond the paper: checks of words and images, the null arm, and `control_region` "keep"
+(docs/reference/methods.md).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The paper's steps are the functions that `lance` calls, in order: caption the im
 the caption that change one factor; check them by their words; invert the image and edit it by prompt-to-prompt under a
 sweep of self-attention fractions; check the images and keep the best of each sweep. The last two are in `sweep.py`, for
 LANCE-R has them, too. Ours beyond the paper: the task description and the class stand in every prompt, a word diff of
-the captions holds the language model to what it says it changed, and there are null arms (docs/methods.md).
+the captions holds the language model to what it says it changed, and there are null arms (docs/reference/methods.md).
 """
 
 from __future__ import annotations

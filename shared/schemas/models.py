@@ -1,8 +1,8 @@
 """Models under test that users bring: what `POST /models` reads, and the description that travels with the weights.
 
 A model is a folder, in Hub layout (`config.json`, `preprocessor_config.json`, safetensors) or with one `model.onnx`.
-What the folder itself does not say is in `contrafact.json` beside it (docs/models-under-test.md): the gateway writes it
-for uploads, an operator by hand.
+What the folder itself does not say is in `contrafact.json` beside it (docs/how-to/models-under-test.md): the
+gateway writes it for uploads, an operator by hand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Old photographs: every image in sepia, by a caption that says so. A method of one's own, as docs/methods.md tells."""
+"""Old photographs: every image in sepia, by a caption that says so. The example of docs/how-to/add-a-method.md."""
 
 from __future__ import annotations
 

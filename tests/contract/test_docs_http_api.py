@@ -1,4 +1,4 @@
-"""The commands of docs/http-api.md run as they stand."""
+"""The commands of docs/reference/http-api.md run as they stand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
 from tests.contract.small_packages import zipped
 from tests.unit.test_model_packages import HUB
 
-PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http-api.md"
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 STRICT = 'set -euo pipefail; curl() { command curl -sS --fail-with-body "$@"; }\n'
 

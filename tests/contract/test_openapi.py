@@ -86,10 +86,10 @@ def test_examples_are_true(model: type[Contract]) -> None:
 
 
 def test_every_operation_is_in_the_docs(document: dict[str, Any]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "http-operations.md").read_text(encoding="utf-8")
     for name in operations(document):
         verb, _, path = name.partition(" ")
-        assert f"`{verb} {path}`" in page, f"docs/http-api.md does not say `{verb} {path}`"
+        assert f"`{verb} {path}`" in page, f"docs/reference/http-operations.md does not say `{verb} {path}`"
 
 
 if __name__ == "__main__":

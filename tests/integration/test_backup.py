@@ -1,4 +1,4 @@
-"""The backup of docs/operations.md, on a real Postgres: dumped, restored elsewhere, and a result made again from it."""
+"""The backup of docs/how-to/operations.md on a real Postgres: dump, restore elsewhere, make a result again."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_replies_are_bounded(schema: dict[str, Any]) -> None:
 def test_parameters_are_documented_and_unknown_ones_refused() -> None:
     described = DillemaParameters.model_json_schema()["properties"]
     assert all(parameter["description"].endswith(".") for parameter in described.values())
-    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "parameters.md").read_text()
     assert all(f"`{parameter}`" in page for parameter in described)
     with pytest.raises(ValidationError, match="no field counterfactuals"):
         DillemaParameters.model_validate({"counterfactuals": 3})

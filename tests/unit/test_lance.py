@@ -181,7 +181,7 @@ def test_thresholds_are_those_of_the_factor() -> None:
 
 def test_parameters_are_described_and_refused_in_words() -> None:
     described = LanceParameters.model_json_schema()["properties"]
-    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "parameters.md").read_text()
     assert all(f"`{parameter}`" in page for parameter in described)
     for wrong in ({"factors": ["style"]}, {"factors": []}, {"self_fractions": [1.5]}, {"self_fractions": []}):
         with pytest.raises(ValidationError, match=r"factors|self_fractions"):

@@ -13,7 +13,7 @@ from gateway.methods.dillema import DillemaParameters
 from shared.profiles import Profile, ProfileError, load_profile, shipped_profiles
 from shared.weights import REPOSITORY, Server, Weights, digest_folder
 
-DOCUMENT = REPOSITORY / "docs" / "profiles.md"
+DOCUMENT = REPOSITORY / "docs" / "reference" / "profiles.md"
 
 
 def sources(profile: Profile) -> Iterator[Weights | Server]:

@@ -1,6 +1,6 @@
 """Errors of the checks on tinyworld as a profile carries them: `[calibration.tinyworld.FACTOR]`, or another data set's.
 
-They enter the results of jobs that say that their images are like tinyworld (docs/metrics.md, Validity).
+They enter the results of jobs that say that their images are like tinyworld (docs/explanation/metrics.md, Validity).
 """
 
 from __future__ import annotations

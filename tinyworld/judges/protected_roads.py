@@ -1,7 +1,7 @@
 """Driving scenes whose road, vehicles and people must keep their shape under an edit, and how that is judged.
 
 A domain of `tinyworld.judges.protected_scenes`. Whether the scene shows the edit is said by the two readers, whether a
-thing is still there by the two oracle segmenters; all four are made on demand (docs/roads.md).
+thing is still there by the two oracle segmenters; all four are made on demand (docs/measurements/roads.md).
 """
 
 from __future__ import annotations

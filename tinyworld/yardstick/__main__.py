@@ -5,7 +5,7 @@ python -m tinyworld.yardstick key --out FILE        # what is true of them
 python -m tinyworld.yardstick run --size small      # `make yardstick`: Contrafact's answers, one per method, scored
 python -m tinyworld.yardstick compare --size small  # the scores of all methods that were run, side by side
 python -m tinyworld.yardstick dilution --size small # after `run`: where planted effects are lost
-python -m tinyworld.yardstick score --rival FILE    # anybody's answer (docs/yardstick.md has the format)
+python -m tinyworld.yardstick score --rival FILE    # anybody's answer (docs/measurements/yardstick.md has the format)
 """
 
 from __future__ import annotations

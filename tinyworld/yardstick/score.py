@@ -18,7 +18,7 @@ from shared.schemas.results import Cell, Rate
 from tinyworld.yardstick.formats import Agreement, Answer, AnswerKey, AtDose, FoundCell, KnownModel, Score, TrueEffect
 
 DOSES = (15, 30, 60)
-BEYOND = 0.05  # what a finding must lie beyond (docs/metrics.md)
+BEYOND = 0.05  # what a finding must lie beyond (docs/explanation/metrics.md)
 LEAST_FOR_CORRELATION = 3
 Truth = Literal["weakness", "improvement", "null", "unsettled"]
 

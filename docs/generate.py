@@ -1,0 +1,212 @@
+"""Writes the pages that follow from the code: `python docs/generate.py`. A test fails when they are not current.
+
+`reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
+snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gateway.methods import METHODS
+from shared.profiles import load_profile, shipped_profiles
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+SNAPSHOT = ROOT / "tests" / "contract" / "openapi.json"
+PROBLEM = "ProblemDocument"
+BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
+COUNTS = {"maxItems": "at most {} items", "maxLength": "at most {} characters"}
+
+Schema = Mapping[str, Any]
+
+
+def parameters_page() -> str:
+    """The parameters of every method, with their defaults, ranges and descriptions."""
+    return "\n".join(_parameters()) + "\n"
+
+
+def operations_page() -> str:
+    """Every operation of the public HTTP API, and every schema."""
+    document: Schema = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
+    return "\n".join([*_operations(document["paths"]), *_schemas(document["components"]["schemas"])]) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "parameters.md": parameters_page,
+    "http-operations.md": operations_page,
+}
+
+
+def _parameters() -> Iterator[str]:
+    yield "# Parameters of methods\n"
+    yield "Generated from the code by `python docs/generate.py`. A job sets them as `parameters` of a method, and"
+    yield "`contrafact submit` by `--set NAME=VALUE`. A profile may have other defaults; they stand under each table."
+    yield "[Methods](methods.md) explains the methods.\n"
+    for name, method in METHODS.items():
+        schema = method.parameters.model_json_schema()
+        yield f"## `{name}`\n"
+        yield from _table(schema, schema.get("$defs", {}))
+        yield from _profile_defaults(name)
+    nested: dict[str, Any] = {}
+    for method in METHODS.values():
+        nested |= method.parameters.model_json_schema().get("$defs", {})
+    for title, schema in sorted(nested.items()):
+        yield f"## {title}\n"
+        yield from _table(schema, nested)
+
+
+def _profile_defaults(method: str) -> Iterator[str]:
+    for profile in shipped_profiles():
+        chosen = load_profile(profile).methods.get(method, {})
+        given = [f"`{name}` = `{json.dumps(value)}`" for name, value in sorted(chosen.items()) if _is_short(value)]
+        if given:
+            yield f"* Profile `{profile}`: {', '.join(given)}."
+    yield ""
+
+
+def _is_short(value: object) -> bool:
+    """Thresholds are tables; they stay in the profile."""
+    return not isinstance(value, Mapping)
+
+
+def _table(schema: Schema, known: Mapping[str, Schema]) -> Iterator[str]:
+    properties: Mapping[str, Schema] = schema.get("properties", {})
+    if not properties:
+        yield "No parameters.\n"
+        return
+    required = schema.get("required", [])
+    yield "| name | default | values | description |"
+    yield "|---|---|---|---|"
+    for name, described in properties.items():
+        default = "required" if name in required else _default(described)
+        yield _row(f"`{name}`", default, _values(described, known), described.get("description", ""))
+    yield ""
+
+
+def _default(schema: Schema) -> str:
+    if "default" not in schema:
+        return "`{}`" if schema.get("type") == "object" else ""
+    return f"`{json.dumps(schema['default'], ensure_ascii=False)}`"
+
+
+def _values(schema: Schema, known: Mapping[str, Schema]) -> str:
+    """The type of a value and its limits, in words; a schema of its own is a link."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return _values(known[name], known) if "properties" not in known[name] else f"[{name}](#{name.lower()})"
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(dict.fromkeys(_values(choice, known) for choice in choices))
+    if "const" in schema or "enum" in schema:
+        return ", ".join(f"`{json.dumps(value)}`" for value in schema.get("enum", [schema.get("const")]))
+    limits = [words.format(schema[key]) for key, words in (BOUNDS | COUNTS).items() if key in schema]
+    return ", ".join([_type(schema, known), *limits])
+
+
+def _type(schema: Schema, known: Mapping[str, Schema]) -> str:
+    kind = str(schema.get("type", "any"))
+    if kind == "array":
+        items = schema.get("items") or {}
+        return f"list of {_values(items, known)}" if items else "list"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), Mapping):
+        return f"object of {_values(schema['additionalProperties'], known)}"
+    return {"date-time": "time", "binary": "file"}.get(schema.get("format", ""), kind)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _operations(paths: Mapping[str, Mapping[str, Schema]]) -> Iterator[str]:
+    yield "# HTTP operations\n"
+    yield "Generated from the OpenAPI document by `python docs/generate.py`. [HTTP API](http-api.md) explains how to"
+    yield "use them. A running gateway serves the same document at `/openapi.json`. Every error is a"
+    yield f"[{PROBLEM}](#{PROBLEM.lower()}). These can come from every operation:\n"
+    common = {status: reply for status, reply in paths["/jobs"]["get"]["responses"].items() if status >= "400"}
+    yield from _replies(common)
+    for path, verbs in paths.items():
+        for verb, operation in verbs.items():
+            yield f"## `{verb.upper()} {path}`\n"
+            yield operation["description"] + "\n"
+            yield from _inputs(operation.get("parameters", []))
+            yield from _body(operation.get("requestBody", {}))
+            replies = operation["responses"].items()
+            yield from _replies({status: reply for status, reply in replies if reply != common.get(status)})
+
+
+def _inputs(parameters: Sequence[Schema]) -> Iterator[str]:
+    shown = [parameter for parameter in parameters if parameter["in"] != "path"]
+    if not shown:
+        return
+    yield "| parameter | in | values | description |"
+    yield "|---|---|---|---|"
+    for parameter in shown:
+        values = _values(parameter["schema"], {}).replace(" or null", "")
+        yield _row(f"`{parameter['name']}`", parameter["in"], values, parameter.get("description", ""))
+    yield ""
+
+
+def _body(body: Schema) -> Iterator[str]:
+    for kind, content in body.get("content", {}).items():
+        schema = content.get("schema", {})
+        if "$ref" in schema:
+            yield f"Body `{kind}`: {_linked(schema)}.\n"
+            continue
+        yield f"Body `{kind}`:\n"
+        if "properties" not in schema:
+            continue
+        yield "| part | values | description |"
+        yield "|---|---|---|"
+        for name, part in schema["properties"].items():
+            yield _row(f"`{name}`", _linked(part), part.get("description", ""))
+        yield ""
+
+
+def _linked(schema: Schema) -> str:
+    """As `_values`, where every reference is to a schema of the page."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "items" in schema:
+        return f"list of {_linked(schema['items'])}"
+    return _values(schema, {})
+
+
+def _replies(responses: Mapping[str, Schema]) -> Iterator[str]:
+    yield "| status | reply |"
+    yield "|---|---|"
+    for status, reply in sorted(responses.items()):
+        kinds = reply.get("content", {})
+        schema = kinds.get("application/json", {}).get("schema")
+        if status >= "400":
+            text = reply["description"]
+        elif schema:
+            text = _linked(schema)
+        else:
+            text = ", ".join(f"`{kind}`" for kind in kinds) or "no body"
+        yield _row(status, text)
+    yield ""
+
+
+def _schemas(schemas: Mapping[str, Schema]) -> Iterator[str]:
+    yield "## Schemas\n"
+    for name, schema in sorted(schemas.items()):
+        if "properties" not in schema:
+            continue
+        yield f"### {name}\n"
+        if description := schema.get("description"):
+            yield description + "\n"
+        yield from _table(schema, schemas)
+
+
+def main() -> None:
+    """Write all pages."""
+    for name, page in PAGES.items():
+        (REFERENCE / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
