@@ -158,7 +158,7 @@ class ReviewedJob:
         """Take in the edits of a source image and what models said of them."""
         if not self._reviews.said:
             return
-        answers = {model: rows.said_by(model) for model in self._models}
+        answers = {model: rows.predictions_of(model) for model in self._models}
         for row in rows.counterfactuals:
             key = (row.method, row.accepted)
             if row.arm != "edit" or not row.rendered or key not in self._tallies:
@@ -175,7 +175,7 @@ class ReviewedJob:
                     flipped = bool(given[row.id].flipped)
                     taking = self._columns[model, row.method]
                     taking.whole[flipped].add(valid)
-                    labels = rows.labels(given.get(row.source), self._relation)
+                    labels = rows.labels(given.get(row.source_image_id), self._relation)
                     for cell in dict.fromkeys(cell for label in labels for cell in cells_of(row, label)):
                         taking.cells[cell][flipped].add(valid)
                     for factor in {"", *(change["factor"] for change in row.changes)} if drawn else ():

@@ -26,6 +26,7 @@ from gateway.jobs import jobs
 from gateway.jobs.progress import progress
 from gateway.queue import leases
 from gateway.results.counterfactuals import Filters, conditions
+from gateway.results.stream import is_null_arm
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import RunView, SuiteDetail, SuiteFilters, SuiteRequest, SuitesPage, SuiteView
@@ -66,17 +67,12 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
         *conditions(Filters.model_validate(said)),
     )
     null = aliased(Counterfactual)
-    shared = exists().where(
-        edits,
-        Counterfactual.source_image_id == null.source_image_id,
-        Counterfactual.method == null.method,
-        Counterfactual.null_ordinal == null.ordinal,
-    )
+    compared = exists().where(edits, is_null_arm(null, Counterfactual))
     copies = _Copies(suite_id, lambda row: row)
     used = select(Counterfactual.source_image_id).where(edits)
     copies.sources(session, SourceImage.id.in_(used), state="done")
     copies.counterfactuals(session, Counterfactual, edits)
-    copies.counterfactuals(session, null, and_(null.job_id == job.id, null.arm == "null", shared))
+    copies.counterfactuals(session, null, and_(null.job_id == job.id, compared))
     if session.scalar(select(func.count()).where(SourceImage.job_id == suite_id)) == 0:
         raise InvalidInput("the job has no accepted counterfactual that the filters let through; nothing to freeze")
     return suite_id
