@@ -19,10 +19,10 @@ from gateway.export.names import class_folders
 from gateway.export.records import ExportNote, FormatName
 from gateway.export.selection import Selection, exported_images
 from gateway.jobs import jobs
+from gateway.jobs.task_description import renamed_masks
 from shared import __version__
 from shared.label_maps import VOID
 from shared.problems import Conflict
-from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskClass, MaskSpec
 from shared.schemas.results import JobResults
 from shared.seeds import derive_digest
@@ -76,7 +76,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
         format=format_name,
         job=job.id,
         task=job.task,
-        methods=[MethodChoice.model_validate(method) for method in job.methods],
+        methods=job.methods,
         models=job.models,
         classes=list(dict.fromkeys([*job.classes, *(label for label in labels if label is not None)])),
         masks=masks,
@@ -91,12 +91,10 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
 
 def _masks(job: Job) -> MaskSpec | None:
     """How the masks in the archive read: places in the job's classes."""
-    said = job.spec.get("masks")
-    if said is None:
+    masks = renamed_masks(job)
+    if masks is None:
         return None
-    renamed = job.spec.get("label_map", {})
-    things = {renamed.get(one.name, one.name) for one in MaskSpec.model_validate(said).classes if one.thing}
-    classes = [MaskClass(name=name, index=place, thing=name in things) for place, name in enumerate(job.classes)]
+    classes = [MaskClass(name=name, index=place, thing=name in masks.things) for place, name in enumerate(job.classes)]
     return MaskSpec(classes=classes, void=[VOID])
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
@@ -16,19 +14,19 @@ from gateway.methods.controlled import ControlledParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.jobs import JobKind, JobSpec, MethodInfo, MethodsReply, ProfilesReply, ProfileView
+from shared.schemas.jobs import JobKind, JobSpec, MethodChoice, MethodInfo, MethodsReply, ProfilesReply, ProfileView
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A spec with every default filled in: `methods` are names with complete, checked parameters.
+    """A spec with every default filled in: `methods` have complete, checked parameters.
 
     `kind` is what the models under test do, all of them.
     """
 
-    methods: list[dict[str, Any]]
+    methods: list[MethodChoice]
     models: list[ModelUnderTestInfo]
     classes: list[str]
     kind: JobKind = "classification"
@@ -76,7 +74,10 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         )
     return Plan(
         methods=[
-            {"name": name, "parameters": _parameters(name, {**_defaults(name, profile, kind, given), **given}, profile)}
+            MethodChoice(
+                name=name,
+                parameters=_parameters(name, {**_defaults(name, profile, kind, given), **given}, profile),
+            )
             for name, given in methods.items()
         ],
         models=models,
@@ -181,11 +182,11 @@ def _check_needs(name: str, profile: Profile) -> None:
             )
 
 
-def _parameters(name: str, given: dict[str, Any], profile: Profile) -> dict[str, Any]:
+def _parameters(name: str, given: dict[str, JsonValue], profile: Profile) -> dict[str, JsonValue]:
     if name not in METHODS:
         raise InvalidInput(f"there is no method {name!r}; there are {', '.join(METHODS)}")
     try:
-        parameters = METHODS[name].parameters.model_validate_json(json.dumps(given))
+        parameters = METHODS[name].parameters.model_validate(given)
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"the parameters of {name}: {sentence}") from error
@@ -197,7 +198,7 @@ def _parameters(name: str, given: dict[str, Any], profile: Profile) -> dict[str,
 def _check_controls(name: str, parameters: ControlledParameters, profile: Profile) -> None:
     """Raise InvalidInput where the profile lacks a kind of control, or a segmenter for what is protected."""
     there = profile.diffusion.controlnets
-    if missing := [one.kind for one in parameters.strengths if one.kind not in there]:
+    if missing := [control.kind for control in parameters.strengths if control.kind not in there]:
         raise InvalidInput(
             f"method {name!r} asks for control by {', '.join(missing)}; profile {profile.profile.name!r} has "
             f"ControlNets for {', '.join(there)}"
@@ -221,8 +222,8 @@ def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: JobKind) -> JobKind
     """What models do, all alike; `otherwise` without models. Raises InvalidInput for models of both kinds."""
     kinds: dict[str, str] = {model.task: model.name for model in models}
     if len(kinds) > 1:
-        said = " and ".join(f"{name!r} does {task}" for task, name in kinds.items())
-        raise InvalidInput(f"{said}; test models of one kind in a job")
+        pairs = " and ".join(f"{name!r} does {task}" for task, name in kinds.items())
+        raise InvalidInput(f"{pairs}; test models of one kind in a job")
     if "segmentation" in kinds:
         return "segmentation"
     return "classification" if kinds else otherwise

@@ -8,7 +8,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import delete, func, insert, select, tuple_
 from sqlalchemy.orm import Session
@@ -197,7 +196,7 @@ def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:
     return {model.name: model.revision for model in models if model.uploaded}
 
 
-def _job_row(job_id: str, owner: str, order: Order) -> dict[str, Any]:
+def _job_row(job_id: str, owner: str, order: Order) -> dict[str, object]:
     return {
         "id": job_id,
         "owner_id": owner,
@@ -215,7 +214,7 @@ def _job_row(job_id: str, owner: str, order: Order) -> dict[str, Any]:
     }
 
 
-def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> dict[str, Any]:
+def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> dict[str, object]:
     return {
         "id": derive_id("source image", job_id, position),
         "job_id": job_id,

@@ -21,7 +21,7 @@ from gateway.jobs.sensitivity import sensitivity_of
 from gateway.models_under_test import models
 from gateway.storage import images
 from shared.problems import InvalidInput
-from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage, MethodChoice
+from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage
 from shared.storage import image_key
 
 
@@ -74,7 +74,7 @@ def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
     return JobPlan(
         task=spec.task,
         kind=chosen.kind,
-        methods=[MethodChoice.model_validate(method) for method in chosen.methods],
+        methods=chosen.methods,
         models=[model.name for model in chosen.models],
         classes=chosen.classes or sorted(set(labels)),
         profile=parts.profile.profile.name,

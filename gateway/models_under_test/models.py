@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -94,7 +93,7 @@ def _examined(parts: Parts, digest: str, key: str) -> ExamineReply:
     return parts.services.examine(ExamineRequest(upload=upload))
 
 
-def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined: ExamineReply) -> dict[str, Any]:
+def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined: ExamineReply) -> dict[str, object]:
     return {
         "id": model_id,
         "owner_id": owner,

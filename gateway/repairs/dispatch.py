@@ -19,7 +19,6 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy import or_, select, update
@@ -134,7 +133,7 @@ def _heard(sessions: Sessions, store: ObjectStore, repair: _Running, token: str)
         return False
     if said.beat <= repair.beat:
         return False
-    values: dict[str, Any] = {"beat": said.beat, "heard_at": database_now()}
+    values: dict[str, object] = {"beat": said.beat, "heard_at": database_now()}
     if said.total:
         values["progress"] = said.model_dump(mode="json", exclude={"beat"})
     if said.done > repair.done:
@@ -156,7 +155,7 @@ def _settled(sessions: Sessions, store: ObjectStore, repair_id: str, token: str)
         return False
     except ValidationError as error:  # of another version of this software
         outcome = RepairOutcome(problem=f"the trainer's answer cannot be read: {error.error_count()} errors")
-    values: dict[str, Any] = {"state": "failed", "failure": outcome.problem}
+    values: dict[str, object] = {"state": "failed", "failure": outcome.problem}
     if not outcome.problem:
         result = figures(order, outcome)
         for arm in TRAINED:
@@ -197,11 +196,11 @@ def _package(store: ObjectStore, order: RepairOrder, arm: TrainedArm, result: Re
         store.put_file(repair_key(order.repair, arm, "model.tar"), file)
 
 
-def _close(session: Session, repair_id: str, token: str, values: dict[str, Any]) -> None:
+def _close(session: Session, repair_id: str, token: str, values: dict[str, object]) -> None:
     _change(session, repair_id, token, {**values, "token": None, "finished_at": utc_now()})
 
 
-def _change(session: Session, repair_id: str, token: str, values: dict[str, Any]) -> None:
+def _change(session: Session, repair_id: str, token: str, values: dict[str, object]) -> None:
     """Write to a running repair that nobody else has been given meanwhile; else nothing."""
     session.execute(
         update(Repair)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
@@ -21,18 +20,10 @@ _OTHER_COLOUR = (255, 0, 255)
 _VOID_COLOUR = (128, 128, 128)
 
 
-def class_colours(classes: Sequence[str], spec: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-    """A colour for each class: that of the masks in the job's `spec` where it has one, else one of its own."""
-    masks = spec.get("masks")
-    renamed = spec.get("label_map", {})
-    said = (
-        {}
-        if masks is None
-        else {
-            renamed.get(one.name, one.name): one.colour for one in MaskSpec.model_validate(masks).classes if one.colour
-        }
-    )
-    return [_parsed(said[name]) if name in said else _own(place) for place, name in enumerate(classes)]
+def class_colours(classes: Sequence[str], masks: MaskSpec | None) -> list[tuple[int, int, int]]:
+    """A colour for each class: that of the job's masks where they have one, else one of its own."""
+    given = {mask.name: mask.colour for mask in masks.classes if mask.colour} if masks else {}
+    return [_parsed(given[name]) if name in given else _own(place) for place, name in enumerate(classes)]
 
 
 def painted(image_png: bytes, map_png: bytes, colours: Sequence[tuple[int, int, int]]) -> Pixels:
@@ -59,10 +50,10 @@ def painted_png(image_png: bytes, map_png: bytes, colours: Sequence[tuple[int, i
 
 
 def _borders(places: Map) -> np.ndarray:
-    found = np.zeros(places.shape, bool)
-    found[:, 1:] |= places[:, 1:] != places[:, :-1]
-    found[1:] |= places[1:] != places[:-1]
-    return found
+    borders = np.zeros(places.shape, bool)
+    borders[:, 1:] |= places[:, 1:] != places[:, :-1]
+    borders[1:] |= places[1:] != places[:-1]
+    return borders
 
 
 def _own(place: int) -> tuple[int, int, int]:

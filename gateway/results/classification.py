@@ -86,7 +86,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     """All rows of a job, streamed: what stays in memory are the figures."""
     job = session.get_one(Job, job_id)
     relation = relation_of(session, job_id)
-    methods = {str(method["name"]): MethodRows() for method in job.methods}
+    methods = {method.name: MethodRows() for method in job.methods}
     pairs = [(model, method) for model in job.models for method in methods]
     segments = job.kind == "segmentation"
     columns = {} if segments else {pair: _Columns(relation) for pair in pairs}
@@ -235,5 +235,5 @@ def _scored(row: PredictionRow | None, label: str, relation: Relation) -> _Score
         return None if row.rank is None or row.p_truth is None else _Scored(row.p_truth, row.rank, row.predicted)
     for place, entry in enumerate(row.top or [], start=1):
         if entry["class"] == label:
-            return _Scored(float(entry["probability"]), place, row.predicted)
+            return _Scored(entry["probability"], place, row.predicted)
     return _Scored(float("nan"), len(row.top or []) + 1, row.predicted)  # outside what was kept: unknown, not 0

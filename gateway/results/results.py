@@ -1,7 +1,7 @@
-"""What a job found: rows in, figures and the report out. Loads, then computes without a session open, then stores.
+"""The figures and the report of a job from its rows. Loads, computes without an open session, then stores.
 
-Rows are streamed twice, for the figures and for the choice of pictures, which depends on them: so a report takes the
-memory of its figures, not of its rows.
+Rows are streamed twice, for the figures and for the choice of pictures, which depends on the figures. So a report takes
+the memory of its figures, not of its rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 from sqlalchemy import select
@@ -24,6 +23,7 @@ from gateway.analysis.validity import Screened
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, Report
 from gateway.jobs.sensitivity import sensitivity_of
+from gateway.jobs.task_description import renamed_masks
 from gateway.methods import METHODS
 from gateway.report.overlays import class_colours
 from gateway.report.page import report_page
@@ -33,6 +33,7 @@ from gateway.results.classification import JobRows, MethodRows, ModelRows, load_
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.stream import stream_sources
 from gateway.results.views import counterfactual_views
+from shared.schemas.jobs import MethodChoice
 from shared.schemas.results import (
     Calibration,
     Cell,
@@ -51,8 +52,8 @@ from shared.storage import ObjectStore, image_key
 def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Calibration | None = None) -> JobResults:
     """All figures of a job. The same rows give the same figures, bit for bit.
 
-    `calibration`: errors of the checks on images like the job's; None where they are not known. Of methods of which
-    people reviewed enough, what they said takes their place.
+    `calibration`: errors of the checks on images like the job's; None where they are not known. Where people reviewed
+    enough edits of a method, their reviews replace these errors.
     """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
@@ -61,7 +62,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     provisional = calibration is None and (by_people != checked or not checked)
     reviews = rows.reviewed.figures(seed)
     if by_people:
-        n = sum(said.accepted + said.rejected for said in reviews if said.method in by_people)
+        n = sum(review.accepted + review.rejected for review in reviews if review.method in by_people)
         errors = calibration or Calibration()
         calibration = errors.model_copy(update={"source": "reviews", "n": n})
     return JobResults(
@@ -72,21 +73,21 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         reviews=reviews,
         sensitivity=sensitivity_of([label for labels in rows.labels for label in labels], job.methods, job.kind),
         results=[
-            _model_results(found, rows, model, method, derive_seed(seed, method, model), calibration)
-            for (model, method), found in rows.models.items()
+            _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
+            for (model, method), pair_rows in rows.models.items()
         ]
         + [
-            _segmenter_results(found, rows, model, method, derive_seed(seed, method, model), calibration)
-            for (model, method), found in rows.segmented.items()
+            _segmenter_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
+            for (model, method), pair_rows in rows.segmented.items()
         ],
-        funnels=[_funnel(job, method, rows.methods[str(method["name"])]) for method in job.methods],
-        costs=[_cost(method, made) for method, made in rows.methods.items()],
+        funnels=[_funnel(job, method, rows.methods[method.name]) for method in job.methods],
+        costs=[_cost(method, method_rows) for method, method_rows in rows.methods.items()],
         made=HowMade(
             job=job.id,
             task=job.task,
             profile=job.profile,
             seed=job.seed,
-            parameters={str(method["name"]): method.get("parameters", {}) for method in job.methods},
+            parameters={method.name: method.parameters for method in job.methods},
             services={info.service: info.model_dump(mode="json") for info in services},
             uploaded_models=job.uploaded_models,
             versions={
@@ -98,13 +99,12 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     )
 
 
-def _funnel(job: Job, method: Mapping[str, Any], made: MethodRows) -> Funnel:
-    name = str(method["name"])
+def _funnel(job: Job, method: MethodChoice, rows: MethodRows) -> Funnel:
     return funnel(
-        name,
-        made.fates,
-        shapes=job.kind == "segmentation" and METHODS[name].checked,
-        recaption=bool(method.get("parameters", {}).get("recaption")),
+        method.name,
+        rows.fates,
+        shapes=job.kind == "segmentation" and METHODS[method.name].checked,
+        recaption=bool(method.parameters.get("recaption")),
     )
 
 
@@ -132,7 +132,9 @@ def _segmenter_results(
 ) -> ModelResults:
     job, relation = all_rows.job, all_rows.relation
     cells = {cell: by_source(rows.scores, members) for cell, members in rows.scores.cells.items()}
-    colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, job.spec)]
+    colours = [
+        f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, renamed_masks(job))
+    ]
     checked = _checked(all_rows, rows.screened, model, method, calibration)
     return ModelResults(
         model=model,
@@ -150,7 +152,7 @@ def _segmenter_results(
 def _checked(
     rows: JobRows, screened: Mapping[Cell, Screened], model: str, method: str, calibration: Calibration | None
 ) -> Checked | Reviewed | None:
-    """What is known of the validity of a method's edits: from people who saw them, else from the checks' errors."""
+    """What is known of the validity of a method's edits: from people's reviews, else from the checks' errors."""
     if not METHODS[method].checked:
         return None
     if rows.reviewed.enough(method):
@@ -158,14 +160,14 @@ def _checked(
     return Checked(calibration.errors, screened) if calibration else None
 
 
-def _cost(method: str, made: MethodRows) -> Cost:
-    rendered = sum(fate.rendered for fate in made.fates)
-    accepted = sum(not fate.refused_by for fate in made.fates)
+def _cost(method: str, rows: MethodRows) -> Cost:
+    rendered = sum(fate.rendered for fate in rows.fates)
+    accepted = sum(not fate.refused_by for fate in rows.fates)
     return Cost(
         method=method,
-        evaluations=made.evaluations,
-        evaluations_per_rendered=made.evaluations / rendered if rendered else None,
-        evaluations_per_accepted=made.evaluations / accepted if accepted else None,
+        evaluations=rows.evaluations,
+        evaluations_per_rendered=rows.evaluations / rendered if rendered else None,
+        evaluations_per_accepted=rows.evaluations / accepted if accepted else None,
     )
 
 
@@ -189,16 +191,16 @@ def build_report(
     """
     with reading(sessions) as session:
         rows = load_rows(session, job_id)
-    data = rows.job.spec.get("calibration")
-    known = (calibrations or {}).get(data) if data else None
-    results = measure(rows, services, None if known is None else _measured_elsewhere(str(data), known))
+    data = str(rows.job.spec.get("calibration") or "")
+    errors = (calibrations or {}).get(data)
+    results = measure(rows, services, None if errors is None else _measured_elsewhere(data, errors))
     review = ReviewList(results)
     with reading(sessions) as session:
         selection = select_pictures(review.watching(stream_sources(session, job_id, rows.relation)), results)
         chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
         views = {view.id: view for view in counterfactual_views(session, chosen)}
     results = results.model_copy(update={"review": review.order()})
-    colours = class_colours(rows.job.classes, rows.job.spec)
+    colours = class_colours(rows.job.classes, renamed_masks(rows.job))
     page = report_page(results, selection, views, lambda digest: store.get(image_key(digest)), colours)
     key = f"reports/{job_id}.html"
     store.put(key, page.encode())

@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Executable, and_, null, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.segmentation import FOUND, with_mean
+from gateway.database.columns import StoredChange, StoredShare
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from shared.schemas.results import Cell, Direction, Relation
 
@@ -46,7 +47,7 @@ class CounterfactualRow(NamedTuple):
     ordinal: int
     arm: str
     null_ordinal: int | None
-    changes: list[dict[str, Any]]
+    changes: list[StoredChange]
     rendered: bool
     accepted: bool
     check: str
@@ -65,7 +66,7 @@ class PredictionRow(NamedTuple):
     predicted: str
     p_truth: float | None
     rank: int | None
-    top: list[dict[str, Any]] | None
+    top: list[StoredShare] | None
     overlaps: dict[str, float] | None = None
     confusion: list[int] | None = None
     flipped: bool | None = None

@@ -45,7 +45,7 @@ def next_up(session: Session, job: Job, reviewer: str) -> NextUp:
     c = Counterfactual
     mine = (Review.job_id == job.id, Review.reviewer == reviewer)
     said = list(session.scalars(select(Review.counterfactual_id).where(*mine).order_by(Review.reviewed_at)))
-    methods = [name for name in (str(method["name"]) for method in job.methods) if METHODS[name].checked]
+    methods = [method.name for method in job.methods if METHODS[method.name].checked]
     edits = [c.job_id == job.id, c.arm == "edit", c.image_digest.is_not(None), c.method.in_(methods)]
     new = c.id.not_in(select(Review.counterfactual_id).where(*mine))
     seen = set(said)

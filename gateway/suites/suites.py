@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from gateway.database.columns import JsonObject
 from gateway.database.events import add_event
 from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.sessions import insert_missing
@@ -164,7 +165,7 @@ def show(session: Session, owner: str, suite: str) -> SuiteDetail:
         task=kept.task,
         kind=kept.kind,
         classes=kept.classes,
-        methods=[str(method["name"]) for method in kept.methods],
+        methods=[method.name for method in kept.methods],
         sources=session.scalar(select(func.count()).where(SourceImage.job_id == found.id)) or 0,
         counterfactuals=edits,
         null_arms=null_arms,
@@ -177,7 +178,7 @@ def run_view(session: Session, run: Job) -> RunView:
     return RunView(
         id=run.id,
         model=run.models[0],
-        revision=run.spec["revision"],
+        revision=str(run.spec["revision"]),
         state=run.state,
         failure=run.failure,
         progress=progress(session, run),
@@ -208,15 +209,15 @@ def _view(suite: Suite) -> SuiteView:
     )
 
 
-def _job_like(job: Job, job_id: str, suite_id: str, spec: dict[str, Any], **columns: Any) -> dict[str, Any]:
+def _job_like(job: Job, job_id: str, suite_id: str, spec: JsonObject, **columns: object) -> dict[str, object]:
     """The row of a job that keeps or tests images of another."""
     names = ("owner_id", "task", "kind", "classes", "methods", "profile", "seed")
     copied = {name: getattr(job, name) for name in names}
     return {**copied, "id": job_id, "suite_id": suite_id, "models": [], "spec": spec, **columns}
 
 
-def _of_masks(job: Job) -> dict[str, Any]:
-    """What a job's spec says of its masks, for the colours of pictures."""
+def _of_masks(job: Job) -> JsonObject:
+    """The part of a job's spec that is about masks, for the colours of pictures."""
     return {name: job.spec[name] for name in ("masks", "label_map") if name in job.spec}
 
 
@@ -242,7 +243,7 @@ class _Copies:
         table: type[Table],
         row: Any,
         which: ColumnElement[bool],
-        changed: dict[str, Any],
+        changed: dict[str, object],
         names: tuple[str, ...],
     ) -> None:
         """`changed` are columns with a value of their own, `names` those that hold ids of copied rows."""

@@ -13,6 +13,7 @@ from gateway.api.dependencies import Cursor, Gateway, JobId, Owner, stored
 from gateway.api.images import IMMUTABLE, ImageDigest
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
+from gateway.jobs.task_description import renamed_masks
 from gateway.report.overlays import class_colours, painted_png
 from gateway.report.page import ASSETS
 from gateway.results import counterfactuals
@@ -104,9 +105,9 @@ def show_pair(
 def show_overlay(job: JobId, image: ImageDigest, label_map: ImageDigest, gateway: Gateway, owner: Owner) -> Response:
     """A label map of a segmentation job painted over its image, in the colours of the job's classes."""
     with reading(gateway.sessions) as session:
-        found = jobs.find(session, owner, job)
+        row = jobs.find(session, owner, job)
         keys = [image_key(images.find(session, owner, digest).digest) for digest in (image, label_map)]
-        colours = class_colours(found.classes, found.spec)
+        colours = class_colours(row.classes, renamed_masks(row))
     try:
         png = painted_png(stored(gateway, keys[0]), stored(gateway, keys[1]), colours)
     except ValueError as error:

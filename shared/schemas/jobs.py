@@ -149,6 +149,12 @@ class JobRequest(JobSpec):
 
     images: Annotated[list[ManifestImage], Field(min_length=1)]
 
+    @property
+    def spec(self) -> JobSpec:
+        """The request without its images; its values are valid already."""
+        values = {name: getattr(self, name) for name in JobSpec.model_fields}
+        return JobSpec.model_construct(self.model_fields_set - {"images"}, **values)
+
 
 class ImageCounts(Contract):
     """Source images by state."""
