@@ -178,13 +178,6 @@ def _compute(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable
         raise OutOfMemory(f"the device has too little memory for {len(items)} images at once") from error
 
 
-def choose_device(name: str) -> str:
-    """`auto` is the first GPU where there is one; other names are torch's own (`cpu`, `cuda:1`, ...)."""
-    if name != "auto":
-        return name
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
-
-
 def _weights(profile: Diffusion) -> list[WeightsInfo]:
     controlnets = [weights.info(f"controlnet-{kind}") for kind, weights in profile.controlnets.items()]
     named = WeightsInfo(role="scheduler", id=profile.scheduler or "", revision="", dtype="", licence="")

@@ -17,11 +17,12 @@ from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import Counterfactual as MethodCounterfactual
-from gateway.model_services.clients import SERVICES, Answered, Asked, Endpoint, ModelServices, TypedServices
+from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.queue.leases import Lease
 from gateway.worker import image_step
 from gateway.worker.image_step import ImageWork
+from shared.endpoints import SERVICES, Endpoint, Reply, Request, Services
 from shared.images import decode
 from shared.problems import NotFound
 from shared.schemas.results import JobResults
@@ -51,7 +52,7 @@ class Replay:
 
 
 @dataclass(slots=True)
-class ComparedServices(TypedServices):
+class ComparedServices(Services):
     """The plain services, each reply held against the recorded one."""
 
     services: ModelServices
@@ -60,7 +61,7 @@ class ComparedServices(TypedServices):
     recorded: int = 0
     otherwise: list[str] = field(default_factory=list)
 
-    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
+    def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
         """The service's own reply, whatever was recorded."""
         reply = self.services.call(endpoint, request)
         agrees = self.records.agrees(endpoint, request, reply)
@@ -102,9 +103,7 @@ def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, I
     return row, work, {name: ServiceInfo.model_validate(info) for name, info in then.items()}
 
 
-def _repeat(
-    row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: TypedServices
-) -> MethodCounterfactual | None:
+def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: Services) -> MethodCounterfactual | None:
     method = METHODS.get(row.method)
     if method is None:
         raise NotFound(f"this version has no method {row.method!r}; replay with the version that made it")
