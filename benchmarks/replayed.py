@@ -15,6 +15,7 @@ from gateway.report.review_order import ReviewList
 from gateway.results.classification import load_rows
 from gateway.results.results import measure
 from gateway.results.stream import CounterfactualRow, SourceRows, Triple, cells_of, stream_sources, triples
+from shared.chunks import chunks
 from shared.images import decode
 from shared.storage import ObjectStore, image_key
 from tinyworld.judges.oracles import judge
@@ -174,8 +175,7 @@ def _look(session: Session, store: ObjectStore, edits: Sequence[Edit], images: S
     """Fill in what edits show: what they suspect, where both oracles still see the class in the picture."""
     waiting = [edit for edit in edits if edit.suspected]
     digests: dict[str, str] = {}
-    for start in range(0, len(waiting), JUDGED_AT_ONCE):
-        part = waiting[start : start + JUDGED_AT_ONCE]
+    for part in chunks(waiting, JUDGED_AT_ONCE):
         named = select(Counterfactual.id, Counterfactual.image_digest).where(
             Counterfactual.id.in_([edit.id for edit in part])
         )

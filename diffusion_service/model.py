@@ -27,6 +27,7 @@ from diffusion_service.palettes import palette
 from diffusion_service.protection import union
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import StableDiffusion, load
+from shared.chunks import chunks
 from shared.images import Pixels, decode, encode
 from shared.problems import InvalidInput, OutOfMemory
 from shared.profiles import Diffusion
@@ -263,7 +264,7 @@ def _edit_reply(
     request: EditRequest, inversion: Inversion, edited: Sequence[Edited], tokens: Sequence[Sequence[int]]
 ) -> EditReply:
     source, width = inversion.source, len(request.self_fractions)
-    per_edit = [edited[start : start + width] for start in range(0, len(edited), width)]
+    per_edit = list(chunks(edited, width))
     height, breadth = source.image.shape[:2]
     masks = [attention_to(inversion.maps, places, height, breadth).mul(255).byte().numpy() for places in tokens]
     return EditReply(

@@ -23,6 +23,7 @@ from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.segmentation import label_map
+from shared.chunks import chunks
 from shared.images import Pixels
 from shared.label_maps import confusion, packed, placed
 from shared.problems import InvalidInput
@@ -189,8 +190,8 @@ TASKS: Mapping[JobKind, type[Trainable]] = {
 
 def _parts(openers: Sequence[Opener]) -> Iterator[list[Lesson]]:
     """The images a few at a time."""
-    for start in range(0, len(openers), JUDGED_AT_ONCE):
-        yield [opened() for opened in openers[start : start + JUDGED_AT_ONCE]]
+    for part in chunks(openers, JUDGED_AT_ONCE):
+        yield [opened() for opened in part]
 
 
 def _mask(lesson: Lesson) -> Pixels:

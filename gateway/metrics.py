@@ -15,9 +15,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, g
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
-from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
-from gateway.database.sessions import Sessions, reading
+from gateway.database.sessions import DATABASE_AWAY, Sessions, reading
 from gateway.database.table_base import SourceImageState
 from gateway.database.tables import Job, SourceImage
 from shared.asgi import SECONDS
@@ -66,7 +65,7 @@ class Work(Collector):
             if time.monotonic() - self._asked > FRESH_SECONDS:
                 try:
                     self._counted = self._count()
-                except (OperationalError, InterfaceError, TimeoutError):
+                except DATABASE_AWAY:
                     self._counted = []
                 self._asked = time.monotonic()
             yield from self._counted

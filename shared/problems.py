@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
@@ -181,6 +181,12 @@ def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Prob
         if cls.name == name:
             return cls(detail, members=members, retry_after=seconds)
     return DependencyFailed(f"a service answered {status}: {detail}", members=members)
+
+
+def quoted(names: Sequence[str], most: int = 5) -> str:
+    """The first names in quotes, and how many more there are: for messages."""
+    more = len(names) - most
+    return ", ".join(map(repr, names[:most])) + (f" and {more} more" if more > 0 else "")
 
 
 _IN_TERMS_OF_JSON = {

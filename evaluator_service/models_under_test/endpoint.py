@@ -22,6 +22,7 @@ import httpx
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from shared.chunks import chunks
 from shared.images import Pixels, decode, png_header
 from shared.problems import DeadlineExceeded, DependencyFailed, Problem
 from shared.profiles import ModelEndpoint
@@ -69,7 +70,7 @@ class _Server:
     ) -> list[Answer]:
         """An answer for each image. `most`: how long a reply may be; `read` checks one. Both are given its images."""
         size = self._endpoint.max_batch
-        parts = [images[start : start + size] for start in range(0, len(images), size)]
+        parts = list(chunks(images, size))
         bodies = await asyncio.gather(*(self._ask(part, deadline, min(most(part), MOST_BYTES)) for part in parts))
         answers = [await asyncio.to_thread(read, body, part) for body, part in zip(bodies, parts, strict=True)]
         return [one for answered in answers for one in answered]

@@ -29,11 +29,9 @@ from gateway.intake.sources import (
     read_file,
     refuse_if_unusable,
 )
-from shared.problems import InvalidInput, TooLarge
+from shared.problems import InvalidInput, TooLarge, quoted
 from shared.schemas.jobs import MAX_CLASSES
 from shared.schemas.masks import MAX_LABEL_CHARACTERS
-
-_LISTED = 5
 
 
 @dataclass(slots=True)
@@ -116,7 +114,7 @@ def refuse_unknown_labels(used: Collection[str], classes: Mapping[str, Collectio
     for owner, known in classes.items():
         if unknown := sorted(set(used) - set(known)):
             raise InvalidInput(
-                f"{owner} does not know the labels {_listing(unknown)}; it knows {_listing(sorted(known))}. {advice}",
+                f"{owner} does not know the labels {quoted(unknown)}; it knows {quoted(sorted(known))}. {advice}",
                 members={"unknown_labels": list(unknown[:100])},
             )
 
@@ -186,8 +184,3 @@ def _labels(
         return [row.label for row in rows]
     names = [source.name for source in sources]
     return [None] * len(names) if known_classes is None else folder_labels(names, known_classes)
-
-
-def _listing(names: Sequence[str]) -> str:
-    more = len(names) - _LISTED
-    return ", ".join(repr(name) for name in names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from pydantic import JsonValue, ValidationError
 
+from gateway.intake.intake import refuse_unknown_labels
 from gateway.intake.masks import mask_reader
 from gateway.methods import METHODS
 from gateway.methods.controlled import ControlledParameters
@@ -227,6 +228,16 @@ def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: JobKind) -> JobKind
     if "segmentation" in kinds:
         return "segmentation"
     return "classification" if kinds else otherwise
+
+
+def refuse_unknown_truths(labels: Collection[str], models: Sequence[ModelUnderTestInfo], advice: str) -> None:
+    """Raise InvalidInput where ground truth has labels that a model does not know. `advice`: what to do then."""
+    refuse_unknown_labels(labels, class_lists(models), advice)
+
+
+def class_lists(models: Sequence[ModelUnderTestInfo]) -> dict[str, Sequence[str]]:
+    """The classes of each model, by its name as messages have it."""
+    return {f"model under test {model.name!r}": model.classes for model in models}
 
 
 def refuse_unknown_classes(classes: Sequence[str], models: Sequence[ModelUnderTestInfo]) -> None:

@@ -16,7 +16,7 @@ from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
-from gateway.jobs.choices import Plan, plan
+from gateway.jobs.choices import Plan, class_lists, plan
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.models_under_test import models
 from gateway.storage import images
@@ -185,5 +185,5 @@ def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> lis
             f"the ground truth is a label for each image, but {names} segments: send masks, choose classifiers, or "
             'send `"ground_truth": "none"` to test whether predictions stay what they were'
         )
-    lists = {f"model under test {model.name!r}": model.classes for model in chosen.models}
+    lists = class_lists(chosen.models)
     return relabel(sources, spec.label_map, {"`classes`": spec.classes, **lists} if spec.classes else lists)

@@ -15,10 +15,9 @@ from sqlalchemy.orm import Session
 from gateway.context import Parts
 from gateway.database.sessions import insert_missing, reading
 from gateway.database.tables import Job, ModelUnderTest, SourceImage
-from gateway.intake.intake import refuse_unknown_labels
 from gateway.intake.sources import NamedFile
 from gateway.jobs import jobs
-from gateway.jobs.choices import chosen_models, kind_of, refuse_unknown_classes
+from gateway.jobs.choices import chosen_models, kind_of, refuse_unknown_classes, refuse_unknown_truths
 from gateway.models_under_test.packages import Package, packed
 from gateway.queue import leases
 from shared.problems import Conflict, InvalidInput, NotFound, Overloaded
@@ -29,7 +28,6 @@ from shared.storage import model_key
 
 MAX_MODELS_OF_JOB = 20
 LINK_SECONDS = 600
-ADVICE = "Add the model again with `classes`, your names of its outputs"
 RETRY_SECONDS = 15.0
 # An archive's largest file is in memory while it is unpacked; requests beyond this are asked to come back.
 _TAKING_IN = threading.BoundedSemaphore(1)
@@ -180,7 +178,7 @@ def add_to_job(parts: Parts, owner: str, job_id: str, names: Sequence[str]) -> J
             refuse_unknown_classes(job.classes, chosen)
         used = select(SourceImage.ground_truth).where(SourceImage.job_id == job_id).distinct()
         labels = {label for label in session.scalars(used) if label is not None}
-        refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes for model in chosen}, ADVICE)
+        refuse_unknown_truths(labels, chosen, "Add the model again with `classes`, your names of its outputs")
         if leases.predict_again(session, job_id) is None:
             raise Conflict("the job is running; add models when it is done")
         job.models = [*job.models, *names]

@@ -15,9 +15,8 @@ from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.sessions import reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import ModelUnderTest, Repair
-from gateway.intake.intake import refuse_unknown_labels
 from gateway.jobs import jobs
-from gateway.jobs.choices import chosen_models
+from gateway.jobs.choices import chosen_models, refuse_unknown_truths
 from gateway.models_under_test.models import all_models
 from gateway.repairs import orders
 from shared.problems import Conflict, InvalidInput, NotFound
@@ -33,8 +32,6 @@ from shared.schemas.repairs import (
     StoredModel,
 )
 from shared.storage import ObjectStore, model_key, repair_key
-
-ADVICE = "Repair a model that the job's classes fit"
 
 
 def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> RepairView:
@@ -56,7 +53,7 @@ def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> Repa
     upload = _trainable(parts, owner, model)
     classes = job.classes if job.kind == "segmentation" else []
     labels = {*classes, *(original.label for original in originals if original.mask is None)}
-    refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes}, ADVICE)
+    refuse_unknown_truths(labels, [model], "Repair a model that the job's classes fit")
     repair_id = uuid.uuid4().hex
     order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, made, classes)
     parts.store.put(repair_key(repair_id, "order.json"), order.model_dump_json().encode())

@@ -22,8 +22,8 @@ from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.sessions import insert_missing
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Job, Report, SourceImage, Suite, Table
-from gateway.intake.intake import refuse_unknown_labels
 from gateway.jobs import jobs
+from gateway.jobs.choices import refuse_unknown_truths
 from gateway.jobs.progress import progress
 from gateway.queue import leases
 from gateway.results.counterfactuals import Filters, conditions
@@ -34,7 +34,6 @@ from shared.schemas.suites import RunView, SuiteDetail, SuiteFilters, SuiteReque
 from shared.seeds import derive_id
 
 RUNS_SHOWN = 100
-ADVICE = "Test a model of the same classes"
 _PREFIX = 24  # characters of a copy's job in the ids of its rows, before a hyphen and the id of the first row
 
 
@@ -91,7 +90,7 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
         raise InvalidInput(f"the model under test {model.name!r} does {model.task}, and the suite is for {kept.kind}")
     truths = select(SourceImage.ground_truth, SourceImage.mask_classes).where(SourceImage.job_id == found.id)
     labels = {name for label, held in session.execute(truths) for name in [label, *(held or ())] if name is not None}
-    refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes}, ADVICE)
+    refuse_unknown_truths(labels, [model], "Test a model of the same classes")
     run_id = derive_id("suite run", found.id, model.name, model.revision)
     spec = {"task": kept.task, "suite": found.id, "revision": model.revision, **_of_masks(kept)}
     uploaded = jobs.digests_of([model])

@@ -23,10 +23,9 @@ from typing import Any
 from celery import Celery, bootsteps
 from prometheus_client import CollectorRegistry
 from sqlalchemy import select
-from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
 from gateway.database.events import add_event
-from gateway.database.sessions import Sessions, database_now, open_engine, open_sessions
+from gateway.database.sessions import DATABASE_AWAY, Sessions, database_now, open_engine, open_sessions
 from gateway.database.tables import Job
 from gateway.metrics import STEPS
 from gateway.model_services.clients import SERVICES, BrokenOff, ModelServices, is_passing
@@ -51,7 +50,6 @@ from shared.turns import begun
 
 MAX_PAUSE_SECONDS = 300.0
 LINK_GRACE_SECONDS = 60.0
-DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)
 
 logger = logging.getLogger("contrafact.worker")
 
