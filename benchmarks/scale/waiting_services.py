@@ -174,7 +174,7 @@ def _probabilities(png: bytes) -> list[float]:
 
 def _models() -> ModelsReply:
     info = ModelUnderTestInfo(
-        name=MODEL, task="classification", classes=CLASSES, weights="none", revision="1", licence="Apache-2.0"
+        name=MODEL, kind="classification", classes=CLASSES, weights="none", revision="1", licence="Apache-2.0"
     )
     return ModelsReply(models=[info])
 

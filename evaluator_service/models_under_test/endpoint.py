@@ -16,7 +16,7 @@ import base64
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import httpx
 import numpy as np
@@ -26,6 +26,7 @@ from shared.chunks import chunks
 from shared.images import Pixels, decode, png_header
 from shared.problems import DeadlineExceeded, DependencyFailed, Problem
 from shared.profiles import ModelEndpoint
+from shared.schemas.base import Kind
 
 ATTEMPTS = 5
 LONGEST_PAUSE = 10.0
@@ -123,7 +124,7 @@ class _Server:
 class EndpointClassifier(_Server):
     """A classifier that somebody serves."""
 
-    task = "classification"
+    kind: ClassVar[Kind] = "classification"
 
     async def probabilities(self, images: Sequence[bytes], deadline: float) -> list[list[float]]:
         """Images (PNG) × classes. Raises DeadlineExceeded and DependencyFailed."""
@@ -151,7 +152,7 @@ class EndpointClassifier(_Server):
 class EndpointSegmenter(_Server):
     """A segmenter that somebody serves."""
 
-    task = "segmentation"
+    kind: ClassVar[Kind] = "segmentation"
 
     async def label_maps(self, images: Sequence[bytes], deadline: float) -> list[Pixels]:
         """Per image (PNG) the place in `classes` of every pixel, height × width. Raises as `probabilities` does."""

@@ -10,7 +10,8 @@ from sqlalchemy.orm import DeclarativeBase
 
 from gateway.database.columns import JSON_COLUMN, JsonObject, MethodChoices, StoredChange, StoredShare
 from gateway.database.sessions import UtcDateTime
-from shared.schemas.jobs import JobKind, JobState, MethodChoice, Stage
+from shared.schemas.base import Kind
+from shared.schemas.jobs import JobState, MethodChoice, Stage
 from shared.schemas.reviews import ReviewVerdict
 
 SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
@@ -46,7 +47,7 @@ class Table(DeclarativeBase):
         list[StoredChange]: JSON_COLUMN,
         list[StoredShare]: JSON_COLUMN,
         JobState: String(16),
-        JobKind: String(16),
+        Kind: String(16),
         list[int]: JSON_COLUMN,
         SourceImageState: String(16),
         Stage: String(16),

@@ -29,7 +29,8 @@ from gateway.database.table_base import (
     Table as Table,  # for others: whoever takes it from here has all tables in its metadata
 )
 from shared.logging import request_id
-from shared.schemas.jobs import JobKind, JobState, MethodChoice, Stage
+from shared.schemas.base import Kind
+from shared.schemas.jobs import JobState, MethodChoice, Stage
 from shared.schemas.reviews import ReviewVerdict
 
 LOCAL_OWNER = "local"
@@ -159,8 +160,8 @@ class Job(Leased, Table):
     id: Mapped[str] = mapped_column(_Id, primary_key=True)
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
     state: Mapped[JobState] = mapped_column(default="running")
-    task: Mapped[str] = mapped_column(Text)
-    kind: Mapped[JobKind] = mapped_column(default="classification", server_default="classification")
+    task_description: Mapped[str] = mapped_column("task", Text)
+    kind: Mapped[Kind] = mapped_column(default="classification", server_default="classification")
     classes: Mapped[list[str]] = mapped_column(default=list)
     methods: Mapped[list[MethodChoice]]
     models: Mapped[list[str]] = mapped_column(default=list)
@@ -365,7 +366,7 @@ class ModelUnderTest(Table):
     name: Mapped[str] = mapped_column(String(100))
     digest: Mapped[str] = mapped_column(String(64))
     format: Mapped[str] = mapped_column(String(20))
-    task: Mapped[str] = mapped_column(String(20))
+    kind: Mapped[Kind] = mapped_column("task", String(20))
     classes: Mapped[list[str]]
     bytes: Mapped[int] = mapped_column(BigInteger)
     licence: Mapped[str] = mapped_column(String(200), default="")

@@ -14,8 +14,9 @@ from gateway.methods import METHODS
 from gateway.methods.controlled import ControlledParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
+from shared.schemas.base import Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.jobs import JobKind, JobSpec, MethodChoice, MethodInfo, MethodsReply, ProfilesReply, ProfileView
+from shared.schemas.jobs import JobSpec, MethodChoice, MethodInfo, MethodsReply, ProfilesReply, ProfileView
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.weights import Weights
 
@@ -30,7 +31,7 @@ class Plan:
     methods: list[MethodChoice]
     models: list[ModelUnderTestInfo]
     classes: list[str]
-    kind: JobKind = "classification"
+    kind: Kind = "classification"
 
 
 def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestInfo]) -> Plan:
@@ -54,10 +55,10 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         raise InvalidInput(
             f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {there_are}"
         )
-    tasks = {errors.task for errors in profile.calibration.get(spec.calibration or "", {}).values()}
-    if tasks - {kind}:
+    kinds = {errors.kind for errors in profile.calibration.get(spec.calibration or "", {}).values()}
+    if kinds - {kind}:
         raise InvalidInput(
-            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(tasks))}, "
+            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(kinds))}, "
             f"and this one is of {kind}, which has other checks; leave `calibration` out"
         )
     own = {name for given in chosen.values() for name in ("thresholds", "recaption") if name in given}
@@ -131,7 +132,7 @@ def _few_steps(name: str, profile: Profile, given: Mapping[str, object]) -> dict
     return {} if any(given.get(parameter, value) != value for parameter, value in own.items()) else own
 
 
-def _defaults(name: str, profile: Profile, kind: JobKind, given: Mapping[str, object]) -> dict[str, JsonValue]:
+def _defaults(name: str, profile: Profile, kind: Kind, given: Mapping[str, object]) -> dict[str, JsonValue]:
     """Those of a job of a kind: where the ground truth are masks, the profile's things keep their shapes."""
     holds = name in METHODS and "protection" in METHODS[name].parameters.model_fields
     things = profile.diffusion.keep_labels if profile.diffusion.segmenter and kind == "segmentation" else []
@@ -219,11 +220,11 @@ def chosen_models(names: Sequence[str], known: Sequence[ModelUnderTestInfo]) -> 
     return [by_name[name] for name in names]
 
 
-def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: JobKind) -> JobKind:
+def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: Kind) -> Kind:
     """What models do, all alike; `otherwise` without models. Raises InvalidInput for models of both kinds."""
-    kinds: dict[str, str] = {model.task: model.name for model in models}
+    kinds: dict[str, str] = {model.kind: model.name for model in models}
     if len(kinds) > 1:
-        pairs = " and ".join(f"{name!r} does {task}" for task, name in kinds.items())
+        pairs = " and ".join(f"{name!r} does {kind}" for kind, name in kinds.items())
         raise InvalidInput(f"{pairs}; test models of one kind in a job")
     if "segmentation" in kinds:
         return "segmentation"
@@ -256,10 +257,10 @@ def _models(spec: JobSpec, profile: Profile, known: Sequence[ModelUnderTestInfo]
     """Those that the spec names, else those of the profile's defaults that do what the ground truth asks for."""
     if spec.models is not None:
         return chosen_models(spec.models, known)
-    wanted: JobKind = "classification" if spec.masks is None else "segmentation"
+    wanted: Kind = "classification" if spec.masks is None else "segmentation"
     defaults = chosen_models(profile.defaults.models, known)
-    able = [model for model in defaults if model.task == wanted]
+    able = [model for model in defaults if model.kind == wanted]
     if defaults and not able:
-        others = ", ".join(repr(model.name) for model in known if model.task == wanted) or "none"
+        others = ", ".join(repr(model.name) for model in known if model.kind == wanted) or "none"
         raise InvalidInput(f"profile {profile.profile.name!r} tests no {wanted} by default; name `models`: {others}")
     return able

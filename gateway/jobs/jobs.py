@@ -186,9 +186,8 @@ def failures(session: Session, job_id: str) -> list[ImageFailure]:
 
 def view(job: Job) -> JobView:
     """A job as lists show it."""
-    return JobView.model_validate(
-        {name: getattr(job, name) for name in JobView.model_fields},
-    )
+    columns = {name: getattr(job, name) for name in JobView.model_fields if name != "task"}
+    return JobView.model_validate({"task": job.task_description, **columns})
 
 
 def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:
@@ -200,7 +199,7 @@ def _job_row(job_id: str, owner: str, order: Order) -> dict[str, object]:
     return {
         "id": job_id,
         "owner_id": owner,
-        "task": order.spec.task,
+        "task_description": order.spec.task,
         "kind": order.plan.kind,
         "classes": order.plan.classes or sorted({source.label for source in order.sources if source.label is not None}),
         "methods": order.plan.methods,

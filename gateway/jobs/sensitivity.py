@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import JsonValue
 
 from gateway.analysis.plan import sensitivity
+from shared.schemas.base import Kind
 from shared.schemas.diffusion import SEVERITIES
-from shared.schemas.jobs import JobKind, MethodChoice
+from shared.schemas.jobs import MethodChoice
 from shared.schemas.results import Sensitivity
 
 OF_MASKS = (
@@ -19,7 +20,7 @@ OF_MASKS = (
 
 
 def sensitivity_of(
-    labels: Iterable[str | None], methods: Sequence[MethodChoice], kind: JobKind = "classification"
+    labels: Iterable[str | None], methods: Sequence[MethodChoice], kind: Kind = "classification"
 ) -> Sensitivity:
     """What source images with these labels can show under the job's methods."""
     counts = Counter(label for label in labels if label is not None)

@@ -7,13 +7,13 @@ from gateway.methods.counterfactual import TaskDescription
 from shared.schemas.masks import MaskSpec
 
 
-def task_of(job: Job) -> TaskDescription:
+def task_description_of(job: Job) -> TaskDescription:
     """The user's sentence, with the classes of the job."""
     if job.kind != "segmentation":
-        return TaskDescription(job.task, protected_classes(job))
+        return TaskDescription(job.task_description, protected_classes(job))
     masks = renamed_masks(job)
     things = dict.fromkeys(masks.things if masks else ())
-    return TaskDescription(job.task, protected_classes(job), tuple(job.classes), tuple(things))
+    return TaskDescription(job.task_description, protected_classes(job), tuple(job.classes), tuple(things))
 
 
 def protected_classes(job: Job) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined:
         "name": spec.name,
         "digest": package.digest,
         "format": package.format,
-        "task": examined.task,
+        "kind": examined.kind,
         "classes": examined.classes,
         "bytes": package.bytes,
         "licence": spec.licence,
@@ -173,7 +173,7 @@ def add_to_job(parts: Parts, owner: str, job_id: str, names: Sequence[str]) -> J
         if len(job.models) + len(names) > MAX_MODELS_OF_JOB:
             raise InvalidInput(f"a job tests at most {MAX_MODELS_OF_JOB} models, and this one tests {len(job.models)}")
         if kind_of(chosen, job.kind) != job.kind:
-            raise InvalidInput(f"{chosen[0].name!r} does {chosen[0].task}, and the job tests {job.kind}")
+            raise InvalidInput(f"{chosen[0].name!r} does {chosen[0].kind}, and the job tests {job.kind}")
         if job.kind == "segmentation":
             refuse_unknown_classes(job.classes, chosen)
         used = select(SourceImage.ground_truth).where(SourceImage.job_id == job_id).distinct()
@@ -191,7 +191,7 @@ def add_to_job(parts: Parts, owner: str, job_id: str, names: Sequence[str]) -> J
 def _info(row: ModelUnderTest) -> ModelUnderTestInfo:
     return ModelUnderTestInfo(
         name=row.name,
-        task=row.task,
+        kind=row.kind,
         classes=row.classes,
         weights="uploaded",
         revision=row.digest,

@@ -101,7 +101,7 @@ def order_of(
     return RepairOrder(
         repair=repair,
         job=job,
-        task="segmentation" if classes else "classification",
+        kind="segmentation" if classes else "classification",
         classes=list(classes),
         model=request.model,
         upload=upload,

@@ -46,9 +46,9 @@ def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> Repa
             raise Conflict("the job is running; repair a model when it is done, or cancel it first")
         originals, made = orders.load(session, job_id)
     (model,) = chosen_models([request.model], all_models(parts, owner))
-    if model.task != job.kind:
+    if model.kind != job.kind:
         raise InvalidInput(
-            f"{model.name!r} does {model.task}, and the job's models do {job.kind}; choose one of its kind"
+            f"{model.name!r} does {model.kind}, and the job's models do {job.kind}; choose one of its kind"
         )
     upload = _trainable(parts, owner, model)
     classes = job.classes if job.kind == "segmentation" else []

@@ -57,7 +57,7 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     insert_missing(session, Suite, [row])
     if session.get(Suite, suite_id) is None:
         raise Conflict(f"you have a suite {request.name!r}; take another name, or delete that one")
-    spec = {"task": job.task, "suite": suite_id, **_of_masks(job)}
+    spec = {"task": job.task_description, "suite": suite_id, **_of_masks(job)}
     insert_missing(session, Job, [_job_like(job, suite_id, suite_id, spec, state="done", finished_at=utc_now())])
     edits = and_(
         Counterfactual.job_id == job.id,
@@ -86,13 +86,13 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     """
     found = _held(session, owner, suite)
     kept = session.get_one(Job, found.id)
-    if model.task != kept.kind:
-        raise InvalidInput(f"the model under test {model.name!r} does {model.task}, and the suite is for {kept.kind}")
+    if model.kind != kept.kind:
+        raise InvalidInput(f"the model under test {model.name!r} does {model.kind}, and the suite is for {kept.kind}")
     truths = select(SourceImage.ground_truth, SourceImage.mask_classes).where(SourceImage.job_id == found.id)
     labels = {name for label, held in session.execute(truths) for name in [label, *(held or ())] if name is not None}
     refuse_unknown_truths(labels, [model], "Test a model of the same classes")
     run_id = derive_id("suite run", found.id, model.name, model.revision)
-    spec = {"task": kept.task, "suite": found.id, "revision": model.revision, **_of_masks(kept)}
+    spec = {"task": kept.task_description, "suite": found.id, "revision": model.revision, **_of_masks(kept)}
     uploaded = jobs.digests_of([model])
     tested = _job_like(kept, run_id, found.id, spec, models=[model.name], uploaded_models=uploaded)
     insert_missing(session, Job, [tested])
@@ -161,7 +161,7 @@ def show(session: Session, owner: str, suite: str) -> SuiteDetail:
     edits, null_arms = (session.scalar(count.where(Counterfactual.arm == arm)) or 0 for arm in ("edit", "null"))
     return SuiteDetail(
         **_view(found).model_dump(by_alias=True),
-        task=kept.task,
+        task=kept.task_description,
         kind=kept.kind,
         classes=kept.classes,
         methods=[method.name for method in kept.methods],
@@ -210,7 +210,7 @@ def _view(suite: Suite) -> SuiteView:
 
 def _job_like(job: Job, job_id: str, suite_id: str, spec: JsonObject, **columns: object) -> dict[str, object]:
     """The row of a job that keeps or tests images of another."""
-    names = ("owner_id", "task", "kind", "classes", "methods", "profile", "seed")
+    names = ("owner_id", "task_description", "kind", "classes", "methods", "profile", "seed")
     copied = {name: getattr(job, name) for name in names}
     return {**copied, "id": job_id, "suite_id": suite_id, "models": [], "spec": spec, **columns}
 

@@ -18,7 +18,7 @@ from gateway.database.columns import CounterfactualColumns, JsonObject, Predicti
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
-from gateway.jobs.task_description import task_of
+from gateway.jobs.task_description import task_description_of
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import Change, TaskDescription
 from gateway.methods.counterfactual import Counterfactual as MethodCounterfactual
@@ -62,7 +62,7 @@ class ImageWork:
     digest: str
     occurrence: int
     ground_truth: str | None
-    task: TaskDescription
+    task_description: TaskDescription
     methods: tuple[MethodChoice, ...]
     models: tuple[Tested, ...]
     seed: int
@@ -104,7 +104,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             digest=image.digest,
             occurrence=occurrence or 0,
             ground_truth=image.ground_truth,
-            task=task_of(job),
+            task_description=task_description_of(job),
             methods=tuple(job.methods),
             models=_models_to_call(session, job, image) if image.generated else tested(session, job),
             seed=job.seed,
@@ -159,7 +159,7 @@ def _make(
     for choice in work.methods:
         method = METHODS[choice.name]
         parameters = method.parameters.model_validate(choice.parameters)
-        for counterfactual in method.function(source, work.task, services, parameters, work.seed):
+        for counterfactual in method.function(source, work.task_description, services, parameters, work.seed):
             row = row_of(work, choice.name, counterfactual, shelf)
             rows.append(row)
             if counterfactual.image is not None:

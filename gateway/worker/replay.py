@@ -110,7 +110,7 @@ def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: S
     choice = next(choice for choice in work.methods if choice.name == row.method)
     parameters = method.parameters.model_validate(choice.parameters)
     source = image_step.source_of(work, shelf)
-    counterfactuals = method.function(source, work.task, services, parameters, work.seed)
+    counterfactuals = method.function(source, work.task_description, services, parameters, work.seed)
     return next((repeated for repeated in counterfactuals if repeated.ordinal == row.ordinal), None)
 
 

@@ -54,8 +54,9 @@ def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[d
         masked = any(mask is not None for _, mask in drawn)
         session.add(
             Job(
-                id=job_id, owner_id=LOCAL_OWNER, task="segment the street", kind="segmentation", classes=ROAD_CLASSES,
-                methods=list(methods), models=[SEGMENTER], profile="tiny", spec={"masks": MASKS} if masked else {},
+                id=job_id, owner_id=LOCAL_OWNER, task_description="segment the street", kind="segmentation",
+                classes=ROAD_CLASSES, methods=list(methods), models=[SEGMENTER], profile="tiny",
+                spec={"masks": MASKS} if masked else {},
             )
         )  # fmt: skip
         session.flush()

@@ -95,7 +95,7 @@ def test_images_of_one_mask_stay_together_and_masks_go_along(masks: list[int], s
         order = order_of("a", "b", request, "", None, originals, made, classes=["road", "sky"])
     except InvalidInput:  # where so many share a mask that too few groups remain
         return
-    assert (order.task, order.classes) == ("segmentation", ["road", "sky"])
+    assert (order.kind, order.classes) == ("segmentation", ["road", "sky"])
     trained, judged = [*order.originals, *order.counterfactuals], order.judged
     assert not {one.mask for one in trained} & {one.mask for one in judged}
     of_source = {one.image: one.mask for one in originals}
