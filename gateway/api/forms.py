@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -33,7 +33,7 @@ Message = TypeVar("Message", bound=Contract)
 
 _NUL = "{name} contains the character U+0000, which no database keeps; leave it out"
 
-REQUEST_BODY: dict[str, Any] = {
+REQUEST_BODY: dict[str, object] = {
     "requestBody": {
         "required": True,
         "content": {

@@ -71,7 +71,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
             .order_by(SourceImage.ground_truth)
         ).all()
     masks = _masks(job)
-    made = JobResults.model_validate(report.metrics).made if report else None
+    provenance = JobResults.model_validate(report.metrics).made if report else None
     note = ExportNote(
         format=format_name,
         job=job.id,
@@ -83,8 +83,8 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
         profile=job.profile,
         seed=job.seed,
         filters=selection.model_dump(mode="json", exclude_defaults=True, by_alias=True),
-        services=made.services if made else {},
-        versions=made.versions if made else {},
+        services=provenance.services if provenance else {},
+        versions=provenance.versions if provenance else {},
     )
     return Export(f"contrafact-{job_id}-{format_name}.tar", _tag(job, note), note, selection)
 

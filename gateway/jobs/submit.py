@@ -140,8 +140,8 @@ def _with_masks(
     if reader is None:
         return sources
     shelf = MaskShelf(reader, place, parts.limits)
-    for asked, mask in masks.items():
-        shelf.take(Member(asked, stored(parts, image_key(mask.digest))))
+    for digest, mask in masks.items():
+        shelf.take(Member(digest, stored(parts, image_key(mask.digest))))
     return shelf.paired(sources, [entry.mask if entry.mask in masks else None for entry in entries])
 
 

@@ -128,15 +128,15 @@ def _given_out(sessions: Sessions, repair: _Running, max_lost: int) -> Grant | N
 def _heard(sessions: Sessions, store: ObjectStore, repair: _Running, token: str) -> bool:
     """Note a new sign of life and the progress in it; whether there was one."""
     try:
-        said = SignOfLife.model_validate_json(store.get(repair_key(repair.id, token, "progress.json")))
+        heartbeat = SignOfLife.model_validate_json(store.get(repair_key(repair.id, token, "progress.json")))
     except ObjectMissing:
         return False
-    if said.beat <= repair.beat:
+    if heartbeat.beat <= repair.beat:
         return False
-    values: dict[str, object] = {"beat": said.beat, "heard_at": database_now()}
-    if said.total:
-        values["progress"] = said.model_dump(mode="json", exclude={"beat"})
-    if said.done > repair.done:
+    values: dict[str, object] = {"beat": heartbeat.beat, "heard_at": database_now()}
+    if heartbeat.total:
+        values["progress"] = heartbeat.model_dump(mode="json", exclude={"beat"})
+    if heartbeat.done > repair.done:
         values["lost"] = 0
     with sessions.begin() as session:
         _change(session, repair.id, token, values)

@@ -44,7 +44,7 @@ def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> Repa
         job = jobs.find(session, owner, job_id)
         if job.state == "running":
             raise Conflict("the job is running; repair a model when it is done, or cancel it first")
-        originals, made = orders.load(session, job_id)
+        originals, accepted = orders.load(session, job_id)
     (model,) = chosen_models([request.model], all_models(parts, owner))
     if model.kind != job.kind:
         raise InvalidInput(
@@ -55,7 +55,7 @@ def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> Repa
     labels = {*classes, *(original.label for original in originals if original.mask is None)}
     refuse_unknown_truths(labels, [model], "Repair a model that the job's classes fit")
     repair_id = uuid.uuid4().hex
-    order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, made, classes)
+    order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, accepted, classes)
     parts.store.put(repair_key(repair_id, "order.json"), order.model_dump_json().encode())
     with parts.sessions.begin() as session:
         jobs.find(session, owner, job_id)  # again: it may have been deleted meanwhile

@@ -71,10 +71,10 @@ def results(
 
 def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
     """By method, of the one model under test of a run; and how many counterfactuals had to be left out."""
-    scores = {method: scores_of(found.outcomes) for (_, method), found in rows.models.items()}
-    scores |= {method: found.scores for (_, method), found in rows.segmented.items()}
-    left_out = sum(found.left_out for found in rows.models.values())
-    return scores, left_out + sum(found.left_out for found in rows.segmented.values())
+    scores = {method: scores_of(pair_rows.outcomes) for (_, method), pair_rows in rows.models.items()}
+    scores |= {method: pair_rows.scores for (_, method), pair_rows in rows.segmented.items()}
+    left_out = sum(pair_rows.left_out for pair_rows in rows.models.values())
+    return scores, left_out + sum(pair_rows.left_out for pair_rows in rows.segmented.values())
 
 
 def _done(run: Job) -> Job:

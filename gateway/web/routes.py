@@ -44,8 +44,8 @@ class Gallery(Listing):
 
     def address(self, path: str, **changes: str | None) -> str:
         """`path` with these filters, some changed or (None) left out, from the first page on."""
-        asked = {name: value for name, value in {**self.current(), **changes}.items() if value is not None}
-        return f"{path}?{urlencode(asked)}" if asked else path
+        filters = {name: value for name, value in {**self.current(), **changes}.items() if value is not None}
+        return f"{path}?{urlencode(filters)}" if filters else path
 
     def has(self, **wanted: str) -> bool:
         """Whether all these filters are set."""
@@ -125,7 +125,7 @@ def static_file(name: str) -> FileResponse:
 
 def _facets(results: JobResults | None) -> dict[str, list[str]]:
     """Values that the gallery can be filtered by: classes, and changes as "factor: value"."""
-    cells = [effect.cell for found in results.results for effect in found.cells] if results else []
+    cells = [effect.cell for figures in results.results for effect in figures.cells] if results else []
     labelled = bool(results and results.results and results.results[0].relation == "labelled")
     return {
         "classes": sorted({cell.label for cell in cells} - {ALL_CLASSES}) if labelled else [],
@@ -134,10 +134,10 @@ def _facets(results: JobResults | None) -> dict[str, list[str]]:
 
 
 def _cell_link(gallery: Gallery, path: str) -> Callable[[ModelResults, Cell], str]:
-    def link(found: ModelResults, cell: Cell) -> str:
+    def link(figures: ModelResults, cell: Cell) -> str:
         fields = {"value": cell.value, "from": None} if cell.direction == "to" else {"value": None, "from": cell.value}
-        label = cell.label if found.relation == "labelled" and cell.label != ALL_CLASSES else None
-        wanted = {"class": label, "factor": cell.factor, "model": found.model, "method": found.method, **fields}
+        label = cell.label if figures.relation == "labelled" and cell.label != ALL_CLASSES else None
+        wanted = {"class": label, "factor": cell.factor, "model": figures.model, "method": figures.method, **fields}
         return gallery.address(path, **wanted, verdict="accepted") + "#gallery"
 
     return link
