@@ -148,12 +148,12 @@ async def read_form(
 
 
 def content_type(request: Request) -> str:
-    """What the body is said to be, without parameters."""
+    """The declared content type of the body, without parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def refuse_other_types(request: Request, wanted: str) -> None:
-    """Raise HTTPException (415) for a body that is said to be something else."""
+    """Raise HTTPException (415) for a body of another declared type."""
     if (kind := content_type(request)) != wanted:
         raise HTTPException(415, f"Content-Type is {kind!r}; send {wanted}")
 

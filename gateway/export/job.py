@@ -1,4 +1,4 @@
-"""The export of one job: what the caller may see is checked first, then the archive flows, piece by piece."""
+"""The export of one job: access is checked first, then the archive is streamed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FORMATS: dict[FormatName, Callable[[Exporting], Iterator[bytes]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export that may be had: its file name, a tag that changes with its content, and what it says of itself."""
+    """An export: its file name, a tag that changes with its content, and its note."""
 
     file_name: str
     tag: str
@@ -90,7 +90,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
 
 
 def _masks(job: Job) -> MaskSpec | None:
-    """How the masks in the archive read: places in the job's classes."""
+    """How to read the masks in the archive: as places in the job's classes."""
     masks = renamed_masks(job)
     if masks is None:
         return None
@@ -99,5 +99,5 @@ def _masks(job: Job) -> MaskSpec | None:
 
 
 def _tag(job: Job, note: ExportNote) -> str:
-    """What happens to a job counts its events on, so equal tags promise equal archives."""
+    """Every change of a job adds an event, so equal tags mean equal archives."""
     return derive_digest("export", __version__, job.events, str(job.finished_at), note.model_dump_json()).hex()

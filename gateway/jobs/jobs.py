@@ -39,7 +39,7 @@ FAILURES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Everything that makes a job: what was asked, what it came to, and the source images in their order."""
+    """Everything that makes a job: the spec, its plan, and the source images in their order."""
 
     spec: JobSpec
     plan: Plan
@@ -150,14 +150,14 @@ def cancel(session: Session, owner: str, job_id: str) -> None:
 
 
 def retry(session: Session, owner: str, job_id: str) -> None:
-    """Take up what failed or was cancelled again. Raises Conflict when there is nothing of that kind."""
+    """Retry what failed or was cancelled. Raises Conflict when there is nothing to retry."""
     find(session, owner, job_id)
     if leases.retry_job(session, job_id) is None:
         raise Conflict("nothing of this job failed or was cancelled, but for files that are no images; send those anew")
 
 
 def report_anew(session: Session, owner: str, job_id: str) -> None:
-    """Have a finished job analysed again, from the rows that there are now. Raises Conflict when it is not done."""
+    """Analyse a finished job again, from its present rows. Raises Conflict when it is not done."""
     job = find(session, owner, job_id)
     if not leases.analyse_again(session, job_id):
         session.refresh(job)

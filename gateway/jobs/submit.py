@@ -27,7 +27,7 @@ from shared.storage import image_key
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request as it came: the images are files, or a manifest of uploaded ones."""
+    """A request as it arrived: the images are files, or a manifest of uploaded ones."""
 
     spec: JobSpec
     files: Sequence[NamedFile] = ()
@@ -38,10 +38,10 @@ class Submission:
 
 
 def submit(parts: Parts, owner: str, submission: Submission) -> JobDetail:
-    """Make the job, or find the one that the same idempotency key made.
+    """Create the job, or return the one that the same idempotency key created.
 
-    Nothing is stored of a request that is refused but images, which belong to nobody then. Raises InvalidInput,
-    Malformed, TooLarge, Conflict; NotReady when the models under test cannot be asked for.
+    Of a refused request only images are stored, and they belong to nobody. Raises InvalidInput, Malformed, TooLarge,
+    Conflict; NotReady when the evaluator cannot list the models under test.
     """
     spec = submission.spec
     chosen = _plan(parts, owner, spec)
@@ -57,9 +57,9 @@ def submit(parts: Parts, owner: str, submission: Submission) -> JobDetail:
 
 
 def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
-    """What `submit` would make of this, without writing anything: refuses what it refuses.
+    """The plan of the job that `submit` would create, without writing anything. Refuses what `submit` refuses.
 
-    Only images that a manifest names and that are not uploaded yet are counted instead of refused.
+    One exception: images that a manifest names and that are not uploaded yet are counted, not refused.
     """
     spec = submission.spec
     chosen = _plan(parts, owner, spec)

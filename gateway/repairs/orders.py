@@ -1,4 +1,4 @@
-"""From a job's rows to a repair's order: what is trained on, what is judged, and that the two never meet.
+"""From a job's rows to a repair's order: disjoint sets of images to train on and to judge by.
 
 Source images are split, never counterfactuals: these follow their source. Sources that share an image, or one equal to
 it by digest, go to the same side (also by way of a counterfactual), and each class is split by itself, in an order that
@@ -44,7 +44,7 @@ class RenderedImage(NamedTuple):
 
 
 def load(session: Session, job_id: str) -> tuple[list[Original], list[RenderedImage]]:
-    """The job's labelled source images that are done, and what was accepted of them, in the order of positions."""
+    """The job's finished source images with ground truth, and their accepted images, in the order of positions."""
     image, row = SourceImage, Counterfactual
     known = or_(image.ground_truth.is_not(None), image.mask_digest.is_not(None))
     done = (image.job_id == job_id, image.state == "done", image.digest.is_not(None), known)
@@ -140,7 +140,7 @@ def split(truths: Mapping[str, Original], images: Sequence[RenderedImage], share
 
 
 def _groups(truths: Mapping[str, Original], images: Sequence[RenderedImage]) -> list[list[str]]:
-    """Sources that are connected by images or masks they share, each group sorted."""
+    """Sources that share images or masks, directly or through others; each group sorted."""
     parent: dict[str, str] = {}
 
     def root(digest: str) -> str:

@@ -1,4 +1,4 @@
-"""Releases against suites: the run of a model under test with the weights of now, and what came of it."""
+"""Releases against suites: the run of a model under test with its present weights, and its results."""
 
 from __future__ import annotations
 

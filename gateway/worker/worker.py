@@ -55,11 +55,11 @@ logger = logging.getLogger("contrafact.worker")
 
 
 class LeaseLost(Exception):
-    """Somebody else has the row now, or nobody wants it any more: the step must not go on."""
+    """The lease expired, or the job was cancelled: the step must not go on."""
 
 
 class Stopping(Exception):
-    """The worker is being stopped: the step gives its lease back."""
+    """The worker is stopping: the step releases its lease."""
 
 
 class Worker:
@@ -87,7 +87,7 @@ class Worker:
         self._repairs = _thread("repairs", look_after_now_and_then, sessions, store, send, settings, services.stopping)
 
     def start(self) -> None:
-        """Begin to keep leases, watch and keep house."""
+        """Start the threads."""
         for thread in (self._keeping, self._watching, self._housekeeping, self._repairs):
             thread.start()
 
@@ -184,7 +184,7 @@ class Worker:
             raise LeaseLost(lease.id)
 
     def _settle(self, lease: Lease, error: Exception) -> None:
-        """Write down what an error means for the row that it happened to."""
+        """Record what an error means for the row of the lease."""
         settings = self._settings
         if isinstance(error, LeaseLost):
             logger.info("lost the lease of %s", lease.id)
@@ -286,7 +286,7 @@ def register(celery: Celery, worker: Worker) -> None:
 
 
 def main() -> None:
-    """Run a worker with the settings of the environment until it is told to stop."""
+    """Run a worker with the settings of the environment until it is stopped."""
     json_logging.configure()
     logging.captureWarnings(True)  # Celery's about running as root among them
     settings = read_settings()
