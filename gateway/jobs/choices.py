@@ -50,22 +50,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
             f"the ground truth are masks, but the model under test {models[0].name!r} classifies; choose "
             "segmenters, or leave out `masks`"
         )
-    if spec.calibration is not None and spec.calibration not in profile.calibration:
-        there_are = ", ".join(profile.calibration) or "none"
-        raise InvalidInput(
-            f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {there_are}"
-        )
-    kinds = {errors.kind for errors in profile.calibration.get(spec.calibration or "", {}).values()}
-    if kinds - {kind}:
-        raise InvalidInput(
-            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(kinds))}, "
-            f"and this one is of {kind}, which has other checks; leave `calibration` out"
-        )
-    own = {name for given in chosen.values() for name in ("thresholds", "recaption") if name in given}
-    if spec.calibration is not None and own:
-        raise InvalidInput(
-            f"`calibration` holds for the profile's own checks; leave out it or {' and '.join(sorted(own))}"
-        )
+    _check_calibration(spec, profile, kind)
     classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
     if spec.masks is not None:
         classes = list(mask_reader(spec.masks, spec.label_map).classes)
@@ -86,6 +71,28 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         classes=classes,
         kind=kind,
     )
+
+
+def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
+    """Raise InvalidInput where the errors of the checks that `calibration` names do not hold for this job."""
+    if spec.calibration is None:
+        return
+    if spec.calibration not in profile.calibration:
+        there_are = ", ".join(profile.calibration) or "none"
+        raise InvalidInput(
+            f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {there_are}"
+        )
+    kinds = {errors.kind for errors in profile.calibration[spec.calibration].values()}
+    if kinds - {kind}:
+        raise InvalidInput(
+            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(kinds))}, "
+            f"and this one is of {kind}, which has other checks; leave `calibration` out"
+        )
+    own = {name for method in spec.methods or [] for name in ("thresholds", "recaption") if name in method.parameters}
+    if own:
+        raise InvalidInput(
+            f"`calibration` holds for the profile's own checks; leave out it or {' and '.join(sorted(own))}"
+        )
 
 
 def methods_listing(profile: Profile) -> MethodsReply:

@@ -6,7 +6,7 @@ transaction that also marks the image as done, guarded by the lease: either all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,13 +28,14 @@ from gateway.models_under_test.of_job import Tested, tested
 from gateway.queue import leases
 from gateway.queue.leases import Lease
 from gateway.results.stream import relation_of
-from gateway.worker.segment_step import TOP, ShownImage, segmenter_predictions
+from gateway.worker.classify_step import classifier_predictions
+from gateway.worker.messages import ShownImage, messages
+from gateway.worker.segment_step import segmenter_predictions
 from shared.images import decode
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
+from shared.schemas.base import ImagePayload
 from shared.schemas.jobs import MethodChoice
 from shared.seeds import derive_id
 
-_MOST_PNG_BYTES = MAX_MESSAGE_BYTES * 5 // 7  # base64 makes 4 of 3, and a little is left for the rest of a message
 _LINEAGE = TypeAdapter(dict[str, Any])
 
 
@@ -125,26 +126,15 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     else:
         rows = []
         images += [ShownImage(name, ImagePayload(png=shelf.load(digest))) for name, digest in work.rendered]
-    if work.segmentation is not None:
-        predictions = _segmented(work, work.segmentation, source, images, services, shelf, link)
-    else:
-        predictions = [row for model in work.models for row in _classified(work, model, images, services, link)]
-    return ImageResult(rows, predictions)
-
-
-def _segmented(
-    work: ImageWork,
-    segmentation: Segmentation,
-    source: MethodImage,
-    images: Sequence[ShownImage],
-    services: RecordedServices,
-    shelf: ImageShelf,
-    link: Callable[[str], str],
-) -> list[PredictionColumns]:
+    parts = list(messages(images))
+    if work.segmentation is None:
+        predictions = classifier_predictions(work.id, work.models, parts, work.ground_truth, services, link)
+        return ImageResult(rows, list(predictions))
     mask = None if source.mask is None else decode(source.mask.png, "L")
-    messages = list(_messages(images))
-    classes, metamorphic = segmentation.classes, segmentation.metamorphic
-    return segmenter_predictions(work.id, work.models, classes, messages, mask, metamorphic, services, shelf, link)
+    classes, metamorphic = work.segmentation.classes, work.segmentation.metamorphic
+    return ImageResult(
+        rows, segmenter_predictions(work.id, work.models, classes, parts, mask, metamorphic, services, shelf, link)
+    )
 
 
 def _make(
@@ -261,63 +251,3 @@ def _models_to_call(session: Session, job: Job, image: SourceImage) -> tuple[Tes
     """The models of the job without predictions for the image."""
     done = set(session.scalars(select(Prediction.model).where(Prediction.source_image_id == image.id).distinct()))
     return tuple(model for model in tested(session, job) if model.name not in done)
-
-
-def _classified(
-    work: ImageWork,
-    model: Tested,
-    images: Sequence[ShownImage],
-    services: RecordedServices,
-    link: Callable[[str], str],
-) -> Iterator[PredictionColumns]:
-    """One classifier's predictions; the original is the first of the images."""
-    original: str | None = None
-    for message in _messages(images):
-        reply = services.predict(model.request([image.image for image in message], link))
-        for image, values in zip(message, reply.probabilities, strict=True):
-            probabilities = dict(zip(reply.classes, values, strict=True))
-            row = _prediction(work, model.name, image.counterfactual_id, probabilities, original)
-            original = original or row["predicted"]
-            yield row
-
-
-def _messages(images: Sequence[ShownImage]) -> Iterator[list[ShownImage]]:
-    """The images in parts that fit a message, by number and by bytes (noise hardly compresses)."""
-    message: list[ShownImage] = []
-    size = 0
-    for image in images:
-        more = len(image.image.png)
-        if message and (len(message) == MAX_IMAGES_PER_MESSAGE or size + more > _MOST_PNG_BYTES):
-            yield message
-            message, size = [], 0
-        message.append(image)
-        size += more
-    if message:
-        yield message
-
-
-def _prediction(
-    work: ImageWork,
-    model: str,
-    counterfactual_id: str | None,
-    probabilities: Mapping[str, float],
-    original: str | None,
-) -> PredictionColumns:
-    """`original`: the class that the model predicts for the original; None for the original itself."""
-    ranked = sorted(probabilities.items(), key=lambda item: -item[1])
-    predicted, probability = ranked[0]
-    true = None if work.ground_truth is None else probabilities.get(work.ground_truth)
-    return {
-        "id": derive_id("prediction", counterfactual_id or work.id, model),
-        "counterfactual_id": counterfactual_id,
-        "model": model,
-        "predicted": predicted,
-        "probability": probability,
-        "ground_truth_probability": true,
-        "rank": None if true is None else 1 + sum(value > true for value in probabilities.values()),
-        "flipped": None if counterfactual_id is None else predicted != original,
-        "top": [{"class": name, "probability": value} for name, value in ranked[:TOP]],
-        "map_digest": None,
-        "overlaps": None,
-        "confusion": None,
-    }

@@ -7,7 +7,6 @@ columns). One map at a time is held as pixels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,27 +14,19 @@ from gateway.analysis.segmentation import lost, named_overlaps
 from gateway.database.columns import PredictionColumns, StoredShare
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import Tested
+from gateway.worker.messages import TOP, ShownImage
 from shared.images import decode, encode
 from shared.label_maps import OTHER, VOID, Map, confusion, packed, placed
-from shared.schemas.base import ImagePayload
 from shared.seeds import derive_id
 
 OTHER_NAME = "another class"
-TOP = 5
-
-
-class ShownImage(NamedTuple):
-    """An image that models under test predict: a counterfactual's, or (None) the original."""
-
-    counterfactual_id: str | None
-    image: ImagePayload
 
 
 def segmenter_predictions(
     source_id: str,
     models: Sequence[Tested],
     classes: Sequence[str],
-    messages: Sequence[Sequence[ShownImage]],
+    parts: Sequence[Sequence[ShownImage]],
     mask: Map | None,
     metamorphic: bool,
     services: RecordedServices,
@@ -44,13 +35,13 @@ def segmenter_predictions(
 ) -> list[PredictionColumns]:
     """Rows of `tables.Prediction`; their label maps are on the shelf.
 
-    `messages` hold the images in parts, the original first of all. The reference is the mask, or in a `metamorphic` job
+    `parts` hold the images, the original first of all. The reference is the mask, or in a `metamorphic` job
     the map of the original. Raises what services raise.
     """
     rows: list[PredictionColumns] = []
     for model in models:
         reference, original = mask, None
-        for image_id, label_map in _maps(model, classes, messages, services, link):
+        for image_id, label_map in _maps(model, classes, parts, services, link):
             if reference is None and metamorphic:
                 reference = np.where(label_map == OTHER, np.uint8(VOID), label_map)  # the job does not judge OTHER
             row = _row(source_id, model.name, image_id, label_map, reference, classes, shelf)
@@ -66,16 +57,16 @@ def segmenter_predictions(
 def _maps(
     model: Tested,
     classes: Sequence[str],
-    messages: Sequence[Sequence[ShownImage]],
+    parts: Sequence[Sequence[ShownImage]],
     services: RecordedServices,
     link: Callable[[str], str],
 ) -> Iterator[tuple[str | None, Map]]:
     """The model's label maps one by one, in the places of the job's classes."""
-    for message in messages:
-        reply = services.segment(model.segment_request([image.image for image in message], link))
+    for part in parts:
+        reply = services.segment(model.segment_request([shown.image for shown in part], link))
         table = placed(reply.classes, classes)
-        for image, label_map in zip(message, reply.maps, strict=True):
-            yield image.counterfactual_id, table[decode(label_map.png, "L")]
+        for shown, label_map in zip(part, reply.maps, strict=True):
+            yield shown.counterfactual_id, table[decode(label_map.png, "L")]
 
 
 def _row(

@@ -23,8 +23,7 @@ from gateway.methods.checks import CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
 from gateway.methods.counterfactual import SourceImage, TaskDescription
 from gateway.model_services.clients import SERVICES, ModelServices
-from gateway.worker.image_step import _messages
-from gateway.worker.segment_step import ShownImage
+from gateway.worker.messages import ShownImage, messages
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
@@ -104,13 +103,13 @@ def test_images_that_hardly_compress_are_sent_in_parts_that_a_message_holds() ->
     noise = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
     large, small = (ImagePayload(png=encode(picture)) for picture in (noise, noise[:4, :4]))
     images = [ShownImage(str(number), large if number < 20 else small) for number in range(60)]
-    parts = list(_messages(images))
+    parts = list(messages(images))
     assert [image for part in parts for image in part] == images
     assert max(map(len, parts)) == MAX_IMAGES_PER_MESSAGE
     for part in parts:
         request = PredictRequest(model="m1", images=[image.image for image in part])
         assert len(request.model_dump_json()) <= MAX_MESSAGE_BYTES
-    assert list(_messages([])) == []
+    assert list(messages([])) == []
 
 
 def test_a_job_on_the_shipped_models_ends_with_failure_points(tmp_path: Path) -> None:
