@@ -117,7 +117,7 @@ def test_errors_measured_in_jobs_of_the_other_kind_are_refused() -> None:
     errors = MeasuredErrors(valid=1, valid_accepted=1, invalid=1, invalid_accepted=0, task="segmentation")
     profile = profile.model_copy(update={"calibration": {**profile.calibration, "roads": {"default": errors}}})
     segmenter = ModelUnderTestInfo(
-        name="roads", task="segmentation", classes=ROAD_CLASSES, weights="", revision="", licence=""
+        name="roads", kind="segmentation", classes=ROAD_CLASSES, weights="", revision="", licence=""
     )
     spec = JobSpec(task="segment", models=["roads"], masks=MaskSpec.model_validate(MASKS), calibration="roads")
     assert plan(spec, profile, [segmenter]).kind == "segmentation"
