@@ -14,7 +14,8 @@ from gateway.database.tables import Counterfactual, Job, Prediction, RecordedCal
 from gateway.report.review_order import ReviewList
 from gateway.results.classification import load_rows
 from gateway.results.measure import measure
-from gateway.results.stream import CounterfactualRow, SourceRows, cells_of, stream_sources
+from gateway.results.stream import CounterfactualRow, SourceRows, Triple, cells_of, stream_sources, triples
+from shared.chunks import chunks
 from shared.images import decode
 from shared.storage import ObjectStore, image_key
 from tinyworld.judges.oracles import judge
@@ -110,7 +111,7 @@ def _images(session: Session, job: Job, streamed: Sequence[SourceRows]) -> list[
     )
     images = []
     for rows in streamed:
-        sure = [row.p_truth or 0.0 for row in rows.predictions if row.counterfactual is None]
+        sure = [row.p_truth or 0.0 for row in rows.predictions if row.counterfactual_id is None]
         images.append(
             Image(rows.source.ground_truth or "", sum(sure) / max(1, len(sure)), seconds.get(rows.source.id, 0.0))
         )
@@ -137,11 +138,10 @@ def _edits(
     )
     edits = []
     for number, rows in enumerate(streamed):
-        nulls = {row.ordinal: row.id for row in rows.counterfactuals if row.arm == "null" and row.method == method}
-        for row in rows.counterfactuals:
-            if row.method == method and row.arm == "edit" and row.rendered:
-                null = rows.source.id if row.null_ordinal is None else nulls.get(row.null_ordinal, "")
-                failed, loss = _failed(rows, row, null, job.models)
+        for triple in triples(rows.counterfactuals):
+            row = triple.edit
+            if row.method == method and row.rendered:
+                failed, loss = _failed(rows, triple, job.models)
                 label = rows.source.ground_truth or ""
                 suspected = frozenset(Fault(m, method, cell) for m in failed for cell in cells_of(row, label))
                 edits.append(
@@ -160,12 +160,11 @@ def _edits(
     return edits
 
 
-def _failed(rows: SourceRows, row: CounterfactualRow, null: str, models: Sequence[str]) -> tuple[list[str], float]:
+def _failed(rows: SourceRows, triple: Triple[CounterfactualRow], models: Sequence[str]) -> tuple[list[str], float]:
     """The models that are right on the null arm and wrong on the edit, and their greatest loss of probability."""
     failed, loss = [], 0.0
     for model in models:
-        said = rows.said_by(model)
-        before, after = said.get(null), said.get(row.id)
+        _, before, after = triple.predictions(rows.predictions_of(model))
         if before is not None and after is not None and before.rank == 1 and after.rank != 1:
             failed.append(model)
             loss = max(loss, (before.p_truth or 0.0) - (after.p_truth or 0.0))
@@ -176,8 +175,7 @@ def _look(session: Session, store: ObjectStore, edits: Sequence[Edit], images: S
     """Fill in what edits show: what they suspect, where both oracles still see the class in the picture."""
     waiting = [edit for edit in edits if edit.suspected]
     digests: dict[str, str] = {}
-    for start in range(0, len(waiting), JUDGED_AT_ONCE):
-        part = waiting[start : start + JUDGED_AT_ONCE]
+    for part in chunks(waiting, JUDGED_AT_ONCE):
         named = select(Counterfactual.id, Counterfactual.image_digest).where(
             Counterfactual.id.in_([edit.id for edit in part])
         )

@@ -8,7 +8,8 @@ from typing import Any
 from gateway.jobs.choices import method_defaults
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import SourceImage, TaskDescription
-from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices
+from gateway.model_services.clients import ModelServices
+from shared.endpoints import Endpoint, Reply, Request
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import Contract, ImagePayload
@@ -27,7 +28,7 @@ class NotingServices(ModelServices):
         super().__init__(urls)
         self.asked: list[tuple[Endpoint[Any, Any], Contract]] = []
 
-    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
+    def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
         """See `ModelServices.call`."""
         self.asked.append((endpoint, request))
         return super().call(endpoint, request)

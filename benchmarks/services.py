@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.measure import Cost, RunningService, running
 from benchmarks.requests import NotingServices, sources, work_on
-from gateway.model_services.clients import Endpoint
+from shared.endpoints import Endpoint
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import RenderRequest
 from shared.schemas.service import SERVICES

@@ -10,12 +10,12 @@ from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
 
 from caption_service.engines import ENGINES, Captioner
-from caption_service.in_process import choose_device
 from shared.arithmetic import native_weights
+from shared.devices import prepare_torch
+from shared.endpoints import Services
 from shared.profiles import load_profile
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.service import MakeBatcher, ModelService, ServiceSettings
-from shared.threads import compute_threads
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
@@ -28,14 +28,12 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     def load(make_batcher: MakeBatcher) -> Captioner:
         disable_progress_bar()
-        torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
-        torch.backends.cudnn.deterministic = settings.deterministic
-        weights = native_weights(profile, choose_device(settings.device), settings.dtype)
+        weights = native_weights(profile, prepare_torch(torch, settings), settings.dtype)
         return ENGINES[profile.engine](weights, settings, make_batcher)
 
     service = ModelService("caption_service", CODE_REVISION, settings, load, turns)
 
-    @service.post("/v1/captions", CaptionRequest, CaptionReply)
+    @service.post(Services.caption)
     async def captions(request: CaptionRequest, deadline: float) -> CaptionReply:
         return CaptionReply(captions=await service.model.caption(request, deadline))
 

@@ -115,10 +115,3 @@ class InProcessCaptioner:
     def _place(self, tensor: Tensor) -> Tensor:
         dtype = self._loaded.model.dtype if tensor.is_floating_point() else tensor.dtype
         return tensor.to(self._loaded.device, dtype)
-
-
-def choose_device(name: str) -> str:
-    """`auto` is the first GPU where there is one; other names are torch's own (`cpu`, `cuda:1`, ...)."""
-    if name != "auto":
-        return name
-    return "cuda:0" if torch.cuda.is_available() else "cpu"

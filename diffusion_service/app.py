@@ -10,12 +10,13 @@ from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
 
 from diffusion_service.acceleration import Acceleration
-from diffusion_service.model import DiffusionModel, choose_device
+from diffusion_service.model import DiffusionModel
 from shared.arithmetic import native_weights
+from shared.devices import prepare_torch
+from shared.endpoints import Services
 from shared.profiles import load_profile
 from shared.schemas.diffusion import CorruptReply, CorruptRequest, EditReply, EditRequest, RenderReply, RenderRequest
 from shared.service import MakeBatcher, ModelService, ServiceSettings
-from shared.threads import compute_threads
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
@@ -28,9 +29,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     def load(make_batcher: MakeBatcher) -> DiffusionModel:
         disable_progress_bar()
-        torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
-        torch.backends.cudnn.deterministic = settings.deterministic
-        device = choose_device(settings.device)
+        device = prepare_torch(torch, settings)
         if settings.batches_at_once > 1 and (device != "cpu" or settings.compile != "off"):
             raise ValueError(
                 "CONTRAFACT_BATCHES_AT_ONCE is for CPUs, with CONTRAFACT_COMPILE=off; leave it at 1 here, "
@@ -49,15 +48,15 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     service = ModelService("diffusion_service", CODE_REVISION, settings, load, turns)
 
-    @service.post("/v1/renderings", RenderRequest, RenderReply)
+    @service.post(Services.render)
     async def renderings(request: RenderRequest, deadline: float) -> RenderReply:
         return await service.model.render(request, deadline)
 
-    @service.post("/v1/edits", EditRequest, EditReply)
+    @service.post(Services.edit)
     async def edits(request: EditRequest, deadline: float) -> EditReply:
         return await service.model.edit(request, deadline)
 
-    @service.post("/v1/corruptions", CorruptRequest, CorruptReply)
+    @service.post(Services.corrupt)
     async def corruptions(request: CorruptRequest, deadline: float) -> CorruptReply:
         return await service.model.corrupt(request)
 

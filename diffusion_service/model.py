@@ -27,6 +27,7 @@ from diffusion_service.palettes import palette
 from diffusion_service.protection import union
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import StableDiffusion, load
+from shared.chunks import chunks
 from shared.images import Pixels, decode, encode
 from shared.problems import InvalidInput, OutOfMemory
 from shared.profiles import Diffusion
@@ -178,13 +179,6 @@ def _compute(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable
         raise OutOfMemory(f"the device has too little memory for {len(items)} images at once") from error
 
 
-def choose_device(name: str) -> str:
-    """`auto` is the first GPU where there is one; other names are torch's own (`cpu`, `cuda:1`, ...)."""
-    if name != "auto":
-        return name
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
-
-
 def _weights(profile: Diffusion) -> list[WeightsInfo]:
     controlnets = [weights.info(f"controlnet-{kind}") for kind, weights in profile.controlnets.items()]
     named = WeightsInfo(role="scheduler", id=profile.scheduler or "", revision="", dtype="", licence="")
@@ -270,7 +264,7 @@ def _edit_reply(
     request: EditRequest, inversion: Inversion, edited: Sequence[Edited], tokens: Sequence[Sequence[int]]
 ) -> EditReply:
     source, width = inversion.source, len(request.self_fractions)
-    per_edit = [edited[start : start + width] for start in range(0, len(edited), width)]
+    per_edit = list(chunks(edited, width))
     height, breadth = source.image.shape[:2]
     masks = [attention_to(inversion.maps, places, height, breadth).mul(255).byte().numpy() for places in tokens]
     return EditReply(

@@ -11,8 +11,10 @@ import torch
 from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
 
-from evaluator_service.model import EvaluatorModel, choose_device
+from evaluator_service.model import EvaluatorModel
 from shared.arithmetic import native_weights
+from shared.devices import prepare_torch
+from shared.endpoints import Services
 from shared.profiles import load_profile
 from shared.schemas.evaluation import (
     EmbedReply,
@@ -32,7 +34,6 @@ from shared.schemas.evaluation import (
     StructureRequest,
 )
 from shared.service import MakeBatcher, ModelService, ServiceSettings
-from shared.threads import compute_threads
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
@@ -45,40 +46,38 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     def load(make_batcher: MakeBatcher) -> EvaluatorModel:
         disable_progress_bar()
-        torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
-        torch.backends.cudnn.deterministic = settings.deterministic
-        device = choose_device(settings.device)
+        device = prepare_torch(torch, settings)
         weights = native_weights(profile, device, settings.dtype)
         return EvaluatorModel(weights, device, make_batcher, settings.model_origin)
 
     revision = f"{CODE_REVISION}, onnxruntime {version('onnxruntime')}"
     service = ModelService("evaluator_service", revision, settings, load, turns)
 
-    @service.post("/v1/predictions", PredictRequest, PredictReply)
+    @service.post(Services.predict)
     async def predictions(request: PredictRequest, deadline: float) -> PredictReply:
         return await service.model.predict(request, deadline)
 
-    @service.post("/v1/segmentations", SegmentRequest, SegmentReply)
+    @service.post(Services.segment)
     async def segmentations(request: SegmentRequest, deadline: float) -> SegmentReply:
         return await service.model.segment(request, deadline)
 
-    @service.post("/v1/examinations", ExamineRequest, ExamineReply)
+    @service.post(Services.examine)
     async def examinations(request: ExamineRequest, deadline: float) -> ExamineReply:
         return await service.model.examine(request)
 
-    @service.post("/v1/embeddings", EmbedRequest, EmbedReply)
+    @service.post(Services.embed)
     async def embeddings(request: EmbedRequest, deadline: float) -> EmbedReply:
         return await service.model.embed(request, deadline)
 
-    @service.post("/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply)
+    @service.post(Services.embed_texts)
     async def text_embeddings(request: EmbedTextsRequest, deadline: float) -> EmbedTextsReply:
         return await service.model.embed_texts(request, deadline)
 
-    @service.post("/v1/structure", StructureRequest, StructureReply)
+    @service.post(Services.structure)
     async def structure(request: StructureRequest, deadline: float) -> StructureReply:
         return await service.model.structure(request)
 
-    @service.post("/v1/shapes", ShapesRequest, ShapesReply)
+    @service.post(Services.shapes)
     async def shapes(request: ShapesRequest, deadline: float) -> ShapesReply:
         return await service.model.shapes(request, deadline)
 

@@ -170,13 +170,6 @@ class EvaluatorModel:
         return [[float(value) for value in row] for row in rows]
 
 
-def choose_device(name: str) -> str:
-    """`auto` is the first GPU where there is one; other names are torch's own (`cpu`, `cuda:1`, ...)."""
-    if name != "auto":
-        return name
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
-
-
 async def _recalled(
     texts: Sequence[str],
     known: dict[str, list[float]],

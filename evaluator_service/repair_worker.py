@@ -30,13 +30,13 @@ from celery import Celery
 from celery.signals import worker_shutting_down
 from prometheus_client import start_http_server
 
-from evaluator_service.model import choose_device
 from evaluator_service.models_under_test.uploads import unpack
 from evaluator_service.retraining import Lessons, learnt, pack, train, unpack_checkpoint
-from evaluator_service.trainable import TASKS, Lesson, Trainable
+from evaluator_service.trainable import TRAINABLES, Lesson, Trainable
 from evaluator_service.trainer_settings import TrainerSettings
 from shared import logging as json_logging
 from shared.celery_app import broker_fault, open_celery
+from shared.devices import choose_device
 from shared.images import Mode, Pixels, decode
 from shared.problems import DependencyFailed, InvalidInput, Problem
 from shared.profiles import load_profile
@@ -126,7 +126,7 @@ class _Repair:
         order = self._order
         classes = order.classes or sorted({one.label for one in [*order.originals, *order.judged]})
         with LOADING:
-            trainable = TASKS[order.task](self._weights(profile), classes, device=choose_device(device))
+            trainable = TRAINABLES[order.kind](self._weights(profile), classes, device=choose_device(torch, device))
         start = learnt(trainable.model)
         judgements: dict[Arm, Judgement] = {"before": self._judged("before", trainable)}
         for place, arm in enumerate(TRAINED):

@@ -1,4 +1,4 @@
-"""Models under test as something to train: load, loss, judgement, save. Another task is another entry of TASKS.
+"""Models under test as something to train: load, loss, judgement, save. Another kind is another entry of TRAINABLES.
 
 A trainable sees images as the model under test does, through the model's own preprocessing, so that what is learnt
 holds when the model is tested.
@@ -23,10 +23,11 @@ from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.segmentation import label_map
+from shared.chunks import chunks
 from shared.images import Pixels
 from shared.label_maps import confusion, packed, placed
 from shared.problems import InvalidInput
-from shared.schemas.jobs import JobKind
+from shared.schemas.base import Kind
 from shared.schemas.models import DESCRIPTION_NAME, ONNX_NAME, ModelDescription, read_description
 from shared.schemas.repairs import Judgement
 from shared.weights import Weights
@@ -53,17 +54,17 @@ Opener = Callable[[], Lesson]
 class Trainable(ABC):
     """A model in Hub layout. Outputs of one class name are one class, whose probability is their sum."""
 
-    task: ClassVar[JobKind]
-    kind: ClassVar[Any]
+    kind: ClassVar[Kind]
+    network: ClassVar[Any]
 
     def __init__(self, weights: Weights, classes: Sequence[str], *, device: str) -> None:
         """Load in single precision. `classes`: those of the ground truth, in the order of the masks' places.
 
         Raises InvalidInput for what cannot be trained, and for classes that the model does not know.
         """
-        self._description = _description(weights).model_copy(update={"task": self.task})
+        self._description = _description(weights).model_copy(update={"task": self.kind})
         whole = weights.model_copy(update={"dtype": "float32"})
-        self.model: nn.Module = load_hub_model(self.kind, whole).to(device)
+        self.model: nn.Module = load_hub_model(self.network, whole).to(device)
         at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
         self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision)
         self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
@@ -118,8 +119,8 @@ class Trainable(ABC):
 class TrainableClassifier(Trainable):
     """Judged by the class that comes first."""
 
-    task = "classification"
-    kind = AutoModelForImageClassification
+    kind = "classification"
+    network = AutoModelForImageClassification
 
     def inputs(self, lesson: Lesson) -> dict[str, Any]:
         """`labels` is the index of the class."""
@@ -145,8 +146,8 @@ class TrainableClassifier(Trainable):
 class TrainableSegmenter(Trainable):
     """Judged pixel by pixel, by the map that it gives as a model under test."""
 
-    task = "segmentation"
-    kind = AutoModelForSemanticSegmentation
+    kind = "segmentation"
+    network = AutoModelForSemanticSegmentation
 
     def __init__(self, weights: Weights, classes: Sequence[str], *, device: str) -> None:
         """As any trainable."""
@@ -182,15 +183,15 @@ class TrainableSegmenter(Trainable):
         return Judgement(confusion=counts)
 
 
-TASKS: Mapping[JobKind, type[Trainable]] = {
-    trainable.task: trainable for trainable in (TrainableClassifier, TrainableSegmenter)
+TRAINABLES: Mapping[Kind, type[Trainable]] = {
+    trainable.kind: trainable for trainable in (TrainableClassifier, TrainableSegmenter)
 }
 
 
 def _parts(openers: Sequence[Opener]) -> Iterator[list[Lesson]]:
     """The images a few at a time."""
-    for start in range(0, len(openers), JUDGED_AT_ONCE):
-        yield [opened() for opened in openers[start : start + JUDGED_AT_ONCE]]
+    for part in chunks(openers, JUDGED_AT_ONCE):
+        yield [opened() for opened in part]
 
 
 def _mask(lesson: Lesson) -> Pixels:

@@ -28,8 +28,9 @@ from gateway.api.dependencies import problems as problem_responses
 from gateway.api.dependencies import refuse_unknown_parameters
 from gateway.api.examples import EXAMPLES
 from gateway.auth.keys import ensure_local_owner
-from gateway.auth.middleware import DATABASE_AWAY, Access, no_database
+from gateway.auth.middleware import Access, no_database
 from gateway.context import Parts, open_parts
+from gateway.database.sessions import DATABASE_AWAY
 from gateway.metrics import exposition
 from gateway.operations.gauges import Work
 from gateway.operations.probes import operations_port, refuse_unready

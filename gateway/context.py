@@ -1,4 +1,4 @@
-"""What routes and pages work with, made once: settings, profile, database, store, model services, alarm clock."""
+"""What routes and pages share, opened once: settings, profile, database, object store, model services, the wake-up."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SERVICE_DEADLINE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The gateway's parts; `wake` says that there is work, after a commit; `stopping` is set when the end has begun.
+    """The gateway's parts. `wake` tells the workers, after a commit, that there is work; `stopping` is set at shutdown.
 
-    `broker_fault` says why `wake` can reach nobody, as long as this process runs.
+    `broker_fault`: why `wake` can reach no worker as long as this process runs; else empty.
     """
 
     settings: Settings
@@ -38,7 +38,7 @@ class Parts:
 
     @property
     def limits(self) -> IntakeLimits:
-        """What uploads may measure."""
+        """The limits of uploads."""
         settings = self.settings
         return IntakeLimits(
             image_bytes=settings.max_image_bytes,
@@ -49,7 +49,7 @@ class Parts:
 
 
 def open_parts(settings: Settings) -> Parts:
-    """The parts that the settings describe; connects to nothing yet."""
+    """Open the parts that the settings describe; connects to nothing yet."""
     celery = open_celery(settings.broker_url)
     stopping = threading.Event()
     return Parts(
@@ -65,7 +65,7 @@ def open_parts(settings: Settings) -> Parts:
 
 
 def stored(parts: Parts, key: str) -> bytes:
-    """An object that a row promises. Raises DependencyFailed when the store does not have it."""
+    """The bytes of an object that a row names. Raises DependencyFailed when the store does not have it."""
     try:
         return parts.store.get(key)
     except ObjectMissing as error:

@@ -12,10 +12,11 @@ from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
 
 from llm_service.engines import ENGINES, LanguageModel
-from llm_service.engines.transformers import choose_device
 from llm_service.generation import generate
 from llm_service.masked_words import MaskedWords
 from shared.arithmetic import native_weights
+from shared.devices import prepare_torch
+from shared.endpoints import Services
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
 from shared.schemas.language import (
@@ -28,7 +29,6 @@ from shared.schemas.language import (
 )
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
-from shared.threads import compute_threads
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "2"  # raise it whenever the same request would give another reply under the same weights
@@ -57,8 +57,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     def load(make_batcher: MakeBatcher) -> _Models:
         disable_progress_bar()
-        torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
-        device = choose_device(settings.device)
+        device = prepare_torch(torch, settings)
         weights = native_weights(profile, device, settings.dtype)
         writer, masked = ENGINES[profile.engine](weights, settings, make_batcher), weights.masked_words
         if masked is None:
@@ -67,16 +66,16 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     service = ModelService("llm_service", CODE_REVISION, settings, load, turns)
 
-    @service.post("/v1/generate", GenerateRequest, GenerateReply)
+    @service.post(Services.generate)
     async def generations(request: GenerateRequest, deadline: float) -> GenerateReply:
         return await generate(service.model.writer, request, deadline)
 
-    @service.post("/v1/score", ScoreRequest, ScoreReply)
+    @service.post(Services.score)
     async def scores(request: ScoreRequest, deadline: float) -> ScoreReply:
-        found = await service.model.writer.score(request.texts, deadline)
-        return ScoreReply(log_likelihoods=[value for value, _ in found], tokens=[count for _, count in found])
+        scored = await service.model.writer.score(request.texts, deadline)
+        return ScoreReply(log_likelihoods=[value for value, _ in scored], tokens=[count for _, count in scored])
 
-    @service.post("/v1/fill", FillRequest, FillReply)
+    @service.post(Services.fill)
     async def fillings(request: FillRequest, deadline: float) -> FillReply:
         if service.model.masked_words is None:
             raise InvalidInput("this profile has no masked language model; name one as [language.masked_words]")

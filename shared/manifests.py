@@ -13,13 +13,12 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from shared.problems import InvalidInput, Malformed, validation_sentence
+from shared.problems import InvalidInput, Malformed, quoted, validation_sentence
 from shared.schemas.base import Contract
 from shared.schemas.masks import Label
 
 COLUMNS = ("file", "label", "mask")
 MANIFEST_NAMES = ("manifest.csv", "manifest.jsonl")
-_LISTED = 5
 
 
 class ManifestRow(Contract):
@@ -57,16 +56,16 @@ def match_rows(rows: Mapping[str, ManifestRow], names: Sequence[str]) -> list[Ma
 
     A folder that all names share may be left out in the manifest ("set/a.png" matches "a.png").
     """
-    if repeated := {name for name, count in Counter(names).items() if count > 1}:
-        raise InvalidInput(f"with a manifest, file names must be distinct; sent more than once: {_listing(repeated)}")
+    if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise InvalidInput(f"with a manifest, file names must be distinct; sent more than once: {quoted(repeated)}")
     root = shared_folder(names)
     keys = [name if name in rows else name.removeprefix(root) for name in names]
-    if missing := set(rows) - set(keys):
+    if missing := sorted(set(rows) - set(keys)):
         raise InvalidInput(
-            f"the manifest names files that were not sent: {_listing(missing)}; send them or drop the rows"
+            f"the manifest names files that were not sent: {quoted(missing)}; send them or drop the rows"
         )
-    if unlisted := set(keys) - set(rows):
-        raise InvalidInput(f"the manifest has no row for {_listing(unlisted)}; add one (its label may be empty)")
+    if unlisted := sorted(set(keys) - set(rows)):
+        raise InvalidInput(f"the manifest has no row for {quoted(unlisted)}; add one (its label may be empty)")
     return [rows[key] for key in keys]
 
 
@@ -124,9 +123,3 @@ def _row(source: str | dict[str, str], number: int) -> ManifestRow:
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"line {number} of the manifest: {sentence}") from error
-
-
-def _listing(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    more = len(listed) - _LISTED
-    return ", ".join(repr(name) for name in listed[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -22,7 +22,7 @@ back into the same class on the caller's side.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 from pydantic_core import ErrorDetails
@@ -165,10 +165,25 @@ def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Prob
     return DependencyFailed(f"a service answered {status}: {detail}", members=members)
 
 
+def quoted(names: Sequence[str], most: int = 5) -> str:
+    """The first names in quotes, and how many more there are: for messages."""
+    more = len(names) - most
+    return ", ".join(map(repr, names[:most])) + (f" and {more} more" if more > 0 else "")
+
+
+_IN_TERMS_OF_JSON = {
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be a valid array",
+    "tuple_type": "Input should be a valid array",
+}
+
+
 def validation_sentence(errors: list[ErrorDetails]) -> str:
     """The first errors of a pydantic validation as one readable line, without echoing the (perhaps huge) input."""
     lines = [
-        f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg'].removeprefix('Value error, ')}"
+        f"{'.'.join(map(str, error['loc'])) or 'body'}: "
+        f"{_IN_TERMS_OF_JSON.get(error['type'], error['msg'].removeprefix('Value error, '))}"
         for error in errors[:MAX_LISTED_ERRORS]
     ]
     more = len(errors) - len(lines)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from shared.problems import validation_sentence
+from shared.schemas.base import Kind
 from shared.schemas.diffusion import ControlKind
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.results import CheckErrors
@@ -180,7 +181,7 @@ class ModelUnderTest(Weights):
     A folder may also hold a `model.onnx`, and a `contrafact.json` that describes it (docs/how-to/models-under-test.md).
     """
 
-    task: Literal["classification", "segmentation"] = "classification"
+    kind: Annotated[Kind, Field(alias="task")] = "classification"
     description: str = ""
 
 
@@ -192,7 +193,7 @@ class ModelEndpoint(Section):
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
-    task: Literal["classification", "segmentation"] = "classification"
+    kind: Annotated[Kind, Field(alias="task")] = "classification"
     classes: Annotated[list[ClassName], Field(min_length=2, max_length=10_000)]
     revision: Annotated[str, Field(min_length=1)]
     licence: str
@@ -205,7 +206,7 @@ class ModelEndpoint(Section):
     def _each_once(self) -> Self:
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("classes names one more than once; name each once, in the order of the answers")
-        if self.task == "segmentation" and len(self.classes) > MAX_MASK_CLASSES:
+        if self.kind == "segmentation" and len(self.classes) > MAX_MASK_CLASSES:
             raise ValueError(f"a segmenter has up to {MAX_MASK_CLASSES} classes; name those that your masks have")
         return self
 
@@ -290,7 +291,7 @@ class Defaults(Section):
 class MeasuredErrors(CheckErrors):
     """`[calibration.DATA.FACTOR]`: errors of the checks on jobs of one kind; those of the other have other checks."""
 
-    task: Literal["classification", "segmentation"] = "classification"
+    kind: Annotated[Kind, Field(alias="task")] = "classification"
 
 
 class Profile(Section):

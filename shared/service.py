@@ -4,7 +4,7 @@ A service's `app.py` gives a name, a `load` function and its endpoints:
 
     service = ModelService("caption_service", CODE_REVISION, settings, load, turns)
 
-    @service.post("/v1/captions", CaptionRequest, CaptionReply)
+    @service.post(Services.caption)
     async def captions(request: CaptionRequest, deadline: float) -> CaptionReply:
         return CaptionReply(captions=await service.model.caption(request, deadline))
 
@@ -37,6 +37,8 @@ from shared import logging as json_logging
 from shared.arithmetic import DtypeChoice
 from shared.asgi import AccessLog, BoundedRequests
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
+from shared.endpoints import Endpoint, Reply
+from shared.endpoints import Request as RequestBody
 from shared.gpu import gpu_of
 from shared.problems import DeadlineExceeded, InvalidInput, Malformed, NotReady
 from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
@@ -60,8 +62,6 @@ logger = logging.getLogger("contrafact.service")
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Asked = TypeVar("Asked", bound=Contract)
-Answered = TypeVar("Answered", bound=Contract)
 
 
 class ServiceSettings(BaseSettings):
@@ -176,8 +176,8 @@ class ModelService(Generic[Model]):
         )
 
     def post(
-        self, path: str, asked: type[Asked], answered: type[Answered]
-    ) -> Callable[[Callable[[Asked, float], Awaitable[Answered]]], Callable[[Asked, float], Awaitable[Answered]]]:
+        self, endpoint: Endpoint[RequestBody, Reply]
+    ) -> Callable[[Callable[[RequestBody, float], Awaitable[Reply]]], Callable[[RequestBody, float], Awaitable[Reply]]]:
         """Decorate `async (request, deadline) -> reply` as a POST endpoint.
 
         Body and reply are (de)serialised off the event loop. `deadline` is on the clock of `time.monotonic()`; when it
@@ -185,12 +185,12 @@ class ModelService(Generic[Model]):
         """
 
         def register(
-            answer: Callable[[Asked, float], Awaitable[Answered]],
-        ) -> Callable[[Asked, float], Awaitable[Answered]]:
-            async def endpoint(request: Request) -> Response:
+            answer: Callable[[RequestBody, float], Awaitable[Reply]],
+        ) -> Callable[[RequestBody, float], Awaitable[Reply]]:
+            async def respond(request: Request) -> Response:
                 _ = self.model
                 deadline = read_deadline(request)
-                message = await asyncio.to_thread(parse, asked, await request.body())
+                message = await asyncio.to_thread(parse, endpoint.request, await request.body())
                 try:
                     async with asyncio.timeout(deadline - time.monotonic()):
                         with begun(begun_from(request.headers.get(BEGUN_HEADER))):
@@ -200,13 +200,13 @@ class ModelService(Generic[Model]):
                 return Response(await asyncio.to_thread(reply.model_dump_json), media_type="application/json")
 
             self.app.add_api_route(
-                path,
-                endpoint,
+                endpoint.path,
+                respond,
                 methods=["POST"],
                 name=answer.__name__,
-                description=asked.__doc__,
-                responses={200: {"model": answered}, **_problems(400, 404, 413, 422, 429, 502, 503, 504)},
-                openapi_extra=self._describe(asked),
+                description=endpoint.request.__doc__,
+                responses={200: {"model": endpoint.reply}, **_problems(400, 404, 413, 422, 429, 502, 503, 504)},
+                openapi_extra=self._describe(endpoint.request),
             )
             return answer
 
@@ -272,12 +272,12 @@ class ModelService(Generic[Model]):
         app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
         return app
 
-    def _describe(self, asked: type[Contract]) -> dict[str, Any]:
+    def _describe(self, body: type[Contract]) -> dict[str, Any]:
         """The request's part of the OpenAPI document, which FastAPI cannot see because parsing is ours."""
-        schema = asked.model_json_schema(ref_template="#/components/schemas/{model}")
+        schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
         self._request_schemas |= schema.pop("$defs", {})
-        self._request_schemas[asked.__name__] = schema
-        reference = {"$ref": f"#/components/schemas/{asked.__name__}"}
+        self._request_schemas[body.__name__] = schema
+        reference = {"$ref": f"#/components/schemas/{body.__name__}"}
         seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_DEADLINE_SECONDS}
         return {
             "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
@@ -326,10 +326,10 @@ def read_deadline(request: Request) -> float:
     return time.monotonic() + seconds
 
 
-def parse(asked: type[Asked], body: bytes) -> Asked:
+def parse(message: type[RequestBody], body: bytes) -> RequestBody:
     """A request from its JSON body; raises Malformed or InvalidInput."""
     try:
-        return asked.model_validate_json(body)
+        return message.model_validate_json(body)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
         unreadable = any(item["type"] == "json_invalid" for item in errors)

@@ -86,7 +86,7 @@ def _make(sessions: Sessions, small: str, images: int, rows: int) -> str:
     with sessions.begin() as session:
         if session.get(Job, large) is None:
             old = session.get_one(Job, small)
-            same = ("owner_id", "task", "classes", "methods", "models", "profile", "seed", "spec")
+            same = ("owner_id", "task_description", "classes", "methods", "models", "profile", "seed", "spec")
             session.add(Job(id=large, events=1, **{name: getattr(old, name) for name in same}))
             session.flush()
             values = {"small": small, "large": large, "rows": rows, "images": images}

@@ -23,6 +23,7 @@ from fastapi import FastAPI
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from shared.endpoints import Services
 from shared.images import decode, encode
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
@@ -82,7 +83,7 @@ def caption_service() -> FastAPI:
     def make() -> ModelService[WaitingModel]:
         service = _service("caption_service")
 
-        @service.post("/v1/captions", CaptionRequest, CaptionReply)
+        @service.post(Services.caption)
         async def captions(request: CaptionRequest, deadline: float) -> CaptionReply:
             await service.model.wait(len(request.images), deadline)
             return CaptionReply(captions=[CAPTION] * len(request.images))
@@ -103,7 +104,7 @@ def diffusion_service() -> FastAPI:
     def make() -> ModelService[WaitingModel]:
         service = _service("diffusion_service")
 
-        @service.post("/v1/edits", EditRequest, EditReply)
+        @service.post(Services.edit)
         async def edits(request: EditRequest, deadline: float) -> EditReply:
             await service.model.wait(len(request.edits), deadline)
             return EditReply(
@@ -127,19 +128,19 @@ def evaluator_service() -> FastAPI:
     def make() -> ModelService[WaitingModel]:
         service = _service("evaluator_service")
 
-        @service.post("/v1/predictions", PredictRequest, PredictReply)
+        @service.post(Services.predict)
         async def predictions(request: PredictRequest, deadline: float) -> PredictReply:
             await service.model.wait(len(request.images), deadline)
             return PredictReply(classes=CLASSES, probabilities=[_probabilities(image.png) for image in request.images])
 
-        @service.post("/v1/embeddings", EmbedRequest, EmbedReply)
+        @service.post(Services.embed)
         async def embeddings(request: EmbedRequest, deadline: float) -> EmbedReply:
             await service.model.wait(max(1, len(request.images)), deadline)
             images = [_class_of(image.png) for image in request.images]
             texts = [next((n for n, name in enumerate(CLASSES) if name in text), 0) for text in request.texts]
             return EmbedReply(images=[_AXES[n] for n in images], texts=[_AXES[n] for n in texts], logit_scale=10.0)
 
-        @service.post("/v1/structure", StructureRequest, StructureReply)
+        @service.post(Services.structure)
         async def structure(request: StructureRequest, deadline: float) -> StructureReply:
             await service.model.wait(len(request.images), deadline)
             return StructureReply(agreements=[1.0] * len(request.images))
@@ -173,7 +174,7 @@ def _probabilities(png: bytes) -> list[float]:
 
 def _models() -> ModelsReply:
     info = ModelUnderTestInfo(
-        name=MODEL, task="classification", classes=CLASSES, weights="none", revision="1", licence="Apache-2.0"
+        name=MODEL, kind="classification", classes=CLASSES, weights="none", revision="1", licence="Apache-2.0"
     )
     return ModelsReply(models=[info])
 

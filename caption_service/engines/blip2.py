@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, Blip2ForConditionalGeneration, Blip2Processor
 
-from caption_service.in_process import InProcessCaptioner, Loaded, choose_device
+from caption_service.in_process import InProcessCaptioner, Loaded
 from shared.control_words import control_words
+from shared.devices import choose_device
 from shared.images import Pixels
 from shared.profiles import Caption
 from shared.service import MakeBatcher, ServiceSettings
@@ -19,7 +20,7 @@ def load_blip2(profile: Caption, settings: ServiceSettings, make_batcher: MakeBa
     """Load `profile.weights`, safetensors only, with Pillow's image processor."""
     weights = profile.weights
     assert weights is not None
-    device = choose_device(settings.device)
+    device = choose_device(torch, settings.device)
     at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
     model = Blip2ForConditionalGeneration.from_pretrained(
         weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at

@@ -9,8 +9,9 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from caption_service.in_process import InProcessCaptioner, Loaded, choose_device
+from caption_service.in_process import InProcessCaptioner, Loaded
 from shared.control_words import control_words
+from shared.devices import choose_device
 from shared.images import Pixels
 from shared.profiles import Caption
 from shared.service import MakeBatcher, ServiceSettings
@@ -22,7 +23,7 @@ def load_image_text_to_text(
     """Load `profile.weights`, safetensors only. An empty prompt becomes the profile's `instruction`."""
     weights = profile.weights
     assert weights is not None
-    device = choose_device(settings.device)
+    device = choose_device(torch, settings.device)
     at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
     model = AutoModelForImageTextToText.from_pretrained(
         weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,13 +14,14 @@ from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
 from shared.images import Pixels
+from shared.schemas.base import Kind
 from shared.weights import Weights
 
 
 class ImageClassifier:
     """A classifier under test: it sees the images as its own preprocessing makes them, and nothing else."""
 
-    task = "classification"
+    kind: ClassVar[Kind] = "classification"
 
     def __init__(self, weights: Weights, *, device: str, classes: ClassNames | None = None) -> None:
         """Load weights and preprocessing (Hub layout, safetensors, no remote code).

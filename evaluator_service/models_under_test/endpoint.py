@@ -16,15 +16,17 @@ import base64
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import httpx
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from shared.chunks import chunks
 from shared.images import Pixels, decode, png_header
 from shared.problems import DeadlineExceeded, DependencyFailed, Problem
 from shared.profiles import ModelEndpoint
+from shared.schemas.base import Kind
 
 ATTEMPTS = 5
 LONGEST_PAUSE = 10.0
@@ -69,7 +71,7 @@ class _Server:
     ) -> list[Answer]:
         """An answer for each image. `most`: how long a reply may be; `read` checks one. Both are given its images."""
         size = self._endpoint.max_batch
-        parts = [images[start : start + size] for start in range(0, len(images), size)]
+        parts = list(chunks(images, size))
         bodies = await asyncio.gather(*(self._ask(part, deadline, min(most(part), MOST_BYTES)) for part in parts))
         answers = [await asyncio.to_thread(read, body, part) for body, part in zip(bodies, parts, strict=True)]
         return [one for answered in answers for one in answered]
@@ -122,7 +124,7 @@ class _Server:
 class EndpointClassifier(_Server):
     """A classifier that somebody serves."""
 
-    task = "classification"
+    kind: ClassVar[Kind] = "classification"
 
     async def probabilities(self, images: Sequence[bytes], deadline: float) -> list[list[float]]:
         """Images (PNG) × classes. Raises DeadlineExceeded and DependencyFailed."""
@@ -150,7 +152,7 @@ class EndpointClassifier(_Server):
 class EndpointSegmenter(_Server):
     """A segmenter that somebody serves."""
 
-    task = "segmentation"
+    kind: ClassVar[Kind] = "segmentation"
 
     async def label_maps(self, images: Sequence[bytes], deadline: float) -> list[Pixels]:
         """Per image (PNG) the place in `classes` of every pixel, height × width. Raises as `probabilities` does."""

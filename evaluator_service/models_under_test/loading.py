@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from shared.images import Pixels
 from shared.problems import InvalidInput, OutOfMemory, Problem, validation_sentence
 from shared.profiles import ModelUnderTest
+from shared.schemas.base import Kind
 from shared.schemas.models import ONNX_NAME, read_description
 from shared.weights import Weights
 
@@ -25,8 +26,9 @@ _LOOKS = ((75, 97), (64, 64))  # height × width of the pictures that a new mode
 
 
 class Classifier(Protocol):
-    """A model under test that tells classes."""
+    """A model under test that predicts a class for an image."""
 
+    kind: ClassVar[Kind]
     classes: list[str]
 
     def probabilities(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
@@ -67,11 +69,11 @@ def load_alias(model: ModelUnderTest, *, device: str) -> Classifier | Segmenter:
     if model.path is not None:
         folder = Path(model.location, model.subfolder)
         if (folder / ONNX_NAME).is_file():
-            return load_folder(folder, device=device, segments=model.task == "segmentation")
+            return load_folder(folder, device=device, segments=model.kind == "segmentation")
         described = read_description(folder)
-        kind = ImageSegmenter if "segmentation" in (model.task, described.task) else ImageClassifier
+        kind = ImageSegmenter if "segmentation" in (model.kind, described.task) else ImageClassifier
         return kind(model, device=device, classes=described.classes)
-    return (ImageSegmenter if model.task == "segmentation" else ImageClassifier)(model, device=device)
+    return (ImageSegmenter if model.kind == "segmentation" else ImageClassifier)(model, device=device)
 
 
 def try_out(model: Classifier | Segmenter) -> None:

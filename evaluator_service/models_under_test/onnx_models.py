@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import onnxruntime
@@ -19,6 +19,7 @@ from evaluator_service.models_under_test.preprocessing import Prepare, described
 from evaluator_service.models_under_test.segmentation import MAX_CLASSES, label_map
 from shared.images import Pixels
 from shared.problems import InvalidInput
+from shared.schemas.base import Kind
 from shared.schemas.models import CONFIG_NAME, DESCRIPTION_NAME, ONNX_NAME, PROCESSOR_NAME, ModelDescription
 
 _FLOATS: dict[str, type[np.floating]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
@@ -33,7 +34,7 @@ _SAMPLE_SIDE = 97  # odd and of no model's own size
 class OnnxClassifier:
     """An ONNX classifier under test: one picture batch in, one row of logits or probabilities per picture out."""
 
-    task = "classification"
+    kind: ClassVar[Kind] = "classification"
 
     def __init__(self, folder: Path, description: ModelDescription, *, device: str) -> None:
         """Check and load `model.onnx` of a folder. Raises InvalidInput, and what onnxruntime raises."""
@@ -53,7 +54,7 @@ class OnnxClassifier:
 class OnnxSegmenter:
     """An ONNX segmenter under test: logits (or probabilities) of each class, over the image at any resolution."""
 
-    task = "segmentation"
+    kind: ClassVar[Kind] = "segmentation"
 
     def __init__(self, folder: Path, description: ModelDescription, *, device: str) -> None:
         """As `OnnxClassifier`; preprocessing that crops is refused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
 from shared.images import Pixels
 from shared.problems import InvalidInput
+from shared.schemas.base import Kind
 from shared.weights import Weights
 
 MAX_CLASSES = 255  # an index per pixel travels as one byte
@@ -24,7 +26,7 @@ MAX_CLASSES = 255  # an index per pixel travels as one byte
 class ImageSegmenter:
     """A segmenter under test, with its own preprocessing."""
 
-    task = "segmentation"
+    kind: ClassVar[Kind] = "segmentation"
 
     def __init__(self, weights: Weights, *, device: str, classes: ClassNames | None = None) -> None:
         """Load weights and preprocessing; see `ImageClassifier`. Outputs of one name are one class."""

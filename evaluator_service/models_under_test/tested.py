@@ -35,7 +35,7 @@ class ModelsUnderTest:
         self.listed = [
             ModelUnderTestInfo(
                 name=name,
-                task=_task(self._named[name]),
+                kind=self._named[name].kind,
                 classes=self._named[name].classes,
                 weights=infos[name].id,
                 revision=infos[name].revision,
@@ -61,8 +61,8 @@ class ModelsUnderTest:
 
     async def examine(self, request: ExamineRequest) -> ExamineReply:
         """What an upload is. Raises InvalidInput for one that cannot be used."""
-        found = await self._uploads.get(request.upload)
-        return ExamineReply(task=_task(found), classes=found.classes)
+        model = await self._uploads.get(request.upload)
+        return ExamineReply(kind=model.kind, classes=model.classes)
 
     async def _found(self, request: PredictRequest | SegmentRequest) -> Tested:
         if request.upload is not None:
@@ -74,8 +74,4 @@ class ModelsUnderTest:
 
 
 def _served(endpoint: ModelEndpoint) -> EndpointClassifier | EndpointSegmenter:
-    return EndpointSegmenter(endpoint) if endpoint.task == "segmentation" else EndpointClassifier(endpoint)
-
-
-def _task(model: Tested) -> str:
-    return "segmentation" if isinstance(model, Segmenter | EndpointSegmenter) else "classification"
+    return EndpointSegmenter(endpoint) if endpoint.kind == "segmentation" else EndpointClassifier(endpoint)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
@@ -29,9 +29,11 @@ MANY_IMAGES = (
     f"Send more than {MAX_FILES:,} images as a zip or tar, or upload them one by one with PUT /images/{{digest}}"
 )
 
-Asked = TypeVar("Asked", bound=Contract)
+Message = TypeVar("Message", bound=Contract)
 
-REQUEST_BODY: dict[str, Any] = {
+_NUL = "{name} contains the character U+0000, which no database keeps; leave it out"
+
+REQUEST_BODY: dict[str, object] = {
     "requestBody": {
         "required": True,
         "content": {
@@ -96,9 +98,8 @@ async def read_submission(request: Request, idempotency_key: str | None) -> Asyn
     """The submission; its files are open until the context ends."""
     kind = content_type(request)
     if kind == "application/json":
-        asked = await run_in_threadpool(parse, JobRequest, await request.body(), "the request")
-        spec = JobSpec.model_validate(asked.model_dump(exclude={"images"}, exclude_unset=True))
-        yield Submission(spec, uploaded=asked.images, idempotency_key=idempotency_key)
+        job = await run_in_threadpool(parse, JobRequest, await request.body(), "the request")
+        yield Submission(job.spec, uploaded=job.images, idempotency_key=idempotency_key)
     elif kind == "multipart/form-data":
         async with read_form(request, PARTS, MAX_FILES, MAX_SPEC_BYTES, MANY_IMAGES) as form:
             yield await _from_form(form, idempotency_key)
@@ -147,12 +148,12 @@ async def read_form(
 
 
 def content_type(request: Request) -> str:
-    """What the body is said to be, without parameters."""
+    """The declared content type of the body, without parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def refuse_other_types(request: Request, wanted: str) -> None:
-    """Raise HTTPException (415) for a body that is said to be something else."""
+    """Raise HTTPException (415) for a body of another declared type."""
     if (kind := content_type(request)) != wanted:
         raise HTTPException(415, f"Content-Type is {kind!r}; send {wanted}")
 
@@ -181,13 +182,15 @@ def _spec(spec: bytes | None, task: bytes | None) -> JobSpec:
             raise InvalidInput("say what your model does: -F task='classify the vehicle', or a `spec` part with a task")
         return parse(JobSpec, spec, "spec")
     try:
-        merged = {"task": task.decode()} if spec is None else {"task": task.decode(), **json.loads(spec.decode())}
-        written = json.dumps(merged).encode()
-    except (ValueError, TypeError, RecursionError) as error:
-        raise Malformed(f"spec is not a JSON object, or task is not UTF-8: {error}") from error
-    if merged["task"] != task.decode():
+        sentence = task.decode()
+        fields = {} if spec is None else from_json(spec)
+    except ValueError as error:
+        raise Malformed(f"spec is not JSON, or task is not UTF-8: {error}") from error
+    if not isinstance(fields, dict):
+        raise Malformed("spec is not a JSON object")
+    if fields.setdefault("task", sentence) != sentence:
         raise InvalidInput("`task` and the task in `spec` differ; send one of them")
-    return parse(JobSpec, written, "spec")
+    return validated(JobSpec, fields, "spec")
 
 
 def _refuse_other_charsets(content_type: str) -> None:
@@ -210,13 +213,39 @@ async def part_of(form: FormData, name: str, most: int) -> bytes | None:
     return data
 
 
-def parse(asked: type[Asked], data: bytes, name: str) -> Asked:
+def parse(message: type[Message], data: bytes, name: str) -> Message:
     """A contract from the JSON of a part. Raises Malformed and InvalidInput."""
     if b"\\u0000" in data:
-        raise InvalidInput(f"{name} contains the character U+0000, which no database keeps; leave it out")
+        raise InvalidInput(_NUL.format(name=name))
     try:
-        return asked.model_validate_json(data)
+        return message.model_validate_json(data)
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
-        unreadable = any(item["type"] == "json_invalid" for item in errors)
-        raise (Malformed if unreadable else InvalidInput)(f"{name}: {validation_sentence(errors)}") from error
+        raise _refusal(error, name) from error
+
+
+def validated(message: type[Message], fields: Mapping[str, object], name: str) -> Message:
+    """A contract from fields that are read already. Raises InvalidInput."""
+    if _holds_nul(fields):
+        raise InvalidInput(_NUL.format(name=name))
+    try:
+        return message.model_validate(fields)
+    except ValidationError as error:
+        raise _refusal(error, name) from error
+
+
+def _refusal(error: ValidationError, name: str) -> Malformed | InvalidInput:
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    unreadable = any(item["type"] == "json_invalid" for item in errors)
+    return (Malformed if unreadable else InvalidInput)(f"{name}: {validation_sentence(errors)}")
+
+
+def _holds_nul(value: object) -> bool:
+    match value:
+        case str():
+            return "\0" in value
+        case Mapping():
+            return any(_holds_nul(key) or _holds_nul(member) for key, member in value.items())
+        case list() | tuple():
+            return any(map(_holds_nul, value))
+        case _:
+            return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
@@ -28,7 +28,7 @@ MAX_FILES = 200  # shards and their descriptions
 MAX_SPEC_BYTES = 1024**2
 
 _SPEC = {"$ref": "#/components/schemas/ModelSpec"}
-_BODY: dict[str, Any] = {
+_BODY: dict[str, object] = {
     "requestBody": {
         "required": True,
         "content": {

@@ -1,4 +1,4 @@
-"""`/jobs/{job}/reviews`: what people see in counterfactuals, and the report made anew with it."""
+"""`/jobs/{job}/reviews`: people's reviews of counterfactuals, and the report built again with them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ router = APIRouter(tags=["reviews"])
 
 @router.put("/jobs/{job}/reviews/{counterfactual}", responses=problems(s404="no such counterfactual"))
 def review_counterfactual(
-    job: JobId, counterfactual: str, said: ReviewRequest, gateway: Gateway, owner: Owner, reviewer: Reviewer
+    job: JobId, counterfactual: str, review: ReviewRequest, gateway: Gateway, owner: Owner, reviewer: Reviewer
 ) -> ReviewView:
     """Say what you see in a counterfactual. Each key has one review of it: a new one replaces the old."""
     with gateway.sessions.begin() as session:
-        return reviews.record(session, owner, reviewer, job, counterfactual, said)
+        return reviews.record(session, owner, reviewer, job, counterfactual, review)
 
 
 @router.get("/jobs/{job}/reviews", responses=problems(s404="no such job"))

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from urllib.parse import SplitResult, quote, urlsplit
 
-from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import RedirectResponse, Response
@@ -26,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.auth import keys
 from gateway.auth.keys import PREFIX, Caller, Limits
 from gateway.context import Parts
+from gateway.database.sessions import DATABASE_AWAY
 from gateway.database.tables import LOCAL_OWNER
 from shared.problem_replies import problem_reply
 from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
@@ -39,8 +39,6 @@ LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
 MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images
 LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are paid for by the lump
-
-DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)
 
 COOKIE = "contrafact_session"
 TOKEN_COOKIE = "contrafact_csrf"  # readable by our scripts, which send it back in the header below

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from gateway.database.columns import JsonObject
 from gateway.database.tables import Event, Job
 
 
-def add_event(session: Session, job_id: str, kind: str, payload: dict[str, Any]) -> None:
+def add_event(session: Session, job_id: str, kind: str, payload: JsonObject) -> None:
     """Append an event to a job. Locks the job's row until the commit: call it last in the transaction."""
     session.flush()
     sequence = session.scalars(

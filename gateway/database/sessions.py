@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -32,6 +33,8 @@ from sqlalchemy.sql.functions import GenericFunction
 Sessions = sessionmaker[Session]
 
 SQLITE_BUSY_MILLISECONDS = 30_000
+DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)  # what is raised while the database is unreachable
+
 _READ_ONLY = "contrafact_read_only"
 _MIGRATING = 7_242_606_411  # the advisory lock's number on Postgres, whose only meaning is to be ours
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
-from sqlalchemy import JSON, MetaData, String
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import MetaData, String
 from sqlalchemy.orm import DeclarativeBase
 
+from gateway.database.columns import JSON_COLUMN, JsonObject, MethodChoices, StoredChange, StoredShare
 from gateway.database.sessions import UtcDateTime
-from shared.schemas.jobs import JobKind, JobState, Stage
+from shared.schemas.base import Kind
+from shared.schemas.jobs import JobState, MethodChoice, Stage
 from shared.schemas.reviews import ReviewVerdict
 
 SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
-_Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 
 
 def utc_now() -> datetime:
@@ -39,14 +39,16 @@ class Table(DeclarativeBase):
     )
     type_annotation_map = {  # noqa: RUF012
         datetime: UtcDateTime,
-        dict[str, Any]: _Json,
-        dict[str, float]: _Json,
-        dict[str, str]: _Json,
-        list[str]: _Json,
-        list[dict[str, Any]]: _Json,
+        JsonObject: JSON_COLUMN,
+        dict[str, float]: JSON_COLUMN,
+        dict[str, str]: JSON_COLUMN,
+        list[str]: JSON_COLUMN,
+        list[MethodChoice]: MethodChoices,
+        list[StoredChange]: JSON_COLUMN,
+        list[StoredShare]: JSON_COLUMN,
         JobState: String(16),
-        JobKind: String(16),
-        list[int]: _Json,
+        Kind: String(16),
+        list[int]: JSON_COLUMN,
         SourceImageState: String(16),
         Stage: String(16),
         ReviewVerdict: String(16),

@@ -9,7 +9,6 @@ belong to the owner.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -24,12 +23,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from gateway.database.columns import JsonObject, StoredChange, StoredShare
 from gateway.database.table_base import SourceImageState, utc_now
 from gateway.database.table_base import (
     Table as Table,  # for others: whoever takes it from here has all tables in its metadata
 )
 from shared.logging import request_id
-from shared.schemas.jobs import JobKind, JobState, Stage
+from shared.schemas.base import Kind
+from shared.schemas.jobs import JobState, MethodChoice, Stage
 from shared.schemas.reviews import ReviewVerdict
 
 LOCAL_OWNER = "local"
@@ -159,15 +160,15 @@ class Job(Leased, Table):
     id: Mapped[str] = mapped_column(_Id, primary_key=True)
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
     state: Mapped[JobState] = mapped_column(default="running")
-    task: Mapped[str] = mapped_column(Text)
-    kind: Mapped[JobKind] = mapped_column(default="classification", server_default="classification")
+    task_description: Mapped[str] = mapped_column("task", Text)
+    kind: Mapped[Kind] = mapped_column(default="classification", server_default="classification")
     classes: Mapped[list[str]] = mapped_column(default=list)
-    methods: Mapped[list[dict[str, Any]]]
+    methods: Mapped[list[MethodChoice]]
     models: Mapped[list[str]] = mapped_column(default=list)
     uploaded_models: Mapped[dict[str, str]] = mapped_column(default=dict)
     profile: Mapped[str] = mapped_column(String(200))
     seed: Mapped[int] = mapped_column(BigInteger, default=0)
-    spec: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    spec: Mapped[JsonObject] = mapped_column(default=dict)
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64), default="")
     request_id: Mapped[str] = mapped_column(String(64), default=request_id)
@@ -270,7 +271,7 @@ class Counterfactual(Table):
     arm: Mapped[str] = mapped_column(String(8))
     null_ordinal: Mapped[int | None]
     seed: Mapped[int] = mapped_column(BigInteger)
-    changes: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    changes: Mapped[list[StoredChange]] = mapped_column(default=list)
     factor: Mapped[str | None] = mapped_column(String(20))
     from_value: Mapped[str | None] = mapped_column(Text)
     to_value: Mapped[str | None] = mapped_column(Text)
@@ -282,7 +283,7 @@ class Counterfactual(Table):
     check: Mapped[str] = mapped_column(String(50), default="")
     reason: Mapped[str] = mapped_column(Text, default="")
     scores: Mapped[dict[str, float]] = mapped_column(default=dict)
-    lineage: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    lineage: Mapped[JsonObject] = mapped_column(default=dict)
 
     source_image: Mapped[SourceImage] = relationship()
     predictions: Mapped[list[Prediction]] = relationship(viewonly=True)
@@ -318,7 +319,7 @@ class Prediction(Table):
     ground_truth_probability: Mapped[float | None]
     rank: Mapped[int | None]
     flipped: Mapped[bool | None]
-    top: Mapped[list[dict[str, Any]]]
+    top: Mapped[list[StoredShare]]
     map_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     overlaps: Mapped[dict[str, float] | None]
     confusion: Mapped[list[int] | None]
@@ -365,7 +366,7 @@ class ModelUnderTest(Table):
     name: Mapped[str] = mapped_column(String(100))
     digest: Mapped[str] = mapped_column(String(64))
     format: Mapped[str] = mapped_column(String(20))
-    task: Mapped[str] = mapped_column(String(20))
+    kind: Mapped[Kind] = mapped_column("task", String(20))
     classes: Mapped[list[str]]
     bytes: Mapped[int] = mapped_column(BigInteger)
     licence: Mapped[str] = mapped_column(String(200), default="")
@@ -386,7 +387,7 @@ class Suite(Table):
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
     name: Mapped[str] = mapped_column(String(100))
     made_from: Mapped[str] = mapped_column(_Id)
-    filters: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    filters: Mapped[JsonObject] = mapped_column(default=dict)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
@@ -410,9 +411,9 @@ class Repair(Table):
     model: Mapped[str] = mapped_column(String(200))
     state: Mapped[JobState] = mapped_column(default="running", index=True)
     failure: Mapped[str] = mapped_column(Text, default="")
-    request: Mapped[dict[str, Any]]
-    progress: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    result: Mapped[dict[str, Any] | None]
+    request: Mapped[JsonObject]
+    progress: Mapped[JsonObject] = mapped_column(default=dict)
+    result: Mapped[JsonObject | None]
     token: Mapped[str | None] = mapped_column(String(64))
     beat: Mapped[int] = mapped_column(default=0)
     heard_at: Mapped[datetime | None]
@@ -435,7 +436,7 @@ class RecordedCall(Table):
     endpoint: Mapped[str] = mapped_column(String(50))
     source_digest: Mapped[str | None] = mapped_column(String(64))
     revision: Mapped[str] = mapped_column(String(200))
-    reply: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which would reorder keys and refuse some strings
+    reply: Mapped[JsonObject] = mapped_column(JSON)  # not JSONB, which would reorder keys and refuse some strings
     seconds: Mapped[float]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
@@ -448,7 +449,7 @@ class Event(Table):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     kind: Mapped[str] = mapped_column(String(50))
-    payload: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    payload: Mapped[JsonObject] = mapped_column(default=dict)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
@@ -468,7 +469,7 @@ class Report(Table):
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     object_key: Mapped[str] = mapped_column(String(300))
-    metrics: Mapped[dict[str, Any]]
+    metrics: Mapped[JsonObject]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
     job: Mapped[Job] = relationship(back_populates="report")

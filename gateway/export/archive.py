@@ -1,4 +1,4 @@
-"""A tar written forwards, piece by piece: no directory at its end, so an export of any size takes no more memory.
+"""A tar written forwards, piece by piece. It has no directory at its end, so memory does not grow with the export.
 
 Members that are known only at the end (tables of all images) wait in temporary files meanwhile. Every time is 0 and
 nobody owns anything, so the same rows give the same bytes.

@@ -1,4 +1,4 @@
-"""Format `coco`: files, and `annotations.json` in COCO's layout; a class is a category, said of the whole image.
+"""Format `coco`: files, and `annotations.json` in COCO's layout; a class is a category of the whole image.
 
 Each labelled image has one annotation without a box (its `area` is the image's). `file_name` counts from the
 archive's root; all provenance is under the image's key `contrafact`.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO
 
 from gateway.export.archive import member_of, waiting
 from gateway.export.files import Exporting, image_files, json_bytes
@@ -31,19 +31,19 @@ _NUMBERS = ("position", "ordinal", "seed")
 def fiftyone(export: Exporting) -> Iterator[bytes]:
     """The archive, piece by piece."""
     models = _prediction_fields(export.note.models)
-    seen: list[tuple[ExportedImage, str]] = []  # of one source image
+    members: list[tuple[ExportedImage, str]] = []  # of one source image
     with waiting() as samples, waiting() as metadata:
         samples.write(b'{"samples": [')
         comma = _Comma(samples)
 
         def listed(image: ExportedImage, path: str) -> None:
-            if seen and seen[0][0].group != image.group:
-                comma.write_all(_samples(seen, models))
-                seen.clear()
-            seen.append((image, path))
+            if members and members[0][0].group != image.group:
+                comma.write_all(_samples(members, models))
+                members.clear()
+            members.append((image, path))
 
         yield from image_files(export, listed)
-        comma.write_all(_samples(seen, models))
+        comma.write_all(_samples(members, models))
         samples.write(b"]}\n")
         yield from member_of("samples.json", samples)
         metadata.write(json_bytes(_metadata(export, models), indent=1) + b"\n")
@@ -65,20 +65,20 @@ class _Comma:
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._first = file, True
 
-    def write_all(self, entries: Iterator[dict[str, Any]]) -> None:
+    def write_all(self, entries: Iterator[dict[str, object]]) -> None:
         for entry in entries:
             self._file.write((b"\n" if self._first else b",\n") + json_bytes(entry))
             self._first = False
 
 
-def _samples(seen: list[tuple[ExportedImage, str]], models: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _samples(images: list[tuple[ExportedImage, str]], models: dict[str, str]) -> Iterator[dict[str, object]]:
     """The samples of one source image, group by group."""
-    by_id = {image.id: (image, path) for image, path in seen}
-    original = next((pair for pair in seen if pair[0].arm == "original"), None)
-    edits = [pair for pair in seen if pair[0].arm == "counterfactual"]
+    by_id = {image.id: (image, path) for image, path in images}
+    original = next((pair for pair in images if pair[0].arm == "original"), None)
+    edits = [pair for pair in images if pair[0].arm == "counterfactual"]
     groups = [[original, by_id.get(edit[0].null_id or ""), edit] for edit in edits]
     if not edits:  # without counterfactuals their null arms stand alone
-        groups = [[original, pair] for pair in seen if pair[0].arm == "null_arm"] or [[original]]
+        groups = [[original, pair] for pair in images if pair[0].arm == "null_arm"] or [[original]]
     for group in groups:
         members = [pair for pair in group if pair is not None]
         number = _object_id("group", members[-1][0].id)
@@ -86,8 +86,8 @@ def _samples(seen: list[tuple[ExportedImage, str]], models: dict[str, str]) -> I
             yield _sample(image, path, number, models)
 
 
-def _sample(image: ExportedImage, path: str, group: dict[str, str], models: dict[str, str]) -> dict[str, Any]:
-    said = image.model_dump(mode="json")
+def _sample(image: ExportedImage, path: str, group: dict[str, str], models: dict[str, str]) -> dict[str, object]:
+    columns = image.model_dump(mode="json")
     own = _object_id("sample", group["$oid"], image.id)
     predictions = {models[prediction.model]: prediction for prediction in image.predictions}
     truth = None if image.label is None else _classification(own, "ground_truth", image.label, None)
@@ -104,14 +104,14 @@ def _sample(image: ExportedImage, path: str, group: dict[str, str], models: dict
             field: _classification(own, field, said_by.predicted, said_by.probability)
             for field, said_by in predictions.items()
         },
-        **{name: said[name] or None for name in _TEXTS if name != "source"},
-        **{name: said[name] for name in _NUMBERS},
+        **{name: columns[name] or None for name in _TEXTS if name != "source"},
+        **{name: columns[name] for name in _NUMBERS},
         "source": image.group,
         "scores": image.scores,
     }
 
 
-def _classification(sample: dict[str, str], field: str, label: str, confidence: float | None) -> dict[str, Any]:
+def _classification(sample: dict[str, str], field: str, label: str, confidence: float | None) -> dict[str, object]:
     return {
         "_id": _object_id(sample["$oid"], field),
         "_cls": "Classification",
@@ -126,7 +126,7 @@ def _object_id(*parts: str) -> dict[str, str]:
     return {"$oid": derive_id("fiftyone", *parts)[:24]}
 
 
-def _metadata(export: Exporting, models: dict[str, str]) -> dict[str, Any]:
+def _metadata(export: Exporting, models: dict[str, str]) -> dict[str, object]:
     """FiftyOne's description of the dataset and its fields."""
     note = export.note
     return {
@@ -154,7 +154,7 @@ def _metadata(export: Exporting, models: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _fields(models: dict[str, str]) -> list[dict[str, Any]]:
+def _fields(models: dict[str, str]) -> list[dict[str, object]]:
     number = [_field("_id", "ObjectIdField", name="id")]
     tags = _field("tags", "ListField", subfield="StringField")
     label = [
@@ -198,10 +198,10 @@ def _field(
     name: str | None = None,
     subfield: str | None = None,
     document: str | None = None,
-    fields: list[dict[str, Any]] | None = None,
+    fields: list[dict[str, object]] | None = None,
     description: str | None = None,
     read_only: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A field of the samples in FiftyOne's schema; `stored` is its name in the database."""
     return {
         "name": name or stored,

@@ -20,7 +20,7 @@ from shared.schemas.exports import MASKS, NOTE_NAME, ExportedImage, ExportNote
 
 @dataclass(frozen=True, slots=True)
 class Exporting:
-    """One export under way: what it says of itself, a folder for each label, the images, and how to read one (PNG)."""
+    """One export in progress: its note, a folder for each label, the images, and how to read one (PNG)."""
 
     note: ExportNote
     folders: Mapping[str | None, str]
@@ -43,7 +43,7 @@ def note_member(export: Exporting) -> Iterator[bytes]:
 
 
 def image_files(export: Exporting, listed: Callable[[ExportedImage, str], None]) -> Iterator[bytes]:
-    """The archive but for the format's own tables: `listed` hears of every image and its path, in order."""
+    """The archive without the format's own tables; `listed` is called with every image and its path, in order."""
     yield from note_member(export)
     with waiting() as manifest, waiting() as provenance:
         for image in export.images:

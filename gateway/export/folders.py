@@ -27,8 +27,8 @@ def folders(export: Exporting) -> Iterator[bytes]:
     with waiting() as table:
         text = io.TextIOWrapper(table, encoding="utf-8", newline="", write_through=True)
         rows = csv.writer(text, lineterminator="\n")
-        said = [f"{model} {what}" for model in models for what in ("predicted", "flipped")]
-        rows.writerow(["file_name", *_COLUMNS, *map(cell, said)])
+        model_columns = [f"{model} {what}" for model in models for what in ("predicted", "flipped")]
+        rows.writerow(["file_name", *_COLUMNS, *map(cell, model_columns)])
 
         def listed(image: ExportedImage, path: str) -> None:
             rows.writerow([path, *(cell(getattr(image, name)) for name in _COLUMNS), *map(cell, _said(image, models))])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,9 +57,9 @@ def huggingface(export: Exporting) -> Iterator[bytes]:
         shard += 1
 
 
-def _row_groups(export: Exporting) -> Iterator[list[dict[str, Any]]]:
+def _row_groups(export: Exporting) -> Iterator[list[dict[str, object]]]:
     classes = {name: number for number, name in enumerate(export.note.classes)}
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     size = 0
     for image in export.images:
         pictures = {"image": export.read(image.image)}
@@ -75,24 +74,24 @@ def _row_groups(export: Exporting) -> Iterator[list[dict[str, Any]]]:
         yield rows
 
 
-def _row(image: ExportedImage, path: str, pictures: dict[str, bytes], classes: dict[str, int]) -> dict[str, Any]:
+def _row(image: ExportedImage, path: str, pictures: dict[str, bytes], classes: dict[str, int]) -> dict[str, object]:
     """A row, with more than the columns of the job's kind."""
-    said = image.model_dump(mode="json")
+    columns = image.model_dump(mode="json")
     return {
-        **{name: said[name] for name in _VALUES if name != "digest"},
+        **{name: columns[name] for name in _VALUES if name != "digest"},
         "digest": image.image,
         **{name: {"bytes": png, "path": path.rpartition("/")[2]} for name, png in pictures.items()},
         "label": None if image.label is None else classes[image.label],
         "scores": [{"name": name, "value": value} for name, value in sorted(image.scores.items())],
-        "changes": said["changes"],
-        "predictions": said["predictions"],
+        "changes": columns["changes"],
+        "predictions": columns["predictions"],
     }
 
 
 def _schema(note: ExportNote) -> pa.Schema:
     """Columns for Arrow, and the same for `datasets` (its Features, as JSON) in the schema's metadata."""
     fields = [pa.field("image", _IMAGE)]
-    features: dict[str, Any] = {"image": {"_type": "Image"}}
+    features: dict[str, object] = {"image": {"_type": "Image"}}
     if note.masks is None:
         fields.append(pa.field("label", pa.int64()))
         features["label"] = {"names": note.classes, "_type": "ClassLabel"}
@@ -128,7 +127,7 @@ made.
 
 def _values(masks: MaskSpec) -> str:
     """Which value of a mask is which class, for the card."""
-    named = [(one.index, one.name.replace("|", "\\|")) for one in masks.classes]
+    named = [(mask.index, mask.name.replace("|", "\\|")) for mask in masks.classes]
     named += [(void, "not judged") for void in masks.void if isinstance(void, int)]
     rows = "\n".join(f"| {value} | {name} |" for value, name in named)
     return f"""

@@ -1,4 +1,4 @@
-"""The export of one job: what the caller may see is checked first, then the archive flows, piece by piece."""
+"""The export of one job: access is checked first, then the archive is streamed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gateway.export.huggingface import huggingface
 from gateway.export.names import class_folders
 from gateway.export.selection import Selection, exported_images
 from gateway.jobs import jobs
+from gateway.jobs.task_description import renamed_masks
 from shared import __version__
 from shared.label_maps import VOID
 from shared.problems import Conflict
 from shared.schemas.exports import ExportNote, FormatName
-from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskClass, MaskSpec
 from shared.schemas.results import JobResults
 from shared.seeds import derive_digest
@@ -38,7 +38,7 @@ FORMATS: dict[FormatName, Callable[[Exporting], Iterator[bytes]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export that may be had: its file name, a tag that changes with its content, and what it says of itself."""
+    """An export: its file name, a tag that changes with its content, and its note."""
 
     file_name: str
     tag: str
@@ -71,35 +71,33 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
             .order_by(SourceImage.ground_truth)
         ).all()
     masks = _masks(job)
-    made = JobResults.model_validate(report.metrics).made if report else None
+    provenance = JobResults.model_validate(report.metrics).made if report else None
     note = ExportNote(
         format=format_name,
         job=job.id,
-        task=job.task,
-        methods=[MethodChoice.model_validate(method) for method in job.methods],
+        task=job.task_description,
+        methods=job.methods,
         models=job.models,
         classes=list(dict.fromkeys([*job.classes, *(label for label in labels if label is not None)])),
         masks=masks,
         profile=job.profile,
         seed=job.seed,
         filters=selection.model_dump(mode="json", exclude_defaults=True, by_alias=True),
-        services=made.services if made else {},
-        versions=made.versions if made else {},
+        services=provenance.services if provenance else {},
+        versions=provenance.versions if provenance else {},
     )
     return Export(f"contrafact-{job_id}-{format_name}.tar", _tag(job, note), note, selection)
 
 
 def _masks(job: Job) -> MaskSpec | None:
-    """How the masks in the archive read: places in the job's classes."""
-    said = job.spec.get("masks")
-    if said is None:
+    """How to read the masks in the archive: as places in the job's classes."""
+    masks = renamed_masks(job)
+    if masks is None:
         return None
-    renamed = job.spec.get("label_map", {})
-    things = {renamed.get(one.name, one.name) for one in MaskSpec.model_validate(said).classes if one.thing}
-    classes = [MaskClass(name=name, index=place, thing=name in things) for place, name in enumerate(job.classes)]
+    classes = [MaskClass(name=name, index=place, thing=name in masks.things) for place, name in enumerate(job.classes)]
     return MaskSpec(classes=classes, void=[VOID])
 
 
 def _tag(job: Job, note: ExportNote) -> str:
-    """What happens to a job counts its events on, so equal tags promise equal archives."""
+    """Every change of a job adds an event, so equal tags mean equal archives."""
     return derive_digest("export", __version__, job.events, str(job.finished_at), note.model_dump_json()).hex()

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
 from gateway.results.counterfactuals import Filters, Verdict, conditions, has_class
+from gateway.results.stream import Triple, load_triples
 from shared.problems import NotFound
 from shared.schemas.exports import ARMS, Arm, ExportedImage, ExportedPrediction
 from shared.schemas.jobs import ChangeView
@@ -35,10 +36,11 @@ class Selection(Filters):
 
 
 class _Chosen(NamedTuple):
-    """A source image with its counterfactuals and null arms."""
+    """A source image with its counterfactuals and null arms, by method, null arms first; `null_ids` by edit."""
 
     source: SourceImage
-    made: list[Counterfactual]
+    rows: list[Counterfactual]
+    null_ids: dict[str, str]
 
 
 def exported_images(sessions: Sessions, job_id: str, selection: Selection) -> Iterator[ExportedImage]:
@@ -57,50 +59,58 @@ def exported_images(sessions: Sessions, job_id: str, selection: Selection) -> It
 
 
 def _page(session: Session, job_id: str, selection: Selection, after: int) -> tuple[list[_Chosen], int | None]:
-    """The sources after a position with what was made of them, and the last position; None when there are no more."""
+    """The sources after a position with their images, and the last position; None when there are no more."""
     wanted = select(SourceImage).where(
         SourceImage.job_id == job_id, SourceImage.position > after, SourceImage.digest.is_not(None)
     )
     if selection.label is not None:
         wanted = wanted.where(has_class(selection.label))
     sources = session.scalars(wanted.order_by(SourceImage.position).limit(SOURCES_PER_PAGE)).all()
-    ids = [source.id for source in sources]
-    rendered = select(Counterfactual).where(
-        Counterfactual.source_image_id.in_(ids), Counterfactual.image_digest.is_not(None)
-    )
-    edits = session.scalars(rendered.where(Counterfactual.arm == "edit", *conditions(selection))).all()
-    shared = {(edit.source_image_id, edit.method, edit.null_ordinal) for edit in edits}
-    nulls = session.scalars(rendered.where(Counterfactual.arm == "null")).all()
-    made: dict[str, list[Counterfactual]] = defaultdict(list)
-    for row in [*edits, *(null for null in nulls if (null.source_image_id, null.method, null.ordinal) in shared)]:
-        made[row.source_image_id].append(row)
-    page = [
-        _Chosen(source, sorted(made[source.id], key=lambda row: (row.method, row.arm == "edit", row.ordinal)))
-        for source in sources
-    ]
+    edits = session.scalars(
+        select(Counterfactual).where(
+            Counterfactual.source_image_id.in_([source.id for source in sources]),
+            Counterfactual.image_digest.is_not(None),
+            Counterfactual.arm == "edit",
+            *conditions(selection),
+        )
+    ).all()
+    by_source: dict[str, list[Triple[Counterfactual]]] = defaultdict(list)
+    for triple in load_triples(session, edits):
+        by_source[triple.original].append(triple)
+    page = [_chosen(source, by_source[source.id]) for source in sources]
     return page, sources[-1].position if len(sources) == SOURCES_PER_PAGE else None
 
 
+def _chosen(source: SourceImage, members: Sequence[Triple[Counterfactual]]) -> _Chosen:
+    nulls = {triple.edit.id: triple.null for triple in members if triple.null and triple.null.image_digest}
+    rows = {row.id: row for row in [*(triple.edit for triple in members), *nulls.values()]}
+    return _Chosen(
+        source,
+        sorted(rows.values(), key=lambda row: (row.method, row.arm == "edit", row.ordinal)),
+        {edit_id: row.id for edit_id, row in nulls.items()},
+    )
+
+
 def _records(session: Session, page: Sequence[_Chosen], arms: set[Arm]) -> list[ExportedImage]:
-    digests = {source.digest for source, _ in page} | {row.image_digest for _, made in page for row in made}
+    digests = {chosen.source.digest for chosen in page} | {row.image_digest for chosen in page for row in chosen.rows}
     sizes = {
         image.digest: (image.width, image.height)
         for image in session.scalars(select(Image).where(Image.digest.in_(digests)))
     }
-    said = _predictions(session, [source.id for source, _ in page])
+    predictions = _predictions(session, [chosen.source.id for chosen in page])
     records = []
-    for source, made in page:
-        nulls = {(row.method, row.ordinal): row.id for row in made if row.arm == "null"}
+    for source, rows, null_ids in page:
         if "original" in arms:
-            records.append(_original(source, sizes, said[source.id]))
-        for row in made:
+            records.append(_original(source, sizes, predictions[source.id]))
+        for row in rows:
             if ("null_arm" if row.arm == "null" else "counterfactual") in arms:
-                null_id = None if row.null_ordinal is None else nulls.get((row.method, row.null_ordinal))
-                records.append(_counterfactual(source, row, null_id, sizes, said[row.id]))
+                records.append(_counterfactual(source, row, null_ids.get(row.id), sizes, predictions[row.id]))
     return records
 
 
-def _original(source: SourceImage, sizes: dict[str, tuple[int, int]], said: list[ExportedPrediction]) -> ExportedImage:
+def _original(
+    source: SourceImage, sizes: dict[str, tuple[int, int]], predictions: list[ExportedPrediction]
+) -> ExportedImage:
     digest = source.digest or ""
     return ExportedImage(
         id=source.id,
@@ -113,7 +123,7 @@ def _original(source: SourceImage, sizes: dict[str, tuple[int, int]], said: list
         width=sizes[digest][0],
         height=sizes[digest][1],
         mask=source.mask_digest,
-        predictions=said,
+        predictions=predictions,
     )
 
 
@@ -122,7 +132,7 @@ def _counterfactual(
     row: Counterfactual,
     null_id: str | None,
     sizes: dict[str, tuple[int, int]],
-    said: list[ExportedPrediction],
+    predictions: list[ExportedPrediction],
 ) -> ExportedImage:
     digest, edited = row.image_digest or "", row.arm == "edit"
     lineage = json.dumps(row.lineage, sort_keys=True, separators=(",", ":"))
@@ -152,16 +162,16 @@ def _counterfactual(
         reason=row.reason,
         scores=row.scores,
         lineage_digest=hashlib.sha256(lineage.encode()).hexdigest() if row.lineage else "",
-        predictions=said,
+        predictions=predictions,
     )
 
 
 def _predictions(session: Session, sources: Sequence[str]) -> dict[str, list[ExportedPrediction]]:
-    """By id of the image that was seen, in the order of the models' names."""
-    said: dict[str, list[ExportedPrediction]] = defaultdict(list)
-    found = select(Prediction).where(Prediction.source_image_id.in_(sources)).order_by(Prediction.model)
-    for row in session.scalars(found):
-        said[row.counterfactual_id or row.source_image_id].append(
+    """By id of the image that the model saw, in the order of the models' names."""
+    rows = select(Prediction).where(Prediction.source_image_id.in_(sources)).order_by(Prediction.model)
+    predictions: dict[str, list[ExportedPrediction]] = defaultdict(list)
+    for row in session.scalars(rows):
+        predictions[row.counterfactual_id or row.source_image_id].append(
             ExportedPrediction(
                 model=row.model,
                 predicted=row.predicted,
@@ -171,4 +181,4 @@ def _predictions(session: Session, sources: Sequence[str]) -> dict[str, list[Exp
                 flipped=row.flipped,
             )
         )
-    return said
+    return predictions

@@ -29,12 +29,10 @@ from gateway.intake.sources import (
 )
 from shared.archives import is_archive
 from shared.manifests import MANIFEST_NAMES, ManifestRow, folder_labels, match_rows, parse_manifest
-from shared.problems import InvalidInput, TooLarge
+from shared.problems import InvalidInput, TooLarge, quoted
 from shared.schemas.exports import MASKS, NOTE_NAME, ORIGINALS, ExportNote
 from shared.schemas.jobs import MAX_CLASSES
 from shared.schemas.masks import MAX_LABEL_CHARACTERS
-
-_LISTED = 5
 
 
 @dataclass(slots=True)
@@ -117,7 +115,7 @@ def refuse_unknown_labels(used: Collection[str], classes: Mapping[str, Collectio
     for owner, known in classes.items():
         if unknown := sorted(set(used) - set(known)):
             raise InvalidInput(
-                f"{owner} does not know the labels {_listing(unknown)}; it knows {_listing(sorted(known))}. {advice}",
+                f"{owner} does not know the labels {quoted(unknown)}; it knows {quoted(sorted(known))}. {advice}",
                 members={"unknown_labels": list(unknown[:100])},
             )
 
@@ -187,8 +185,3 @@ def _labels(
         return [row.label for row in rows]
     names = [source.name for source in sources]
     return [None] * len(names) if known_classes is None else folder_labels(names, known_classes)
-
-
-def _listing(names: Sequence[str]) -> str:
-    more = len(names) - _LISTED
-    return ", ".join(repr(name) for name in names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

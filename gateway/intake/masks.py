@@ -16,13 +16,12 @@ import numpy as np
 from shared.images import Pixels, PngHeader, decode, png_header
 from shared.label_maps import VOID
 from shared.manifests import shared_folder
-from shared.problems import InvalidInput
+from shared.problems import InvalidInput, quoted
 from shared.schemas.masks import MaskSpec
 
 FOLDERS = {"mask": "masks", "image": "images"}
 _PALETTE, _GREY = 3, 0
 _UNKNOWN = 254
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +117,7 @@ def match_masks(images: Sequence[str], masks: Sequence[str], named: Sequence[str
     """
     found = _by_stem(images, masks) if named is None or not any(named) else _by_name(images, masks, named)
     if left := sorted(set(masks) - set(found)):
-        raise InvalidInput(
-            f"no image belongs to the masks {_listing(left)}; give both the same name, or leave them out"
-        )
+        raise InvalidInput(f"no image belongs to the masks {quoted(left)}; give both the same name, or leave them out")
     return found
 
 
@@ -129,7 +126,7 @@ def _by_name(images: Sequence[str], masks: Sequence[str], named: Sequence[str | 
     known = {mask.removeprefix(root): mask for mask in masks} | {mask: mask for mask in masks}
     if missing := sorted({name for name in named if name is not None and name not in known}):
         raise InvalidInput(
-            f"the manifest names masks that were not sent: {_listing(missing)}; put them into a folder `masks`"
+            f"the manifest names masks that were not sent: {quoted(missing)}; put them into a folder `masks`"
         )
     return [None if name is None else known[name] for name in named]
 
@@ -142,7 +139,7 @@ def _by_stem(images: Sequence[str], masks: Sequence[str]) -> list[str | None]:
         known[stem] = mask
     stems = [_stem(image) for image in images]
     if twice := sorted({stem for stem in stems if stem in known and stems.count(stem) > 1}):
-        raise InvalidInput(f"one mask would belong to several images: {_listing(twice)}; give each image its own")
+        raise InvalidInput(f"one mask would belong to several images: {quoted(twice)}; give each image its own")
     return [known.get(stem) for stem in stems]
 
 
@@ -176,8 +173,3 @@ def _indices(data: bytes, header: PngHeader, max_pixels: int) -> Pixels:
     pixels = decode(data, "L", max_pixels)
     spread = header.colour_type == _GREY and header.bits < 8
     return pixels // np.uint8(255 // (2**header.bits - 1)) if spread else pixels
-
-
-def _listing(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(repr(name) for name in names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

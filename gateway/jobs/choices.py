@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
+from gateway.intake.intake import refuse_unknown_labels
 from gateway.intake.masks import mask_reader
 from gateway.methods import METHODS
 from gateway.methods.controlled import ControlledParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
+from shared.schemas.base import Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.jobs import JobKind, JobSpec, MethodInfo, MethodsReply, ProfilesReply, ProfileView
+from shared.schemas.jobs import JobSpec, MethodChoice, MethodInfo, MethodsReply, ProfilesReply, ProfileView
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A spec with every default filled in: `methods` are names with complete, checked parameters.
+    """A spec with every default filled in: `methods` have complete, checked parameters.
 
     `kind` is what the models under test do, all of them.
     """
 
-    methods: list[dict[str, Any]]
+    methods: list[MethodChoice]
     models: list[ModelUnderTestInfo]
     classes: list[str]
-    kind: JobKind = "classification"
+    kind: Kind = "classification"
 
 
 def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestInfo]) -> Plan:
@@ -50,22 +50,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
             f"the ground truth are masks, but the model under test {models[0].name!r} classifies; choose "
             "segmenters, or leave out `masks`"
         )
-    if spec.calibration is not None and spec.calibration not in profile.calibration:
-        there_are = ", ".join(profile.calibration) or "none"
-        raise InvalidInput(
-            f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {there_are}"
-        )
-    tasks = {errors.task for errors in profile.calibration.get(spec.calibration or "", {}).values()}
-    if tasks - {kind}:
-        raise InvalidInput(
-            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(tasks))}, "
-            f"and this one is of {kind}, which has other checks; leave `calibration` out"
-        )
-    own = {name for given in chosen.values() for name in ("thresholds", "recaption") if name in given}
-    if spec.calibration is not None and own:
-        raise InvalidInput(
-            f"`calibration` holds for the profile's own checks; leave out it or {' and '.join(sorted(own))}"
-        )
+    _check_calibration(spec, profile, kind)
     classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
     if spec.masks is not None:
         classes = list(mask_reader(spec.masks, spec.label_map).classes)
@@ -76,13 +61,38 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         )
     return Plan(
         methods=[
-            {"name": name, "parameters": _parameters(name, {**_defaults(name, profile, kind, given), **given}, profile)}
+            MethodChoice(
+                name=name,
+                parameters=_parameters(name, {**_defaults(name, profile, kind, given), **given}, profile),
+            )
             for name, given in methods.items()
         ],
         models=models,
         classes=classes,
         kind=kind,
     )
+
+
+def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
+    """Raise InvalidInput where the errors of the checks that `calibration` names do not hold for this job."""
+    if spec.calibration is None:
+        return
+    if spec.calibration not in profile.calibration:
+        there_are = ", ".join(profile.calibration) or "none"
+        raise InvalidInput(
+            f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {there_are}"
+        )
+    kinds = {errors.kind for errors in profile.calibration[spec.calibration].values()}
+    if kinds - {kind}:
+        raise InvalidInput(
+            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(kinds))}, "
+            f"and this one is of {kind}, which has other checks; leave `calibration` out"
+        )
+    own = {name for method in spec.methods or [] for name in ("thresholds", "recaption") if name in method.parameters}
+    if own:
+        raise InvalidInput(
+            f"`calibration` holds for the profile's own checks; leave out it or {' and '.join(sorted(own))}"
+        )
 
 
 def methods_listing(profile: Profile) -> MethodsReply:
@@ -129,7 +139,7 @@ def _few_steps(name: str, profile: Profile, given: Mapping[str, object]) -> dict
     return {} if any(given.get(parameter, value) != value for parameter, value in own.items()) else own
 
 
-def _defaults(name: str, profile: Profile, kind: JobKind, given: Mapping[str, object]) -> dict[str, JsonValue]:
+def _defaults(name: str, profile: Profile, kind: Kind, given: Mapping[str, object]) -> dict[str, JsonValue]:
     """Those of a job of a kind: where the ground truth are masks, the profile's things keep their shapes."""
     holds = name in METHODS and "protection" in METHODS[name].parameters.model_fields
     things = profile.diffusion.keep_labels if profile.diffusion.segmenter and kind == "segmentation" else []
@@ -181,11 +191,11 @@ def _check_needs(name: str, profile: Profile) -> None:
             )
 
 
-def _parameters(name: str, given: dict[str, Any], profile: Profile) -> dict[str, Any]:
+def _parameters(name: str, given: dict[str, JsonValue], profile: Profile) -> dict[str, JsonValue]:
     if name not in METHODS:
         raise InvalidInput(f"there is no method {name!r}; there are {', '.join(METHODS)}")
     try:
-        parameters = METHODS[name].parameters.model_validate_json(json.dumps(given))
+        parameters = METHODS[name].parameters.model_validate(given)
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"the parameters of {name}: {sentence}") from error
@@ -197,7 +207,7 @@ def _parameters(name: str, given: dict[str, Any], profile: Profile) -> dict[str,
 def _check_controls(name: str, parameters: ControlledParameters, profile: Profile) -> None:
     """Raise InvalidInput where the profile lacks a kind of control, or a segmenter for what is protected."""
     there = profile.diffusion.controlnets
-    if missing := [one.kind for one in parameters.strengths if one.kind not in there]:
+    if missing := [control.kind for control in parameters.strengths if control.kind not in there]:
         raise InvalidInput(
             f"method {name!r} asks for control by {', '.join(missing)}; profile {profile.profile.name!r} has "
             f"ControlNets for {', '.join(there)}"
@@ -217,15 +227,25 @@ def chosen_models(names: Sequence[str], known: Sequence[ModelUnderTestInfo]) -> 
     return [by_name[name] for name in names]
 
 
-def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: JobKind) -> JobKind:
+def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: Kind) -> Kind:
     """What models do, all alike; `otherwise` without models. Raises InvalidInput for models of both kinds."""
-    kinds: dict[str, str] = {model.task: model.name for model in models}
+    kinds: dict[str, str] = {model.kind: model.name for model in models}
     if len(kinds) > 1:
-        said = " and ".join(f"{name!r} does {task}" for task, name in kinds.items())
-        raise InvalidInput(f"{said}; test models of one kind in a job")
+        pairs = " and ".join(f"{name!r} does {kind}" for kind, name in kinds.items())
+        raise InvalidInput(f"{pairs}; test models of one kind in a job")
     if "segmentation" in kinds:
         return "segmentation"
     return "classification" if kinds else otherwise
+
+
+def refuse_unknown_truths(labels: Collection[str], models: Sequence[ModelUnderTestInfo], advice: str) -> None:
+    """Raise InvalidInput where ground truth has labels that a model does not know. `advice`: what to do then."""
+    refuse_unknown_labels(labels, class_lists(models), advice)
+
+
+def class_lists(models: Sequence[ModelUnderTestInfo]) -> dict[str, Sequence[str]]:
+    """The classes of each model, by its name as messages have it."""
+    return {f"model under test {model.name!r}": model.classes for model in models}
 
 
 def refuse_unknown_classes(classes: Sequence[str], models: Sequence[ModelUnderTestInfo]) -> None:
@@ -244,10 +264,10 @@ def _models(spec: JobSpec, profile: Profile, known: Sequence[ModelUnderTestInfo]
     """Those that the spec names, else those of the profile's defaults that do what the ground truth asks for."""
     if spec.models is not None:
         return chosen_models(spec.models, known)
-    wanted: JobKind = "classification" if spec.masks is None else "segmentation"
+    wanted: Kind = "classification" if spec.masks is None else "segmentation"
     defaults = chosen_models(profile.defaults.models, known)
-    able = [model for model in defaults if model.task == wanted]
+    able = [model for model in defaults if model.kind == wanted]
     if defaults and not able:
-        others = ", ".join(repr(model.name) for model in known if model.task == wanted) or "none"
+        others = ", ".join(repr(model.name) for model in known if model.kind == wanted) or "none"
         raise InvalidInput(f"profile {profile.profile.name!r} tests no {wanted} by default; name `models`: {others}")
     return able

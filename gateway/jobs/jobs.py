@@ -8,7 +8,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import delete, func, insert, select, tuple_
 from sqlalchemy.orm import Session
@@ -40,7 +39,7 @@ FAILURES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Everything that makes a job: what was asked, what it came to, and the source images in their order."""
+    """Everything that makes a job: the spec, its plan, and the source images in their order."""
 
     spec: JobSpec
     plan: Plan
@@ -151,14 +150,14 @@ def cancel(session: Session, owner: str, job_id: str) -> None:
 
 
 def retry(session: Session, owner: str, job_id: str) -> None:
-    """Take up what failed or was cancelled again. Raises Conflict when there is nothing of that kind."""
+    """Retry what failed or was cancelled. Raises Conflict when there is nothing to retry."""
     find(session, owner, job_id)
     if leases.retry_job(session, job_id) is None:
         raise Conflict("nothing of this job failed or was cancelled, but for files that are no images; send those anew")
 
 
 def report_anew(session: Session, owner: str, job_id: str) -> None:
-    """Have a finished job analysed again, from the rows that there are now. Raises Conflict when it is not done."""
+    """Analyse a finished job again, from its present rows. Raises Conflict when it is not done."""
     job = find(session, owner, job_id)
     if not leases.analyse_again(session, job_id):
         session.refresh(job)
@@ -187,9 +186,8 @@ def failures(session: Session, job_id: str) -> list[ImageFailure]:
 
 def view(job: Job) -> JobView:
     """A job as lists show it."""
-    return JobView.model_validate(
-        {name: getattr(job, name) for name in JobView.model_fields},
-    )
+    columns = {name: getattr(job, name) for name in JobView.model_fields if name != "task"}
+    return JobView.model_validate({"task": job.task_description, **columns})
 
 
 def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:
@@ -197,11 +195,11 @@ def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:
     return {model.name: model.revision for model in models if model.uploaded}
 
 
-def _job_row(job_id: str, owner: str, order: Order) -> dict[str, Any]:
+def _job_row(job_id: str, owner: str, order: Order) -> dict[str, object]:
     return {
         "id": job_id,
         "owner_id": owner,
-        "task": order.spec.task,
+        "task_description": order.spec.task,
         "kind": order.plan.kind,
         "classes": order.plan.classes or sorted({source.label for source in order.sources if source.label is not None}),
         "methods": order.plan.methods,
@@ -215,7 +213,7 @@ def _job_row(job_id: str, owner: str, order: Order) -> dict[str, Any]:
     }
 
 
-def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> dict[str, Any]:
+def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> dict[str, object]:
     return {
         "id": derive_id("source image", job_id, position),
         "job_id": job_id,

@@ -9,16 +9,14 @@ from sqlalchemy import select
 from gateway.context import Parts
 from gateway.database.sessions import reading
 from gateway.database.tables import SourceImage
-from gateway.intake.intake import refuse_unknown_labels
 from gateway.jobs import jobs
-from gateway.jobs.choices import chosen_models, kind_of, refuse_unknown_classes
+from gateway.jobs.choices import chosen_models, kind_of, refuse_unknown_classes, refuse_unknown_truths
 from gateway.models_under_test import models
 from gateway.queue import leases
 from shared.problems import Conflict, InvalidInput
 from shared.schemas.jobs import JobDetail
 
 MAX_MODELS_OF_JOB = 20
-ADVICE = "Add the model again with `classes`, your names of its outputs"
 
 
 def add_to_job(parts: Parts, owner: str, job_id: str, names: Sequence[str]) -> JobDetail:
@@ -36,12 +34,12 @@ def add_to_job(parts: Parts, owner: str, job_id: str, names: Sequence[str]) -> J
         if len(job.models) + len(names) > MAX_MODELS_OF_JOB:
             raise InvalidInput(f"a job tests at most {MAX_MODELS_OF_JOB} models, and this one tests {len(job.models)}")
         if kind_of(chosen, job.kind) != job.kind:
-            raise InvalidInput(f"{chosen[0].name!r} does {chosen[0].task}, and the job tests {job.kind}")
+            raise InvalidInput(f"{chosen[0].name!r} does {chosen[0].kind}, and the job tests {job.kind}")
         if job.kind == "segmentation":
             refuse_unknown_classes(job.classes, chosen)
         used = select(SourceImage.ground_truth).where(SourceImage.job_id == job_id).distinct()
         labels = {label for label in session.scalars(used) if label is not None}
-        refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes for model in chosen}, ADVICE)
+        refuse_unknown_truths(labels, chosen, "Add the model again with `classes`, your names of its outputs")
         if leases.predict_again(session, job_id) is None:
             raise Conflict("the job is running; add models when it is done")
         job.models = [*job.models, *names]

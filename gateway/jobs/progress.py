@@ -1,4 +1,4 @@
-"""How far a job has come: its source images by state and stage, and what became of its edits. Answered by indexes."""
+"""A job's progress: its source images by state and stage, and its edits by fate. Answered by indexes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _stages(session: Session, job_id: str) -> StageCounts:
 
 
 def _held_up(session: Session, job_id: str) -> str:
-    """Why the source image that was given back last was given back, unless others have come further since."""
+    """Why the last source image to be released was released, unless others have finished since."""
     last = session.execute(
         select(SourceImage.state, SourceImage.failure)
         .where(SourceImage.job_id == job_id, SourceImage.state.in_(["pending", "done"]))

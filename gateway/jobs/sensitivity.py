@@ -1,15 +1,17 @@
-"""What a job can show, known from its labels and methods alone; before it starts, and again in its report."""
+"""What a job can show, from its labels and methods alone: before it starts, and again in its report."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+
+from pydantic import JsonValue
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
+from shared.schemas.base import Kind
 from shared.schemas.diffusion import SEVERITIES
-from shared.schemas.jobs import JobKind
+from shared.schemas.jobs import MethodChoice
 from shared.schemas.results import DetectableDrop, ImagesNeeded, Sensitivity
 
 DROPS = (0.5, 0.25, 0.1)  # told for every job
@@ -21,15 +23,15 @@ OF_MASKS = (
 
 
 def sensitivity_of(
-    labels: Iterable[str | None], methods: Sequence[Mapping[str, Any]], kind: JobKind = "classification"
+    labels: Iterable[str | None], methods: Sequence[MethodChoice], kind: Kind = "classification"
 ) -> Sensitivity:
-    """What source images with these labels can show under methods with these parameters (the job's `methods`)."""
+    """What source images with these labels can show under the job's methods."""
     counts = Counter(label for label in labels if label is not None)
-    edits = max((_edits(method.get("parameters", {})) for method in methods), default=1)
-    found = sensitivity(dict(sorted(counts.items())), edits)
+    edits = max((_edits(method.parameters) for method in methods), default=1)
+    result = sensitivity(dict(sorted(counts.items())), edits)
     if kind == "classification":
-        return found
-    return found.model_copy(update={"assumption": found.assumption + OF_MASKS})
+        return result
+    return result.model_copy(update={"assumption": result.assumption + OF_MASKS})
 
 
 def sensitivity(sources: Mapping[str, int], edits_per_image: int) -> Sensitivity:
@@ -68,10 +70,16 @@ def _class(label: str, sources: int, family: int) -> DetectableDrop:
     return DetectableDrop(label=label, sources=sources, drop=drop, sentence=sentence)
 
 
-def _edits(parameters: Mapping[str, Any]) -> int:
+def _edits(parameters: Mapping[str, JsonValue]) -> int:
     """How many changes of one image a method proposes; DILLEMA's default where its parameters do not say."""
-    if "corruptions" in parameters:  # each has one cell (*to* it) where others have two
-        return -(-len(parameters["corruptions"]) * len(SEVERITIES) // 2)
-    if "shifts" in parameters:
-        return len(parameters["shifts"])
-    return int(parameters.get("counterfactuals_per_image", 4)) * int(parameters.get("edits_per_counterfactual", 1))
+    match parameters:
+        case {"corruptions": list(corruptions)}:  # each has one cell (*to* it) where others have two
+            return -(-len(corruptions) * len(SEVERITIES) // 2)
+        case {"shifts": list(shifts)}:
+            return len(shifts)
+        case {"counterfactuals_per_image": int(counterfactuals), "edits_per_counterfactual": int(edits)}:
+            return counterfactuals * edits
+        case {"counterfactuals_per_image": int(counterfactuals)}:
+            return counterfactuals
+        case _:
+            return 4

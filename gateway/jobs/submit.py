@@ -16,18 +16,18 @@ from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
-from gateway.jobs.choices import Plan, plan
+from gateway.jobs.choices import Plan, class_lists, plan
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.models_under_test import models
 from gateway.storage import images
 from shared.problems import InvalidInput
-from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage, MethodChoice
+from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage
 from shared.storage import image_key
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request as it came: the images are files, or a manifest of uploaded ones."""
+    """A request as it arrived: the images are files, or a manifest of uploaded ones."""
 
     spec: JobSpec
     files: Sequence[NamedFile] = ()
@@ -38,10 +38,10 @@ class Submission:
 
 
 def submit(parts: Parts, owner: str, submission: Submission) -> JobDetail:
-    """Make the job, or find the one that the same idempotency key made.
+    """Create the job, or return the one that the same idempotency key created.
 
-    Nothing is stored of a request that is refused but images, which belong to nobody then. Raises InvalidInput,
-    Malformed, TooLarge, Conflict; NotReady when the models under test cannot be asked for.
+    Of a refused request only images are stored, and they belong to nobody. Raises InvalidInput, Malformed, TooLarge,
+    Conflict; NotReady when the evaluator cannot list the models under test.
     """
     spec = submission.spec
     chosen = _plan(parts, owner, spec)
@@ -57,9 +57,9 @@ def submit(parts: Parts, owner: str, submission: Submission) -> JobDetail:
 
 
 def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
-    """What `submit` would make of this, without writing anything: refuses what it refuses.
+    """The plan of the job that `submit` would create, without writing anything. Refuses what `submit` refuses.
 
-    Only images that a manifest names and that are not uploaded yet are counted instead of refused.
+    One exception: images that a manifest names and that are not uploaded yet are counted, not refused.
     """
     spec = submission.spec
     chosen = _plan(parts, owner, spec)
@@ -74,7 +74,7 @@ def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
     return JobPlan(
         task=spec.task,
         kind=chosen.kind,
-        methods=[MethodChoice.model_validate(method) for method in chosen.methods],
+        methods=chosen.methods,
         models=[model.name for model in chosen.models],
         classes=chosen.classes or sorted(set(labels)),
         profile=parts.profile.profile.name,
@@ -140,8 +140,8 @@ def _with_masks(
     if reader is None:
         return sources
     shelf = MaskShelf(reader, place, parts.limits)
-    for asked, mask in masks.items():
-        shelf.take(Member(asked, stored(parts, image_key(mask.digest))))
+    for digest, mask in masks.items():
+        shelf.take(Member(digest, stored(parts, image_key(mask.digest))))
     return shelf.paired(sources, [entry.mask if entry.mask in masks else None for entry in entries])
 
 
@@ -185,5 +185,5 @@ def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> lis
             f"the ground truth is a label for each image, but {names} segments: send masks, choose classifiers, or "
             'send `"ground_truth": "none"` to test whether predictions stay what they were'
         )
-    lists = {f"model under test {model.name!r}": model.classes for model in chosen.models}
+    lists = class_lists(chosen.models)
     return relabel(sources, spec.label_map, {"`classes`": spec.classes, **lists} if spec.classes else lists)

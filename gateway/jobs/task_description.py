@@ -1,4 +1,4 @@
-"""The task of a job as methods see it: what its edits may not touch, and what each pixel may be."""
+"""The task description of a job as methods see it: which classes its edits may not name, and what each pixel may be."""
 
 from __future__ import annotations
 
@@ -7,21 +7,36 @@ from gateway.methods.counterfactual import TaskDescription
 from shared.schemas.masks import MaskSpec
 
 
-def task_of(job: Job) -> TaskDescription:
-    """The user's sentence, with the classes that the job has."""
+def task_description_of(job: Job) -> TaskDescription:
+    """The user's sentence, with the classes of the job."""
     if job.kind != "segmentation":
-        return TaskDescription(job.task, told_classes(job))
-    masks, renamed = job.spec.get("masks"), job.spec.get("label_map", {})
-    marked = MaskSpec.model_validate(masks).things if masks is not None else []
-    things = dict.fromkeys(renamed.get(name, name) for name in marked)
-    return TaskDescription(job.task, told_classes(job), tuple(job.classes), tuple(things))
+        return TaskDescription(job.task_description, protected_classes(job))
+    masks = renamed_masks(job)
+    things = dict.fromkeys(masks.things if masks else ())
+    return TaskDescription(job.task_description, protected_classes(job), tuple(job.classes), tuple(things))
 
 
-def told_classes(job: Job) -> tuple[str, ...]:
-    """The label set as methods see it; in a segmentation job the classes whose words no edit may touch."""
-    masks = job.spec.get("masks")
-    if masks is None:
+def protected_classes(job: Job) -> tuple[str, ...]:
+    """The label set as methods see it; in a segmentation job the classes whose words no edit may touch.
+
+    A class that `label_map` renames has both of its names.
+    """
+    masks, renamed = _masks(job), renamed_masks(job)
+    if masks is None or renamed is None:
         return tuple(job.classes)
-    renamed = job.spec.get("label_map", {})
-    protected = MaskSpec.model_validate(masks).protected
-    return tuple(dict.fromkeys(name for one in protected for name in (one, renamed.get(one, one))))
+    pairs = zip(masks.protected, renamed.protected, strict=True)
+    return tuple(dict.fromkeys(name for pair in pairs for name in pair))
+
+
+def renamed_masks(job: Job) -> MaskSpec | None:
+    """What the job's masks mean, in the names that `label_map` gives their classes; None in a job without masks."""
+    masks, renamed = _masks(job), job.spec.get("label_map")
+    if masks is None or not isinstance(renamed, dict):
+        return masks
+    classes = [mask.model_copy(update={"name": renamed.get(mask.name, mask.name)}) for mask in masks.classes]
+    return masks.model_copy(update={"classes": classes})
+
+
+def _masks(job: Job) -> MaskSpec | None:
+    masks = job.spec.get("masks")
+    return None if masks is None else MaskSpec.model_validate(masks)

@@ -6,47 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from shared.endpoints import Services as Services
 from shared.schemas.base import ImagePayload
-from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import (
-    CorruptReply,
-    CorruptRequest,
-    EditReply,
-    EditRequest,
-    RenderReply,
-    RenderRequest,
-)
-from shared.schemas.evaluation import (
-    EmbedReply,
-    EmbedRequest,
-    EmbedTextsReply,
-    EmbedTextsRequest,
-    ShapesReply,
-    ShapesRequest,
-    StructureReply,
-    StructureRequest,
-)
-from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
 
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
 FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
 Arm = Literal["edit", "null"]
-
-
-class Services(Protocol):
-    """The model services as a method sees them: plain HTTP clients, or the same recorded."""
-
-    def caption(self, request: CaptionRequest) -> CaptionReply: ...
-    def generate(self, request: GenerateRequest) -> GenerateReply: ...
-    def score(self, request: ScoreRequest) -> ScoreReply: ...
-    def fill(self, request: FillRequest) -> FillReply: ...
-    def render(self, request: RenderRequest) -> RenderReply: ...
-    def edit(self, request: EditRequest) -> EditReply: ...
-    def corrupt(self, request: CorruptRequest) -> CorruptReply: ...
-    def embed(self, request: EmbedRequest) -> EmbedReply: ...
-    def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply: ...
-    def structure(self, request: StructureRequest) -> StructureReply: ...
-    def shapes(self, request: ShapesRequest) -> ShapesReply: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,21 @@
-"""Typed HTTP clients of the four model services, and the one table of their endpoints.
+"""HTTP clients of the four model services, whose endpoints `shared.endpoints` declares.
 
-`TypedServices` gives an endpoint's call its name and types. `ModelServices` makes the calls,
-`gateway.model_services.recorded` makes them once. A call that meets a busy, starting or absent service is tried again
-for a bounded time; every other error is raised at once, as the class of `shared.problems` that the service answered.
+`ModelServices` makes the calls, `gateway.model_services.recorded` makes each of them once. A call that meets a busy,
+starting or absent service is tried again for a bounded time; every other error is raised at once, as the class of
+`shared.problems` that the service answered.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import httpx
 from pydantic import ValidationError
 
 from gateway.metrics import CALLS
+from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.logging import REQUEST_ID_HEADER, masked, request_id
 from shared.problems import (
     DeadlineExceeded,
@@ -29,35 +27,7 @@ from shared.problems import (
     Problem,
     from_reply,
 )
-from shared.schemas.base import Contract
-from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import (
-    CorruptReply,
-    CorruptRequest,
-    EditReply,
-    EditRequest,
-    RenderReply,
-    RenderRequest,
-)
-from shared.schemas.evaluation import (
-    EmbedReply,
-    EmbedRequest,
-    EmbedTextsReply,
-    EmbedTextsRequest,
-    ExamineReply,
-    ExamineRequest,
-    ModelsReply,
-    PredictReply,
-    PredictRequest,
-    SegmentReply,
-    SegmentRequest,
-    ShapesReply,
-    ShapesRequest,
-    StructureReply,
-    StructureRequest,
-)
-from shared.schemas.jobs import Stage
-from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
+from shared.schemas.evaluation import ModelsReply
 from shared.schemas.service import ServiceInfo, ServiceName
 from shared.service import DEADLINE_HEADER
 from shared.turns import BEGUN_HEADER, begun_at
@@ -66,105 +36,13 @@ REVISION_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 10.0
 KEEP_IDLE_SECONDS = 2.0  # uvicorn closes an idle connection after 5 s; a request that meets this is lost
 GRACE_SECONDS = 10.0
-EXAMINATION_SECONDS = 300.0  # to fetch a model of gigabytes, load it and run it
 
 
 class BrokenOff(DependencyFailed):
     """The service died, fell silent, or answered nonsense while it worked on the request: perhaps because of it."""
 
 
-Asked = TypeVar("Asked", bound=Contract)
-Answered = TypeVar("Answered", bound=Contract)
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint(Generic[Asked, Answered]):
-    """One conversation: where a request goes, of which types request and reply are, and at which stage it is held."""
-
-    service: ServiceName
-    path: str
-    asked: type[Asked]
-    answered: type[Answered]
-    stage: Stage
-
-
-CAPTION = Endpoint("caption_service", "/v1/captions", CaptionRequest, CaptionReply, "captioning")
-GENERATE = Endpoint("llm_service", "/v1/generate", GenerateRequest, GenerateReply, "proposing")
-SCORE = Endpoint("llm_service", "/v1/score", ScoreRequest, ScoreReply, "proposing")
-FILL = Endpoint("llm_service", "/v1/fill", FillRequest, FillReply, "proposing")
-RENDER = Endpoint("diffusion_service", "/v1/renderings", RenderRequest, RenderReply, "rendering")
-EDIT = Endpoint("diffusion_service", "/v1/edits", EditRequest, EditReply, "rendering")
-CORRUPT = Endpoint("diffusion_service", "/v1/corruptions", CorruptRequest, CorruptReply, "rendering")
-PREDICT = Endpoint("evaluator_service", "/v1/predictions", PredictRequest, PredictReply, "predicting")
-SEGMENT = Endpoint("evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply, "predicting")
-EXAMINE = Endpoint("evaluator_service", "/v1/examinations", ExamineRequest, ExamineReply, "predicting")
-EMBED = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply, "checking")
-EMBED_TEXTS = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply, "proposing")
-STRUCTURE = Endpoint("evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking")
-SHAPES = Endpoint("evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply, "checking")
-
-
-class TypedServices(ABC):
-    """The services as methods see them (`gateway.methods.counterfactual.Services`), and predictions, over `call`."""
-
-    @abstractmethod
-    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
-        """The service's reply. Raises `shared.problems.Problem`."""
-
-    def caption(self, request: CaptionRequest) -> CaptionReply:
-        """Captions of images."""
-        return self.call(CAPTION, request)
-
-    def generate(self, request: GenerateRequest) -> GenerateReply:
-        """A value that satisfies a JSON schema."""
-        return self.call(GENERATE, request)
-
-    def score(self, request: ScoreRequest) -> ScoreReply:
-        """Log-likelihoods of texts."""
-        return self.call(SCORE, request)
-
-    def fill(self, request: FillRequest) -> FillReply:
-        """Words that fit gaps in texts."""
-        return self.call(FILL, request)
-
-    def render(self, request: RenderRequest) -> RenderReply:
-        """Images rendered under a source's control."""
-        return self.call(RENDER, request)
-
-    def edit(self, request: EditRequest) -> EditReply:
-        """A source image inverted and edited by prompt-to-prompt."""
-        return self.call(EDIT, request)
-
-    def corrupt(self, request: CorruptRequest) -> CorruptReply:
-        """A source image with classical corruptions."""
-        return self.call(CORRUPT, request)
-
-    def predict(self, request: PredictRequest) -> PredictReply:
-        """What a model under test says of images."""
-        return self.call(PREDICT, request)
-
-    def segment(self, request: SegmentRequest) -> SegmentReply:
-        """A class for every pixel of images, by a segmenter under test."""
-        return self.call(SEGMENT, request)
-
-    def embed(self, request: EmbedRequest) -> EmbedReply:
-        """Embeddings in the scorer's joint space."""
-        return self.call(EMBED, request)
-
-    def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply:
-        """Embeddings of texts by a model of language alone."""
-        return self.call(EMBED_TEXTS, request)
-
-    def structure(self, request: StructureRequest) -> StructureReply:
-        """How much structure images keep."""
-        return self.call(STRUCTURE, request)
-
-    def shapes(self, request: ShapesRequest) -> ShapesReply:
-        """Whether shapes stayed where they were, by the profile's segmenter."""
-        return self.call(SHAPES, request)
-
-
-class ModelServices(TypedServices):
+class ModelServices(Services):
     """The plain clients: one connection pool for all services; may be used from any thread.
 
     `deadline` is the longest that one call may take, in seconds; `wait` how long a busy or starting service is asked
@@ -193,11 +71,11 @@ class ModelServices(TypedServices):
         """Close the connections."""
         self._client.close()
 
-    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
-        """POST the request; see the class and `TypedServices.call`."""
+    def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
+        """POST the request; see the class and `Services.call`."""
         body = request.model_dump_json().encode()
-        reply = self._patiently(endpoint.service, "POST", endpoint.path, body)
-        return _read(endpoint.answered, reply, endpoint.service)
+        reply = self._patiently(endpoint.service, "POST", endpoint.path, body, endpoint.deadline)
+        return _read(endpoint.reply, reply, endpoint.service)
 
     def info(self, service: ServiceName) -> ServiceInfo:
         """What a service says of itself, asked now."""
@@ -206,12 +84,6 @@ class ModelServices(TypedServices):
     def models(self) -> ModelsReply:
         """The models under test that the evaluator knows."""
         return _read(ModelsReply, self._patiently("evaluator_service", "GET", "/v1/models"), "evaluator_service")
-
-    def examine(self, request: ExamineRequest) -> ExamineReply:
-        """What an uploaded model under test is. Raises InvalidInput for one that cannot be used."""
-        body = request.model_dump_json().encode()
-        reply = self._patiently(EXAMINE.service, "POST", EXAMINE.path, body, EXAMINATION_SECONDS)
-        return _read(EXAMINE.answered, reply, EXAMINE.service)
 
     def revision(self, service: ServiceName) -> str:
         """The revision of a service's weights, at most a minute old, and never older than its last restart we saw."""
@@ -223,13 +95,13 @@ class ModelServices(TypedServices):
         return revision
 
     def _patiently(
-        self, service: ServiceName, verb: str, path: str, body: bytes | None = None, deadline: float = 0.0
+        self, service: ServiceName, verb: str, path: str, body: bytes | None = None, deadline: float | None = None
     ) -> bytes:
         give_up = time.monotonic() + self._wait
         pause = 0.25
         while True:
             try:
-                return self._once(service, verb, path, body, deadline or self._deadline)
+                return self._once(service, verb, path, body, self._deadline if deadline is None else deadline)
             except (Overloaded, NotReady) as problem:
                 if isinstance(problem, NotReady):
                     self._revisions.pop(service, None)  # it may come back with other weights
@@ -280,8 +152,8 @@ def is_passing(problem: Problem) -> bool:
     return isinstance(problem, Overloaded | NotReady | DependencyFailed | DeadlineExceeded)
 
 
-def _read(answered: type[Answered], body: bytes, service: ServiceName) -> Answered:
+def _read(message: type[Reply], body: bytes, service: ServiceName) -> Reply:
     try:
-        return answered.model_validate_json(body)
+        return message.model_validate_json(body)
     except ValidationError as error:
-        raise BrokenOff(f"{service} answered something that is no {answered.__name__}: {error}") from error
+        raise BrokenOff(f"{service} answered something that is no {message.__name__}: {error}") from error

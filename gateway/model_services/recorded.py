@@ -1,4 +1,4 @@
-"""The model services, recorded: each call is made once per owner and weights, and found again ever after.
+"""The model services, recorded: each call is made once per owner and weights, and its reply is reused.
 
 One mechanism for four needs: resuming after a crash, not paying twice for a repeated job, a second model under test
 over the same counterfactuals, and the lineage of a result. A call's key is the digest of owner, endpoint, request (its
@@ -19,9 +19,11 @@ from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Image, OwnedImage, RecordedCall
 from gateway.metrics import RECORDED
-from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices, TypedServices
+from gateway.model_services.clients import ModelServices
 from gateway.storage.images import want
+from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import CanonicalImage, Mode, decode, digest
+from shared.schemas.base import Contract
 from shared.schemas.jobs import Stage
 from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, ObjectStore, image_key
@@ -55,9 +57,8 @@ class ImageShelf:
     def load(self, digest: str) -> bytes:
         """PNG bytes of an image that was kept here, or is in the store. Raises ObjectMissing."""
         if digest not in self._images:
-            found = self.keep(self._store.get(image_key(digest)))
-            if found != digest:
-                raise ObjectMissing(image_key(digest))  # not what its name promises: make it again
+            if self.keep(self._store.get(image_key(digest))) != digest:
+                raise ObjectMissing(image_key(digest))  # its content does not match its name: make it again
             self._saved.add(digest)
         return self._images[digest].png
 
@@ -99,7 +100,7 @@ def image_row(image: CanonicalImage) -> dict[str, str | int]:
     }
 
 
-class RecordedServices(TypedServices):
+class RecordedServices(Services):
     """The services for one step of one owner. `check` is called before each call and raises to stop the step.
 
     `note` hears of each stage that begins with a call that is not recorded yet, once its service is ready.
@@ -125,58 +126,58 @@ class RecordedServices(TypedServices):
         self._note = note
         self._stage: Stage = "starting"
 
-    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
+    def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
         """The recorded reply, or the service's, which is recorded."""
         self._check()
-        asked = self._asked(request)
+        body = self._recorded_form(request)
         revision = self._services.revision(endpoint.service)
-        found = self._find(endpoint, self._key(endpoint, asked, revision))
-        RECORDED.labels(endpoint.path, "made" if found is None else "found").inc()
-        if found is not None:
-            return found
+        recorded = self._find(endpoint, self._key(endpoint, body, revision))
+        RECORDED.labels(endpoint.path, "made" if recorded is None else "found").inc()
+        if recorded is not None:
+            return recorded
         self._enter(endpoint.stage)
         started = time.monotonic()
         reply = self._services.call(endpoint, request)
         seconds = time.monotonic() - started
         revision = self._services.revision(endpoint.service)  # another one if the service was replaced meanwhile
-        self._record(endpoint, self._key(endpoint, asked, revision), revision, reply, seconds)
+        self._record(endpoint, self._key(endpoint, body, revision), revision, reply, seconds)
         return reply
 
-    def agrees(self, endpoint: Endpoint[Asked, Answered], request: Asked, reply: Answered) -> bool | None:
-        """Whether a reply is the recorded one, pixel by pixel; None when none is recorded under the weights of now."""
-        key = self._key(endpoint, self._asked(request), self._services.revision(endpoint.service))
-        known = self._find(endpoint, key)
+    def agrees(self, endpoint: Endpoint[Request, Reply], request: Request, reply: Reply) -> bool | None:
+        """Whether a reply is the recorded one, pixel by pixel; None when none is recorded under the present weights."""
+        revision = self._services.revision(endpoint.service)
+        recorded = self._find(endpoint, self._key(endpoint, self._recorded_form(request), revision))
         noting = _Noting(self._shelf)
-        return None if known is None else _by_digest(known, noting) == _by_digest(reply, noting)
+        return None if recorded is None else _by_digest(recorded, noting) == _by_digest(reply, noting)
 
     def _enter(self, stage: Stage) -> None:
         if stage != self._stage:
             self._note(stage)
             self._stage = stage
 
-    def _asked(self, request: Asked) -> str:
+    def _recorded_form(self, request: Request) -> str:
         return json.dumps(_by_digest(request, _Noting(self._shelf)), sort_keys=True, separators=(",", ":"))
 
-    def _key(self, endpoint: Endpoint[Asked, Answered], asked: str, revision: str) -> str:
-        return derive_digest("recorded call", self._owner_id, endpoint.path, asked, revision).hex()
+    def _key(self, endpoint: Endpoint[Request, Reply], body: str, revision: str) -> str:
+        return derive_digest("recorded call", self._owner_id, endpoint.path, body, revision).hex()
 
-    def _find(self, endpoint: Endpoint[Asked, Answered], key: str) -> Answered | None:
+    def _find(self, endpoint: Endpoint[Request, Reply], key: str) -> Reply | None:
         with reading(self._sessions) as session:
             row = session.get(RecordedCall, key)
         if row is None:
             return None
         try:
-            return endpoint.answered.model_validate(row.reply, context={"images": self._shelf})
+            return endpoint.reply.model_validate(row.reply, context={"images": self._shelf})
         except ObjectMissing:  # an image of the reply was removed: forget the reply, make the call again
             with self._sessions.begin() as session:
                 session.execute(delete(RecordedCall).where(RecordedCall.key == key))
             return None
 
     def _record(
-        self, endpoint: Endpoint[Asked, Answered], key: str, revision: str, reply: Answered, seconds: float
+        self, endpoint: Endpoint[Request, Reply], key: str, revision: str, reply: Reply, seconds: float
     ) -> None:
         noting = _Noting(self._shelf)
-        answered = _by_digest(reply, noting)
+        recorded = _by_digest(reply, noting)
         if noting.digests:
             self._shelf.save(noting.digests)
         row = {
@@ -185,7 +186,7 @@ class RecordedServices(TypedServices):
             "endpoint": endpoint.path,
             "source_digest": self._source_digest,
             "revision": revision,
-            "reply": answered,
+            "reply": recorded,
             "seconds": seconds,
             "created_at": utc_now(),
         }
@@ -209,5 +210,5 @@ class _Noting:
         return self._shelf.load(digest)
 
 
-def _by_digest(message: Asked, keeper: _Noting) -> dict[str, object]:
+def _by_digest(message: Contract, keeper: _Noting) -> dict[str, object]:
     return message.model_dump(mode="json", context={"images": keeper})

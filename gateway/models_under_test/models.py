@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -88,14 +87,14 @@ def _examined(parts: Parts, digest: str, key: str) -> ExamineReply:
     return parts.services.examine(ExamineRequest(upload=upload))
 
 
-def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined: ExamineReply) -> dict[str, Any]:
+def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined: ExamineReply) -> dict[str, object]:
     return {
         "id": model_id,
         "owner_id": owner,
         "name": spec.name,
         "digest": package.digest,
         "format": package.format,
-        "task": examined.task,
+        "kind": examined.kind,
         "classes": examined.classes,
         "bytes": package.bytes,
         "licence": spec.licence,
@@ -158,7 +157,7 @@ def remove(session: Session, owner: str, model_id: str) -> str:
 def _info(row: ModelUnderTest) -> ModelUnderTestInfo:
     return ModelUnderTestInfo(
         name=row.name,
-        task=row.task,
+        kind=row.kind,
         classes=row.classes,
         weights="uploaded",
         revision=row.digest,

@@ -12,9 +12,9 @@ from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from sqlalchemy import select
 
-from gateway.auth.middleware import DATABASE_AWAY, no_database
+from gateway.auth.middleware import no_database
 from gateway.context import Parts
-from gateway.database.sessions import Sessions, reading
+from gateway.database.sessions import DATABASE_AWAY, Sessions, reading
 from gateway.metrics import exposition
 from shared import problem_replies
 from shared.problems import NotReady

@@ -1,4 +1,4 @@
-"""Who trains which repair: repairs are given out, listened to, given out again, and settled, by any worker at any time.
+"""Which trainer has which repair: any worker grants repairs, hears heartbeats, grants again, and settles outcomes.
 
     running, no token ──grant──► token ──sign of life──► heard ──outcome──► done, failed
                           ▲                 │ silent for long
@@ -19,7 +19,6 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy import or_, select, update
@@ -54,7 +53,7 @@ logger = logging.getLogger("contrafact.repairs")
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A running repair as it was read. `silent`: nothing was heard for too long, or it was given to nobody."""
+    """A running repair as it was read. `silent`: no heartbeat for too long, or no trainer has it."""
 
     id: str
     token: str | None
@@ -66,7 +65,7 @@ class _Running:
 def look_after_now_and_then(
     sessions: Sessions, store: ObjectStore, send: Callable[[Grant], None], settings: Settings, stopping: threading.Event
 ) -> None:
-    """What a worker's thread does until it is stopped."""
+    """Look after running repairs until `stopping` is set."""
     while not stopping.wait(min(LOOK_SECONDS, settings.sweep_seconds)):
         try:
             look_after(sessions, store, send, settings)
@@ -87,7 +86,7 @@ def look_after(sessions: Sessions, store: ObjectStore, send: Callable[[Grant], N
 
 
 def give_out_anew(session: Session) -> None:
-    """Take every running repair from its trainer: for whoever knows that no trainer is alive."""
+    """Take every running repair from its trainer; for callers that know that no trainer is alive."""
     session.execute(update(Repair).where(Repair.state == "running").values(token=None, beat=0))
 
 
@@ -107,7 +106,7 @@ def _running(sessions: Sessions, lease_seconds: float) -> list[_Running]:
 
 
 def _given_out(sessions: Sessions, repair: _Running, max_lost: int) -> Grant | None:
-    """A new token for a repair; None where another worker was faster, or too many trainers have died over it."""
+    """A new token for a repair; None if another worker was faster, or too many trainers died while they had it."""
     lost = Repair.lost + (1 if repair.beat else 0)
     grant = Grant(repair=repair.id, token=secrets.token_hex(16))
     held = Repair.token.is_(None) if repair.token is None else Repair.token == repair.token
@@ -127,17 +126,17 @@ def _given_out(sessions: Sessions, repair: _Running, max_lost: int) -> Grant | N
 
 
 def _heard(sessions: Sessions, store: ObjectStore, repair: _Running, token: str) -> bool:
-    """Note a new sign of life and the progress in it; whether there was one."""
+    """Record a new heartbeat with its progress; returns whether there was one."""
     try:
-        said = SignOfLife.model_validate_json(store.get(repair_key(repair.id, token, "progress.json")))
+        heartbeat = SignOfLife.model_validate_json(store.get(repair_key(repair.id, token, "progress.json")))
     except ObjectMissing:
         return False
-    if said.beat <= repair.beat:
+    if heartbeat.beat <= repair.beat:
         return False
-    values: dict[str, Any] = {"beat": said.beat, "heard_at": database_now()}
-    if said.total:
-        values["progress"] = said.model_dump(mode="json", exclude={"beat"})
-    if said.done > repair.done:
+    values: dict[str, object] = {"beat": heartbeat.beat, "heard_at": database_now()}
+    if heartbeat.total:
+        values["progress"] = heartbeat.model_dump(mode="json", exclude={"beat"})
+    if heartbeat.done > repair.done:
         values["lost"] = 0
     with sessions.begin() as session:
         _change(session, repair.id, token, values)
@@ -156,7 +155,7 @@ def _settled(sessions: Sessions, store: ObjectStore, repair_id: str, token: str)
         return False
     except ValidationError as error:  # of another version of this software
         outcome = RepairOutcome(problem=f"the trainer's answer cannot be read: {error.error_count()} errors")
-    values: dict[str, Any] = {"state": "failed", "failure": outcome.problem}
+    values: dict[str, object] = {"state": "failed", "failure": outcome.problem}
     if not outcome.problem:
         result = figures(order, outcome)
         for arm in TRAINED:
@@ -197,12 +196,12 @@ def _package(store: ObjectStore, order: RepairOrder, arm: TrainedArm, result: Re
         store.put_file(repair_key(order.repair, arm, "model.tar"), file)
 
 
-def _close(session: Session, repair_id: str, token: str, values: dict[str, Any]) -> None:
+def _close(session: Session, repair_id: str, token: str, values: dict[str, object]) -> None:
     _change(session, repair_id, token, {**values, "token": None, "finished_at": utc_now()})
 
 
-def _change(session: Session, repair_id: str, token: str, values: dict[str, Any]) -> None:
-    """Write to a running repair that nobody else has been given meanwhile; else nothing."""
+def _change(session: Session, repair_id: str, token: str, values: dict[str, object]) -> None:
+    """Write to a running repair whose token is still this one; else change nothing."""
     session.execute(
         update(Repair)
         .where(Repair.id == repair_id, Repair.state == "running", Repair.token == token)

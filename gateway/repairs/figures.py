@@ -108,7 +108,7 @@ def _said(order: RepairOrder, outcome: RepairOutcome) -> _Said:
         for arm in ARMS
     }
     return _Said(
-        metric="iou" if order.task == "segmentation" else "accuracy",
+        metric="iou" if order.kind == "segmentation" else "accuracy",
         classes=order.classes,
         source=np.array([names[one.source] for one in order.judged], np.int64),
         by_class=by_class,

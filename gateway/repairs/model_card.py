@@ -19,7 +19,7 @@ _WHAT: dict[Arm, str] = {
 def model_card(order: RepairOrder, arm: TrainedArm, result: RepairResult) -> str:
     """`README.md` of one arm, in Markdown with the Hub's metadata before it."""
     parameters = order.parameters
-    segments = order.task == "segmentation"
+    segments = order.kind == "segmentation"
     counts = Counter(example.label for example in order.originals)
     labels = ", ".join(f"{label} {count}" for label, count in sorted(counts.items()))
     truth = f"masks of {', '.join(order.classes)}" if segments else labels

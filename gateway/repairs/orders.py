@@ -1,4 +1,4 @@
-"""From a job's rows to a repair's order: what is trained on, what is judged, and that the two never meet.
+"""From a job's rows to a repair's order: disjoint sets of images to train on and to judge by.
 
 Source images are split, never counterfactuals: these follow their source. Sources that share an image, or one equal to
 it by digest, go to the same side (also by way of a counterfactual), and each class is split by itself, in an order that
@@ -32,7 +32,7 @@ class Original(NamedTuple):
     mask: str | None = None
 
 
-class Made(NamedTuple):
+class RenderedImage(NamedTuple):
     """An accepted counterfactual, or a null arm (then without changes), of a source image."""
 
     image: str
@@ -43,21 +43,21 @@ class Made(NamedTuple):
     values: tuple[str, ...]
 
 
-def load(session: Session, job_id: str) -> tuple[list[Original], list[Made]]:
-    """The job's labelled source images that are done, and what was accepted of them, in the order of positions."""
+def load(session: Session, job_id: str) -> tuple[list[Original], list[RenderedImage]]:
+    """The job's finished source images with ground truth, and their accepted images, in the order of positions."""
     image, row = SourceImage, Counterfactual
     known = or_(image.ground_truth.is_not(None), image.mask_digest.is_not(None))
     done = (image.job_id == job_id, image.state == "done", image.digest.is_not(None), known)
     truths = select(image.digest, image.ground_truth, image.mask_digest).where(*done).order_by(image.position)
     originals = [Original(str(digest), label or "", mask) for digest, label, mask in session.execute(truths)]
-    made = session.execute(
+    accepted = session.execute(
         select(row.image_digest, image.digest, row.method, row.arm, row.changes)
         .join(image, row.source_image_id == image.id)
         .where(*done, row.accepted, row.image_digest.is_not(None))
         .order_by(row.position, row.method, row.ordinal)
     )
     return originals, [
-        Made(
+        RenderedImage(
             str(digest),
             str(source),
             method,
@@ -65,7 +65,7 @@ def load(session: Session, job_id: str) -> tuple[list[Original], list[Made]]:
             tuple(str(change["factor"]) for change in changes),
             tuple(str(change["to_value"]) for change in changes if change["to_value"]),
         )
-        for digest, source, method, arm, changes in made
+        for digest, source, method, arm, changes in accepted
     ]
 
 
@@ -76,7 +76,7 @@ def order_of(
     licence: str,
     upload: StoredModel | None,
     originals: Sequence[Original],
-    made: Sequence[Made],
+    images: Sequence[RenderedImage],
     classes: Sequence[str] = (),
 ) -> RepairOrder:
     """The order for a job's rows; `classes` are those of its masks, if it has some.
@@ -84,8 +84,8 @@ def order_of(
     Raises InvalidInput where rows are too few, or a parameter fits none of them.
     """
     truths = _truths(originals)
-    made = [row for row in made if row.source in truths]
-    edits = [row for row in made if not row.null]
+    images = [row for row in images if row.source in truths]
+    edits = [row for row in images if not row.null]
     if not edits:
         raise InvalidInput(
             "the job has no accepted counterfactual of a source image with ground truth; there is nothing to train on. "
@@ -94,14 +94,14 @@ def order_of(
         )
     _refuse_unknown(request, edits)
     not_trained = _values_held_out(request, edits)
-    held_out = split(truths, made, request.held_out, request.seed)
+    held_out = split(truths, images, request.held_out, request.seed)
     trained = [row for row in edits if row.source not in held_out and _wanted(row, request, not_trained)]
     _refuse_few(truths, held_out, trained)
     known = {value for row in trained for value in row.values}
     return RepairOrder(
         repair=repair,
         job=job,
-        task="segmentation" if classes else "classification",
+        kind="segmentation" if classes else "classification",
         classes=list(classes),
         model=request.model,
         upload=upload,
@@ -111,23 +111,23 @@ def order_of(
         counterfactuals=[_example(row.image, row.source, truths) for row in trained],
         null_arms=[
             _example(row.image, row.source, truths)
-            for row in made
+            for row in images
             if row.null and row.source not in held_out and _of_method(row, request)
         ],
         judged=[
-            *(Judged(**_example(one, one, truths).model_dump(), set="originals") for one in sorted(held_out)),
+            *(Judged(**_example(digest, digest, truths).model_dump(), set="originals") for digest in sorted(held_out)),
             *(_judged(row, truths, known) for row in edits if row.source in held_out and _of_method(row, request)),
         ],
         values_not_trained_on=sorted({value for row in edits for value in row.values} - known),
     )
 
 
-def split(truths: Mapping[str, Original], made: Sequence[Made], share: float, seed: int) -> set[str]:
+def split(truths: Mapping[str, Original], images: Sequence[RenderedImage], share: float, seed: int) -> set[str]:
     """Digests of the source images (`truths`, by digest) that are held out, about `share` of each class.
 
     Whatever shares an image stays together, and so does what shares it with that.
     """
-    groups = _groups(truths, made)
+    groups = _groups(truths, images)
     of_class: defaultdict[str, list[list[str]]] = defaultdict(list)
     for group in groups:
         of_class[truths[group[0]].label].append(group)
@@ -139,8 +139,8 @@ def split(truths: Mapping[str, Original], made: Sequence[Made], share: float, se
     return held_out
 
 
-def _groups(truths: Mapping[str, Original], made: Sequence[Made]) -> list[list[str]]:
-    """Sources that are connected by images or masks they share, each group sorted."""
+def _groups(truths: Mapping[str, Original], images: Sequence[RenderedImage]) -> list[list[str]]:
+    """Sources that share images or masks, directly or through others; each group sorted."""
     parent: dict[str, str] = {}
 
     def root(digest: str) -> str:
@@ -150,7 +150,7 @@ def _groups(truths: Mapping[str, Original], made: Sequence[Made]) -> list[list[s
             digest = parent[digest]
         return digest
 
-    for row in made:
+    for row in images:
         parent[root(row.image)] = root(row.source)
     for truth in truths.values():
         if truth.mask is not None:
@@ -163,14 +163,14 @@ def _groups(truths: Mapping[str, Original], made: Sequence[Made]) -> list[list[s
 
 def _truths(originals: Sequence[Original]) -> dict[str, Original]:
     truths: dict[str, Original] = {}
-    for one in originals:
-        if (first := truths.setdefault(one.image, one)) != one:
-            said = "has two masks" if one.mask else f"is labelled {first.label!r} and {one.label!r}"
-            raise InvalidInput(f"the same picture ({one.image[:12]}…) {said}; mend the ground truth")
+    for original in originals:
+        if (first := truths.setdefault(original.image, original)) != original:
+            fault = "has two masks" if original.mask else f"is labelled {first.label!r} and {original.label!r}"
+            raise InvalidInput(f"the same picture ({original.image[:12]}…) {fault}; mend the ground truth")
     return truths
 
 
-def _values_held_out(request: RepairRequest, edits: Sequence[Made]) -> set[str]:
+def _values_held_out(request: RepairRequest, edits: Sequence[RenderedImage]) -> set[str]:
     """The request's, or the rarest value where there are enough: it costs the training least."""
     if request.hold_out_values is not None:
         return set(request.hold_out_values)
@@ -180,11 +180,11 @@ def _values_held_out(request: RepairRequest, edits: Sequence[Made]) -> set[str]:
     return {min(counts, key=lambda value: (counts[value], value))}
 
 
-def _of_method(row: Made, request: RepairRequest) -> bool:
+def _of_method(row: RenderedImage, request: RepairRequest) -> bool:
     return not request.methods or row.method in request.methods
 
 
-def _wanted(row: Made, request: RepairRequest, not_trained: Collection[str]) -> bool:
+def _wanted(row: RenderedImage, request: RepairRequest, not_trained: Collection[str]) -> bool:
     return (
         _of_method(row, request)
         and (not request.factors or set(row.factors) <= set(request.factors))
@@ -197,7 +197,7 @@ def _example(image: str, source: str, truths: Mapping[str, Original]) -> Example
     return Example(image=image, source=source, label=truths[source].label, mask=truths[source].mask)
 
 
-def _judged(row: Made, truths: Mapping[str, Original], known: Collection[str]) -> Judged:
+def _judged(row: RenderedImage, truths: Mapping[str, Original], known: Collection[str]) -> Judged:
     alone = len(row.factors) == 1 and len(row.values) == 1
     return Judged(
         **_example(row.image, row.source, truths).model_dump(),
@@ -207,19 +207,19 @@ def _judged(row: Made, truths: Mapping[str, Original], known: Collection[str]) -
     )
 
 
-def _refuse_unknown(request: RepairRequest, edits: Sequence[Made]) -> None:
+def _refuse_unknown(request: RepairRequest, edits: Sequence[RenderedImage]) -> None:
     there = {
         "methods": {row.method for row in edits},
         "factors": {factor for row in edits for factor in row.factors},
         "values": {value for row in edits for value in row.values},
     }
-    asked = {
+    wanted_by_field = {
         "methods": (request.methods, "methods"),
         "factors": (request.factors, "factors"),
         "values": (request.values, "values"),
         "hold_out_values": (request.hold_out_values or [], "values"),
     }
-    for name, (wanted, kind) in asked.items():
+    for name, (wanted, kind) in wanted_by_field.items():
         if unknown := sorted(set(wanted) - there[kind]):
             raise InvalidInput(
                 f"{name}: no accepted counterfactual of the job has {', '.join(unknown)}; there are "
@@ -227,7 +227,7 @@ def _refuse_unknown(request: RepairRequest, edits: Sequence[Made]) -> None:
             )
 
 
-def _refuse_few(truths: Collection[str], held_out: Collection[str], trained: Sequence[Made]) -> None:
+def _refuse_few(truths: Collection[str], held_out: Collection[str], trained: Sequence[RenderedImage]) -> None:
     with_edits = len({row.source for row in trained})
     if with_edits < LEAST_SOURCES:
         raise InvalidInput(

@@ -15,9 +15,8 @@ from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.sessions import reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import ModelUnderTest, Repair
-from gateway.intake.intake import refuse_unknown_labels
 from gateway.jobs import jobs
-from gateway.jobs.choices import chosen_models
+from gateway.jobs.choices import chosen_models, refuse_unknown_truths
 from gateway.models_under_test.models import all_models
 from gateway.repairs import orders
 from shared.problems import Conflict, InvalidInput, NotFound
@@ -34,8 +33,6 @@ from shared.schemas.repairs import (
 )
 from shared.storage import ObjectStore, model_key, repair_key
 
-ADVICE = "Repair a model that the job's classes fit"
-
 
 def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> RepairView:
     """Give a model to be trained on a job's counterfactuals.
@@ -47,18 +44,18 @@ def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> Repa
         job = jobs.find(session, owner, job_id)
         if job.state == "running":
             raise Conflict("the job is running; repair a model when it is done, or cancel it first")
-        originals, made = orders.load(session, job_id)
+        originals, accepted = orders.load(session, job_id)
     (model,) = chosen_models([request.model], all_models(parts, owner))
-    if model.task != job.kind:
+    if model.kind != job.kind:
         raise InvalidInput(
-            f"{model.name!r} does {model.task}, and the job's models do {job.kind}; choose one of its kind"
+            f"{model.name!r} does {model.kind}, and the job's models do {job.kind}; choose one of its kind"
         )
     upload = _trainable(parts, owner, model)
     classes = job.classes if job.kind == "segmentation" else []
     labels = {*classes, *(original.label for original in originals if original.mask is None)}
-    refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes}, ADVICE)
+    refuse_unknown_truths(labels, [model], "Repair a model that the job's classes fit")
     repair_id = uuid.uuid4().hex
-    order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, made, classes)
+    order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, accepted, classes)
     parts.store.put(repair_key(repair_id, "order.json"), order.model_dump_json().encode())
     with parts.sessions.begin() as session:
         jobs.find(session, owner, job_id)  # again: it may have been deleted meanwhile

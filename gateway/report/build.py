@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report
+from gateway.jobs.task_description import renamed_masks
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
 from gateway.report.review_order import ReviewList
@@ -40,16 +41,16 @@ def build_report(
     """
     with reading(sessions) as session:
         rows = load_rows(session, job_id)
-    data = rows.job.spec.get("calibration")
-    known = (calibrations or {}).get(data) if data else None
-    results = measure(rows, services, None if known is None else _measured_elsewhere(str(data), known))
+    data = str(rows.job.spec.get("calibration") or "")
+    errors = (calibrations or {}).get(data)
+    results = measure(rows, services, None if errors is None else _measured_elsewhere(data, errors))
     review = ReviewList(results)
     with reading(sessions) as session:
         selection = select_pictures(review.watching(stream_sources(session, job_id, rows.relation)), results)
         chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
         views = {view.id: view for view in counterfactual_views(session, chosen)}
     results = results.model_copy(update={"review": review.order()})
-    colours = class_colours(rows.job.classes, rows.job.spec)
+    colours = class_colours(rows.job.classes, renamed_masks(rows.job))
     page = report_page(results, selection, views, lambda digest: store.get(image_key(digest)), colours)
     key = f"reports/{job_id}.html"
     store.put(key, page.encode())

@@ -41,7 +41,7 @@ def painted_png(image_png: bytes, map_png: bytes, colours: Sequence[tuple[int, i
 
 
 def _borders(places: Map) -> np.ndarray:
-    found = np.zeros(places.shape, bool)
-    found[:, 1:] |= places[:, 1:] != places[:, :-1]
-    found[1:] |= places[1:] != places[:-1]
-    return found
+    borders = np.zeros(places.shape, bool)
+    borders[:, 1:] |= places[:, 1:] != places[:, :-1]
+    borders[1:] |= places[1:] != places[:-1]
+    return borders

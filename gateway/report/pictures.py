@@ -6,12 +6,12 @@ Rows come as a stream of source images and only what may be shown is kept, so a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import NamedTuple
 
-from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, cells_of
+from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, Triple, cells_of, triples
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, JobResults
 
@@ -54,26 +54,26 @@ class _Drama(NamedTuple):
 
 def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Selection:
     """The same pictures for the same rows: the order is by flip, then loss of probability, then id."""
-    ranked = [(effect, found) for found in results.results for effect in found.findings]
+    ranked = [(effect, figures) for figures in results.results for effect in figures.findings]
     ranked.sort(key=lambda pair: pair[0].standing != "weakness")
     best: dict[_Finding, list[_Drama]] = {
-        (found.model, found.method, effect.cell): [] for effect, found in ranked[:FINDINGS_WITH_PICTURES]
+        (figures.model, figures.method, effect.cell): [] for effect, figures in ranked[:FINDINGS_WITH_PICTURES]
     }
-    models = list(dict.fromkeys(found.model for found in results.results))
+    models = list(dict.fromkeys(figures.model for figures in results.results))
     hero_model = next((model for model, _, _ in best), models[0] if models else None)
     heroes: list[_Drama] = []
     accepted: defaultdict[str, list[str]] = defaultdict(list)
     rejected: defaultdict[str, list[str]] = defaultdict(list)
     for rows in sources:
-        edits = [row for row in rows.counterfactuals if row.arm == "edit"]
-        _note_findings(rows, edits, results, best)
-        good = [row for row in edits if row.accepted]
+        edits = list(triples(rows.counterfactuals))
+        good = [triple for triple in edits if triple.edit.accepted]
+        _note_findings(rows, good, results, best)
         if not best:
-            said = rows.said_by(hero_model or "")
-            heroes = nsmallest(1, [*heroes, *(_drama(row, rows, said, ALL_CLASSES) for row in good)])
+            predictions = rows.predictions_of(hero_model or "")
+            heroes = nsmallest(1, [*heroes, *(_drama(triple, predictions, ALL_CLASSES) for triple in good)])
         if good and len(accepted) < _GALLERY_SOURCES:
-            accepted[rows.source.id] = [row.id for row in good]
-        for row in edits:
+            accepted[rows.source.id] = [triple.edit.id for triple in good]
+        for row in (triple.edit for triple in edits):
             if not row.accepted and row.rendered and len(rejected[row.check]) < REJECTED:
                 rejected[row.check].append(row.id)
     findings = {finding: [drama.id for drama in dramas] for finding, dramas in best.items()}
@@ -85,35 +85,33 @@ def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Selec
 
 
 def _note_findings(
-    rows: SourceRows, edits: list[CounterfactualRow], results: JobResults, best: dict[_Finding, list[_Drama]]
+    rows: SourceRows,
+    accepted: list[Triple[CounterfactualRow]],
+    results: JobResults,
+    best: dict[_Finding, list[_Drama]],
 ) -> None:
     relation = results.results[0].relation if results.results else "labelled"
     for (model, method, cell), dramas in best.items():
-        said = rows.said_by(model)
-        if cell.label not in rows.labels(said.get(rows.source.id), relation):
+        predictions = rows.predictions_of(model)
+        if cell.label not in rows.labels(predictions.get(rows.source.id), relation):
             continue
-        members = [row for row in edits if row.accepted and row.method == method and cell in cells_of(row, cell.label)]
+        members = [
+            triple for triple in accepted if triple.edit.method == method and cell in cells_of(triple.edit, cell.label)
+        ]
         if members:
-            dramas[:] = nsmallest(PER_FINDING, [*dramas, *(_drama(row, rows, said, cell.label) for row in members)])
+            shown = [*dramas, *(_drama(triple, predictions, cell.label) for triple in members)]
+            dramas[:] = nsmallest(PER_FINDING, shown)
 
 
-def _drama(row: CounterfactualRow, rows: SourceRows, said: dict[str, PredictionRow], label: str) -> _Drama:
-    """`label` is the class in question; only segmenters say more than one of an image."""
-    original, seen = said.get(row.source), said.get(row.id)
-    if original is None or seen is None:
-        return _Drama(True, True, 0.0, row.id)
-    null_id = next(
-        (
-            arm.id
-            for arm in rows.counterfactuals
-            if arm.arm == "null" and arm.method == row.method and arm.ordinal == row.null_ordinal
-        ),
-        "",
-    )
-    null = said.get(null_id)
-    flipped = _differs(original, seen, label)
+def _drama(triple: Triple[CounterfactualRow], predictions: Mapping[str, PredictionRow], label: str) -> _Drama:
+    """`label` is the class in question; only segmenters predict more than one for an image."""
+    original, null, image = triple.predictions(predictions)
+    if original is None or image is None:
+        return _Drama(True, True, 0.0, triple.edit.id)
+    flipped = _differs(original, image, label)
     damaged = null is not None and _differs(original, null, label)
-    return _Drama(not flipped, damaged, (seen.worth(label) or 0.0) - (original.worth(label) or 0.0), row.id)
+    change = (image.confidence(label) or 0.0) - (original.confidence(label) or 0.0)
+    return _Drama(not flipped, damaged, change, triple.edit.id)
 
 
 def _differs(original: PredictionRow, other: PredictionRow, label: str) -> bool:

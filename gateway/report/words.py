@@ -103,14 +103,14 @@ def spoken(sentence: str) -> Markup:
 
 def overlap_of(view: PredictionView | None, name: str) -> str:
     """A class's IoU in percent, or "–" where it is not known."""
-    found = view.segmentation.classes if view is not None and view.segmentation is not None else []
-    return percent(next((one.iou for one in found if one.name == name), None))
+    overlaps = view.segmentation.classes if view is not None and view.segmentation is not None else []
+    return percent(next((overlap.iou for overlap in overlaps if overlap.name == name), None))
 
 
 def lost_classes(opinion: ModelOpinion) -> str:
     """The classes that a segmenter found on the original and not on the counterfactual, with their IoU."""
     before, after = (
-        {one.name: one.iou for one in view.segmentation.classes} if view and view.segmentation else {}
+        {overlap.name: overlap.iou for overlap in view.segmentation.classes} if view and view.segmentation else {}
         for view in (opinion.original, opinion.counterfactual)
     )
     return ", ".join(f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost(before, after))

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from shared.schemas.masks import MaskSpec
 
 _GOLDEN = 0.618_034  # turns of the colour circle that keep neighbours apart
 
 
-def class_colours(classes: Sequence[str], spec: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-    """A colour for each class: that of the masks in the job's `spec` where it has one, else one of its own."""
-    masks = spec.get("masks")
-    renamed = spec.get("label_map", {})
-    said = (
-        {}
-        if masks is None
-        else {
-            renamed.get(one.name, one.name): one.colour for one in MaskSpec.model_validate(masks).classes if one.colour
-        }
-    )
-    return [_parsed(said[name]) if name in said else _own(place) for place, name in enumerate(classes)]
+def class_colours(classes: Sequence[str], masks: MaskSpec | None) -> list[tuple[int, int, int]]:
+    """A colour for each class: that of the job's masks where they have one, else one of its own."""
+    given = {mask.name: mask.colour for mask in masks.classes if mask.colour} if masks else {}
+    return [_parsed(given[name]) if name in given else _own(place) for place, name in enumerate(classes)]
 
 
 def _own(place: int) -> tuple[int, int, int]:

@@ -1,11 +1,11 @@
-"""A job's rows as typed arrays: what the analysis computes on. Some 100 bytes a counterfactual and model under test."""
+"""A job's rows as typed arrays for the analysis. They take some 100 bytes a counterfactual and model under test."""
 
 from __future__ import annotations
 
 import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,20 +19,39 @@ from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
-from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, cells_of, relation_of, stream_sources
+from gateway.results.stream import (
+    Compared,
+    CounterfactualRow,
+    PredictionRow,
+    SourceRow,
+    SourceRows,
+    Triple,
+    cells_of,
+    relation_of,
+    stream_sources,
+    triples,
+)
 from shared.schemas.results import Cell, Relation
 
 
 @dataclass(slots=True)
 class MethodRows:
-    """What a method made: the fate of each edit, and the network evaluations of all renderings."""
+    """The fate of each edit of a method, and the network evaluations of all its renderings."""
 
     fates: list[Fate] = field(default_factory=list)
     evaluations: int = 0
 
+    def add(self, row: CounterfactualRow) -> None:
+        """Count an edit or null arm."""
+        self.evaluations += row.evaluations or 0
+        if row.arm == "edit":
+            refused_by = "" if row.accepted else sys.intern(row.check)
+            shapes, recaptioned = row.shapes is not None, row.recaption is not None
+            self.fates.append(Fate(row.source_image_id, row.rendered, refused_by, shapes, recaptioned))
+
 
 class ModelRows(NamedTuple):
-    """What one model under test said of what one method made.
+    """The predictions of one model under test for the counterfactuals of one method.
 
     `outcomes` has the accepted counterfactuals with their null arms and originals. `left_out`: no ground truth (in a
     job that has some), a class that the model does not know, or a prediction missing. `screened` has the rendered
@@ -48,9 +67,9 @@ class ModelRows(NamedTuple):
 class JobRows:
     """Everything that the figures of a job are computed from, in a fixed order.
 
-    `labels` are the ground truths of the source images that did not fail, of each image its label or the classes of its
-    mask; `failed` counts the others. Of a segmentation job `segmented` takes the place of `models`.
-    `reviewed` has what people said of its edits.
+    `labels` are the ground truths of the source images that did not fail: of each image its label, or the classes of
+    its mask; `failed` counts the others. A segmentation job has `segmented` instead of `models`.
+    `reviewed` has people's reviews of its edits.
     """
 
     job: Job
@@ -67,12 +86,12 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     """All rows of a job, streamed: what stays in memory are the figures."""
     job = session.get_one(Job, job_id)
     relation = relation_of(session, job_id)
-    methods = {str(method["name"]): MethodRows() for method in job.methods}
+    methods = {method.name: MethodRows() for method in job.methods}
     pairs = [(model, method) for model in job.models for method in methods]
     segments = job.kind == "segmentation"
     columns = {} if segments else {pair: _Columns(relation) for pair in pairs}
     segmented = {pair: SegmentedColumns(relation, job.classes) for pair in pairs} if segments else {}
-    taking: dict[tuple[str, str], _Columns | SegmentedColumns] = {**columns, **segmented}
+    by_pair: dict[tuple[str, str], _Columns | SegmentedColumns] = {**columns, **segmented}
     reviewed = ReviewedJob(load_reviews(session, job_id), relation, methods, job.models)
     labels: list[tuple[str, ...]] = []
     failed = 0
@@ -80,40 +99,41 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         if rows.source.state == "failed":
             failed += 1
         else:
-            labels.append(
-                _once(rows.source.mask_classes or ([rows.source.ground_truth] if rows.source.ground_truth else []))
-            )
+            labels.append(_truths(rows.source))
+        for row in rows.counterfactuals:
+            methods[row.method].add(row)
         reviewed.add(number, rows)
-        made = {method: [row for row in rows.counterfactuals if row.method == method] for method in methods}
-        for method, found in methods.items():
-            _note_fates(found, made[method], rows.source.id)
+        edits = _by_method(rows, methods)
         for model in job.models:
-            said = rows.said_by(model)
+            predictions = rows.predictions_of(model)
             for method in methods:
-                taking[model, method].add(number, rows, made[method], said)
+                by_pair[model, method].add(number, rows, edits[method], predictions)
     return JobRows(
         job,
         relation,
         labels,
         failed,
         methods,
-        {pair: found.rows() for pair, found in columns.items()},
-        {pair: found.rows() for pair, found in segmented.items()},
+        {pair: taken.rows() for pair, taken in columns.items()},
+        {pair: taken.rows() for pair, taken in segmented.items()},
         reviewed,
     )
 
 
-def _note_fates(found: MethodRows, made: list[CounterfactualRow], source: str) -> None:
-    for row in made:
-        found.evaluations += row.evaluations or 0
-        if row.arm == "edit":
-            refused_by = "" if row.accepted else sys.intern(row.check)
-            shapes, recaptioned = row.shapes is not None, row.recaption is not None
-            found.fates.append(Fate(source, row.rendered, refused_by, shapes, recaptioned))
+def _truths(source: SourceRow) -> tuple[str, ...]:
+    """The classes of the ground truth; one object for equal classes, of which a job has few."""
+    return tuple(map(sys.intern, source.mask_classes or ([source.ground_truth] if source.ground_truth else [])))
 
 
-class _Seen(NamedTuple):
-    """One image as a model under test saw it."""
+def _by_method(rows: SourceRows, methods: Iterable[str]) -> dict[str, list[Triple[CounterfactualRow]]]:
+    edits: dict[str, list[Triple[CounterfactualRow]]] = {method: [] for method in methods}
+    for triple in triples(rows.counterfactuals):
+        edits[triple.edit.method].append(triple)
+    return edits
+
+
+class _Scored(NamedTuple):
+    """A prediction compared with the label of its source image."""
 
     p_truth: float
     rank: int
@@ -121,7 +141,7 @@ class _Seen(NamedTuple):
 
 
 class _Columns:
-    """What one model said of what one method made, source image by source image, 8 bytes a figure."""
+    """The predictions of one model for the counterfactuals of one method, source by source, 8 bytes a figure."""
 
     def __init__(self, relation: Relation) -> None:
         self._relation = relation
@@ -136,46 +156,52 @@ class _Columns:
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
         self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
 
-    def add(self, number: int, rows: SourceRows, made: list[CounterfactualRow], said: dict[str, PredictionRow]) -> None:
-        """Take in one source image, `made` being what the method made of it."""
-        original = said.get(rows.source.id)
-        label = rows.label(original, self._relation)
-        ids = {row.ordinal: row.id for row in made}
-        for row in made:
-            if row.arm != "edit":
-                continue
-            cells = dict.fromkeys(cells_of(row, label)) if label is not None else {}
-            if row.rendered:
+    def add(
+        self,
+        number: int,
+        rows: SourceRows,
+        edits: Sequence[Triple[CounterfactualRow]],
+        predictions: Mapping[str, PredictionRow],
+    ) -> None:
+        """Take in the edits of one method of source image `number`, with one model's predictions."""
+        label = rows.label(predictions.get(rows.source.id), self._relation)
+        for triple in edits:
+            edit = triple.edit
+            cells = dict.fromkeys(cells_of(edit, label)) if label is not None else {}
+            if edit.rendered:
                 for cell in cells:
                     numbers, verdicts = self._screened[cell]
                     numbers.append(number)
-                    verdicts.append(row.accepted)
-            if not row.accepted:
+                    verdicts.append(edit.accepted)
+            if not edit.accepted:
                 continue
-            null_id = row.source if row.null_ordinal is None else ids.get(row.null_ordinal, "")
-            if not self._keep(number, row, label, [said.get(image) for image in (row.source, null_id, row.id)]):
+            if not self._keep(number, edit, label, triple.predictions(predictions)):
                 self._left_out += 1
                 continue
             for cell in cells:
                 self._cells[cell].append(len(self._number) - 1)
 
-    def _keep(self, number: int, row: CounterfactualRow, label: str | None, said: list[PredictionRow | None]) -> bool:
-        seen = [_seen(prediction, label, self._relation) for prediction in said] if label is not None else [None]
-        known = [image for image in seen if image is not None]
-        if len(known) < len(said):
+    def _keep(
+        self, number: int, edit: CounterfactualRow, label: str | None, predictions: Compared[PredictionRow]
+    ) -> bool:
+        if label is None:
+            return False
+        scores = [_scored(prediction, label, self._relation) for prediction in predictions]
+        known = [score for score in scores if score is not None]
+        if len(known) < len(scores):
             return False
         self._number.append(number)
-        self._ordinal.append(row.ordinal)
-        self._null_ordinal.append(-1 if row.null_ordinal is None else row.null_ordinal)
-        for image, p_truth, rank, predicted in zip(known, self._p_truth, self._rank, self._predicted, strict=True):
-            p_truth.append(image.p_truth)
-            rank.append(image.rank)
-            predicted.append(self._codes.setdefault(image.predicted, len(self._codes)))
+        self._ordinal.append(edit.ordinal)
+        self._null_ordinal.append(-1 if edit.null_ordinal is None else edit.null_ordinal)
+        for score, p_truth, rank, predicted in zip(known, self._p_truth, self._rank, self._predicted, strict=True):
+            p_truth.append(score.p_truth)
+            rank.append(score.rank)
+            predicted.append(self._codes.setdefault(score.predicted, len(self._codes)))
         return True
 
     def rows(self) -> ModelRows:
-        """What was taken in, as arrays."""
-        place = np.argsort(np.argsort(list(self._codes)))  # classes are numbered by name, whoever said one first
+        """All that was taken in, as arrays."""
+        place = np.argsort(np.argsort(list(self._codes)))  # classes are numbered by name, not by first appearance
         number, null_ordinal = np.asarray(self._number), np.asarray(self._null_ordinal)
         null_arm = number * (null_ordinal.max(initial=0) + 2) + null_ordinal + 1
         original, null, counterfactual = (
@@ -202,17 +228,12 @@ def _renumbered(place: NDArray[np.int_], codes: array[int]) -> Integers:
     return place[np.asarray(codes)] if codes else np.zeros(0, np.int64)
 
 
-def _once(labels: Sequence[str]) -> tuple[str, ...]:
-    """One object for equal labels, of which a job has few."""
-    return tuple(map(sys.intern, labels))
-
-
-def _seen(row: PredictionRow | None, label: str, relation: Relation) -> _Seen | None:
+def _scored(row: PredictionRow | None, label: str, relation: Relation) -> _Scored | None:
     if row is None:
         return None
     if relation == "labelled":
-        return None if row.rank is None or row.p_truth is None else _Seen(row.p_truth, row.rank, row.predicted)
+        return None if row.rank is None or row.p_truth is None else _Scored(row.p_truth, row.rank, row.predicted)
     for place, entry in enumerate(row.top or [], start=1):
         if entry["class"] == label:
-            return _Seen(float(entry["probability"]), place, row.predicted)
-    return _Seen(float("nan"), len(row.top or []) + 1, row.predicted)  # outside what was kept: unknown, not 0
+            return _Scored(entry["probability"], place, row.predicted)
+    return _Scored(float("nan"), len(row.top or []) + 1, row.predicted)  # outside what was kept: unknown, not 0

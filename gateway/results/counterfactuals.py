@@ -116,7 +116,7 @@ def neighbours(
     if listing.order == "review":
         report = session.get(Report, job_id)
         metrics = JobResults.model_validate(report.metrics) if report else None
-        ids = [None, *(one.id for one in _review_list(session, job_id, listing, metrics)), None]
+        ids = [None, *(member.id for member in _review_list(session, job_id, listing, metrics)), None]
         place = ids.index(row.id) if row.id in ids else 0
         return (ids[place - 1], ids[place + 1]) if place else (None, None)
     here = (row.position, row.method, row.ordinal)
@@ -144,7 +144,7 @@ def has_class(label: str) -> ColumnElement[bool]:
     """Whether a source image's ground truth names the class: as its label, or somewhere in its mask."""
     held = cast(SourceImage.mask_classes, Text_)
     written = {json.dumps(label), json.dumps(label, ensure_ascii=False)}  # SQLite and Postgres write them differently
-    return or_(SourceImage.ground_truth == label, *(held.contains(one, autoescape=True) for one in sorted(written)))
+    return or_(SourceImage.ground_truth == label, *(held.contains(text, autoescape=True) for text in sorted(written)))
 
 
 def conditions(filters: Filters) -> list[ColumnElement[bool]]:
@@ -163,10 +163,10 @@ def conditions(filters: Filters) -> list[ColumnElement[bool]]:
         source = select(SourceImage.id).where(SourceImage.id == Counterfactual.source_image_id)
         conditions.append(source.where(has_class(filters.label)).exists())
     if filters.flipped is not None or filters.model is not None:
-        said = select(Prediction.id).where(Prediction.counterfactual_id == Counterfactual.id)
+        predictions = select(Prediction.id).where(Prediction.counterfactual_id == Counterfactual.id)
         if filters.model is not None:
-            said = said.where(Prediction.model == filters.model)
+            predictions = predictions.where(Prediction.model == filters.model)
         if filters.flipped is not None:
-            said = said.where(Prediction.flipped.is_(filters.flipped))
-        conditions.append(said.exists())
+            predictions = predictions.where(Prediction.flipped.is_(filters.flipped))
+        conditions.append(predictions.exists())
     return conditions

@@ -49,24 +49,24 @@ def failure_points_page(session: Session, owner: str, job_id: str, cursor: str |
 def _points(session: Session, sources: Sequence[str]) -> dict[str, list[FailurePointView]]:
     """By source image: of each model and way, where its answer to the null arm first changes."""
     c, p = Counterfactual, Prediction
-    found = session.execute(
+    rows = session.execute(
         select(c.source_image_id, p.model, c.arm, c.to_value, p.predicted, p.map_digest, p.flipped)
         .join(p, p.counterfactual_id == c.id)
         .where(c.source_image_id.in_(sources), c.method == "corruptions")
         .order_by(p.model, c.ordinal)
     )
     unchanged: dict[tuple[str, str], str] = {}
-    said: dict[tuple[str, str], dict[str, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
-    for source, model, arm, value, predicted, label_map, lost in found:
+    predictions: dict[tuple[str, str], dict[str, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
+    for source, model, arm, value, predicted, label_map, lost in rows:
         if label_map is not None:  # of a segmenter it counts what it finds, not which class is the largest
             predicted = SOME_LOST if lost else ALL_FOUND
         if arm == "null":
             unchanged[source, model] = predicted
         elif value is not None:
             way, severity = corruption_of(value)
-            said[source, model][way][severity] = predicted
+            predictions[source, model][way][severity] = predicted
     points: dict[str, list[FailurePointView]] = defaultdict(list)
-    for (source, model), ways in said.items():
+    for (source, model), ways in predictions.items():
         before = unchanged[source, model]
         points[source] += [
             FailurePointView(model=model, corruption=way, unchanged=before, severity=first_change(before, answers))

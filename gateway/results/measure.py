@@ -1,11 +1,10 @@
-"""What a job found: arrays of its rows in, all figures out."""
+"""The figures of a job: arrays of its rows in, all measures out."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,13 @@ from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
 from gateway.jobs.sensitivity import sensitivity_of
+from gateway.jobs.task_description import renamed_masks
 from gateway.methods import METHODS
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
+from shared.schemas.jobs import MethodChoice
 from shared.schemas.results import (
     Calibration,
     Cell,
@@ -39,8 +40,8 @@ from shared.seeds import derive_seed
 def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Calibration | None = None) -> JobResults:
     """All figures of a job. The same rows give the same figures, bit for bit.
 
-    `calibration`: errors of the checks on images like the job's; None where they are not known. Of methods of which
-    people reviewed enough, what they said takes their place.
+    `calibration`: errors of the checks on images like the job's; None where they are not known. Where people reviewed
+    enough edits of a method, their reviews replace these errors.
     """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
@@ -49,7 +50,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     provisional = calibration is None and (by_people != checked or not checked)
     reviews = rows.reviewed.figures(seed)
     if by_people:
-        n = sum(said.accepted + said.rejected for said in reviews if said.method in by_people)
+        n = sum(review.accepted + review.rejected for review in reviews if review.method in by_people)
         errors = calibration or Calibration()
         calibration = errors.model_copy(update={"source": "reviews", "n": n})
     return JobResults(
@@ -60,21 +61,21 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         reviews=reviews,
         sensitivity=sensitivity_of([label for labels in rows.labels for label in labels], job.methods, job.kind),
         results=[
-            _model_results(found, rows, model, method, derive_seed(seed, method, model), calibration)
-            for (model, method), found in rows.models.items()
+            _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
+            for (model, method), pair_rows in rows.models.items()
         ]
         + [
-            _segmenter_results(found, rows, model, method, derive_seed(seed, method, model), calibration)
-            for (model, method), found in rows.segmented.items()
+            _segmenter_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
+            for (model, method), pair_rows in rows.segmented.items()
         ],
-        funnels=[_funnel(job, method, rows.methods[str(method["name"])]) for method in job.methods],
-        costs=[_cost(method, made) for method, made in rows.methods.items()],
+        funnels=[_funnel(job, method, rows.methods[method.name]) for method in job.methods],
+        costs=[_cost(method, method_rows) for method, method_rows in rows.methods.items()],
         made=HowMade(
             job=job.id,
-            task=job.task,
+            task=job.task_description,
             profile=job.profile,
             seed=job.seed,
-            parameters={str(method["name"]): method.get("parameters", {}) for method in job.methods},
+            parameters={method.name: method.parameters for method in job.methods},
             services={info.service: info.model_dump(mode="json") for info in services},
             uploaded_models=job.uploaded_models,
             versions={
@@ -86,13 +87,12 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     )
 
 
-def _funnel(job: Job, method: Mapping[str, Any], made: MethodRows) -> Funnel:
-    name = str(method["name"])
+def _funnel(job: Job, method: MethodChoice, rows: MethodRows) -> Funnel:
     return funnel(
-        name,
-        made.fates,
-        shapes=job.kind == "segmentation" and METHODS[name].checked,
-        recaption=bool(method.get("parameters", {}).get("recaption")),
+        method.name,
+        rows.fates,
+        shapes=job.kind == "segmentation" and METHODS[method.name].checked,
+        recaption=bool(method.parameters.get("recaption")),
     )
 
 
@@ -120,7 +120,9 @@ def _segmenter_results(
 ) -> ModelResults:
     job, relation = all_rows.job, all_rows.relation
     cells = {cell: by_source(rows.scores, members) for cell, members in rows.scores.cells.items()}
-    colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, job.spec)]
+    colours = [
+        f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, renamed_masks(job))
+    ]
     checked = _checked(all_rows, rows.screened, model, method, calibration)
     return ModelResults(
         model=model,
@@ -138,7 +140,7 @@ def _segmenter_results(
 def _checked(
     rows: JobRows, screened: Mapping[Cell, Screened], model: str, method: str, calibration: Calibration | None
 ) -> Checked | Reviewed | None:
-    """What is known of the validity of a method's edits: from people who saw them, else from the checks' errors."""
+    """What is known of the validity of a method's edits: from people's reviews, else from the checks' errors."""
     if not METHODS[method].checked:
         return None
     if rows.reviewed.enough(method):
@@ -146,12 +148,12 @@ def _checked(
     return Checked(calibration.errors, screened) if calibration else None
 
 
-def _cost(method: str, made: MethodRows) -> Cost:
-    rendered = sum(fate.rendered for fate in made.fates)
-    accepted = sum(not fate.refused_by for fate in made.fates)
+def _cost(method: str, rows: MethodRows) -> Cost:
+    rendered = sum(fate.rendered for fate in rows.fates)
+    accepted = sum(not fate.refused_by for fate in rows.fates)
     return Cost(
         method=method,
-        evaluations=made.evaluations,
-        evaluations_per_rendered=made.evaluations / rendered if rendered else None,
-        evaluations_per_accepted=made.evaluations / accepted if accepted else None,
+        evaluations=rows.evaluations,
+        evaluations_per_rendered=rows.evaluations / rendered if rendered else None,
+        evaluations_per_accepted=rows.evaluations / accepted if accepted else None,
     )

@@ -1,15 +1,15 @@
-"""A job's reviews as the analysis computes on them: what people said together, and which edits were drawn by lot.
+"""A job's reviews for the analysis: the pooled verdict on each edit, and which edits are a random sample.
 
-The lot of an edit is its id, a digest of where it stands in the job, so the order of ids is a random one. Drawn by lot
-are the reviewed edits of a method, accepted and rejected apart, whose ids come before the first one that nobody
-reviewed. Those that were offered before it because they tell most (the leading ones of the review list) are no lots.
+Edits are sampled in the order of their ids, which are digests of their place in the job, so the order is random. The
+sample of a method, accepted and rejected edits apart, are the reviewed edits whose ids come before the first one that
+nobody reviewed. Failures prioritised for review (the leading ones of the review list) are excluded.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
@@ -35,10 +35,10 @@ from shared.schemas.results import Cell, FlippedReviews, MethodReviews, Rate, Re
 from shared.seeds import derive_seed
 
 
-class Said(NamedTuple):
-    """What people said of one edit together. `valid` is what most say who decided; None where they are divided.
+class PooledReview(NamedTuple):
+    """All reviews of one edit. `valid` is the majority of the decided ones; None for a tie.
 
-    Valid means that the ground truth is right, and that nobody says that the edit is not shown.
+    Valid means that the ground truth still holds, and that the reviewer does not deny that the edit is shown.
     """
 
     method: str
@@ -50,30 +50,34 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reviews:
-    """All that people said of a job's edits, by id. `first_open` is by method and whether the checks accepted."""
+    """The reviews of a job's edits, by id of the edit.
 
-    said: dict[str, Said]
-    picked: frozenset[str]
+    `prioritised` are the edits that were not sampled. `first_open` is the first edit without a review, by method and
+    whether the checks accepted it.
+    """
+
+    by_edit: dict[str, PooledReview]
+    prioritised: frozenset[str]
     first_open: dict[tuple[str, bool], str]
 
     def drawn(self, name: str) -> bool:
-        """Whether an edit was drawn by lot, and people decided."""
-        said = self.said.get(name)
-        if said is None or said.valid is None or name in self.picked:
+        """Whether an edit is in the random sample, and people decided on it."""
+        review = self.by_edit.get(name)
+        if review is None or review.valid is None or name in self.prioritised:
             return False
-        end = self.first_open.get((said.method, said.accepted))
+        end = self.first_open.get((review.method, review.accepted))
         return end is None or name < end
 
     def missing(self, method: str, accepted: bool = True) -> int:
-        """How many more decided ones it takes, drawn by lot, until something is said of the method's edits."""
+        """How many more sampled edits need a decided review until the method's validity can be estimated."""
         if (method, accepted) not in self.first_open:
             return 0
-        drawn = sum(self.drawn(name) and said[:2] == (method, accepted) for name, said in self.said.items())
+        drawn = sum(self.drawn(name) and review[:2] == (method, accepted) for name, review in self.by_edit.items())
         return max(0, (LEAST_ACCEPTED if accepted else LEAST_REJECTED) - drawn)
 
 
 def load_reviews(session: Session, job_id: str) -> Reviews:
-    """The reviews of a job: in memory, for there are as many as people have looked at."""
+    """The reviews of a job, all in memory: there are only as many as people have written."""
     c = Counterfactual
     by_edit: defaultdict[str, list[Review]] = defaultdict(list)
     kinds: dict[str, tuple[str, bool]] = {}
@@ -81,12 +85,12 @@ def load_reviews(session: Session, job_id: str) -> Reviews:
     for review, method, accepted in session.execute(rows.where(Review.job_id == job_id)):
         by_edit[review.counterfactual_id].append(review)
         kinds[review.counterfactual_id] = (method, accepted)
-    seen = select(Review.counterfactual_id).where(Review.job_id == job_id)
+    reviewed = select(Review.counterfactual_id).where(Review.job_id == job_id)
     rendered = [c.job_id == job_id, c.arm == "edit", c.image_digest.is_not(None)]
-    first = select(c.method, c.accepted, func.min(c.id)).where(*rendered, c.id.not_in(seen))
+    first = select(c.method, c.accepted, func.min(c.id)).where(*rendered, c.id.not_in(reviewed))
     return Reviews(
-        said={name: _together(*kinds[name], reviews) for name, reviews in by_edit.items()},
-        picked=frozenset(takewhile(by_edit.__contains__, to_review(session, job_id))),
+        by_edit={name: _pooled(*kinds[name], reviews) for name, reviews in by_edit.items()},
+        prioritised=frozenset(takewhile(by_edit.__contains__, to_review(session, job_id))),
         first_open={
             (method, accepted): name for method, accepted, name in session.execute(first.group_by(c.method, c.accepted))
         },
@@ -99,26 +103,26 @@ def to_review(session: Session, job_id: str) -> list[str]:
     return [str(name) for name in listed or ()]
 
 
-def _together(method: str, accepted: bool, reviews: Iterable[Review]) -> Said:
-    reviews = list(reviews)
-    votes = [one.verdict == "valid" and one.edit_shown is not False for one in reviews if one.verdict != "unsure"]
-    grades = [one.realism for one in reviews if one.realism is not None]
-    return Said(
+def _pooled(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledReview:
+    decided = [review for review in reviews if review.verdict != "unsure"]
+    votes = [review.verdict == "valid" and review.edit_shown is not False for review in decided]
+    grades = [review.realism for review in reviews if review.realism is not None]
+    return PooledReview(
         method,
         accepted,
-        _most(votes),
-        _most([one.edit_shown for one in reviews if one.edit_shown is not None]),
+        _majority(votes),
+        _majority([review.edit_shown for review in reviews if review.edit_shown is not None]),
         sum(grades) / len(grades) if grades else None,
     )
 
 
-def _most(votes: list[bool]) -> bool | None:
+def _majority(votes: list[bool]) -> bool | None:
     yes = sum(votes)
     return None if 2 * yes == len(votes) else 2 * yes > len(votes)
 
 
-class _Drawn:
-    """What was drawn by lot, as it comes."""
+class _Sample:
+    """The random sample, edit by edit."""
 
     def __init__(self) -> None:
         self._valid, self._source = array("b"), array("q")
@@ -132,10 +136,10 @@ class _Drawn:
 
 
 class _ModelColumns:
-    """What people said of the accepted edits of a method, by whether one model flipped on them."""
+    """The reviews of the accepted edits of a method, by whether one model flipped on them."""
 
     def __init__(self) -> None:
-        self.lots: defaultdict[tuple[str, bool], _Drawn] = defaultdict(_Drawn)
+        self.lots: defaultdict[tuple[str, bool], _Sample] = defaultdict(_Sample)
         self.cells: defaultdict[Cell, tuple[Tally, Tally]] = defaultdict(lambda: (Tally(), Tally()))
         self.whole = (Tally(), Tally())
 
@@ -144,78 +148,77 @@ class _ModelColumns:
 
 
 class ReviewedJob:
-    """Takes in one source image after the other, and then says what the reviews of a job come to."""
+    """Takes in one source image after the other, then computes what a job's reviews show."""
 
     def __init__(self, reviews: Reviews, relation: Relation, methods: Iterable[str], models: Iterable[str]) -> None:
         self._reviews, self._relation = reviews, relation
         self._methods, self._models = list(methods), list(models)
         self._tallies = {(method, accepted): Tally() for method in self._methods for accepted in (True, False)}
-        self._drawn = {key: _Drawn() for key in self._tallies}
-        self._shown = {method: _Drawn() for method in self._methods}
+        self._drawn = {key: _Sample() for key in self._tallies}
+        self._shown = {method: _Sample() for method in self._methods}
         self._columns = {(model, method): _ModelColumns() for method in self._methods for model in self._models}
 
     def add(self, number: int, rows: SourceRows) -> None:
-        """Take in the edits of a source image and what models said of them."""
-        if not self._reviews.said:
+        """Take in the edits of a source image with the predictions for them."""
+        if not self._reviews.by_edit:
             return
-        answers = {model: rows.said_by(model) for model in self._models}
+        by_model = {model: rows.predictions_of(model) for model in self._models}
         for row in rows.counterfactuals:
             key = (row.method, row.accepted)
             if row.arm != "edit" or not row.rendered or key not in self._tallies:
                 continue
-            said, drawn = self._reviews.said.get(row.id), self._reviews.drawn(row.id)
-            valid = None if said is None else said.valid
+            review, drawn = self._reviews.by_edit.get(row.id), self._reviews.drawn(row.id)
+            valid = None if review is None else review.valid
             self._tallies[key].add(valid)
-            if drawn and said is not None:
+            if drawn and review is not None:
                 self._drawn[key].add(bool(valid), number)
-                if row.accepted and said.edit_shown is not None:
-                    self._shown[row.method].add(said.edit_shown, number)
-            for model, given in answers.items():
-                if row.accepted and row.id in given:
-                    flipped = bool(given[row.id].flipped)
-                    taking = self._columns[model, row.method]
-                    taking.whole[flipped].add(valid)
-                    labels = rows.labels(given.get(row.source), self._relation)
+                if row.accepted and review.edit_shown is not None:
+                    self._shown[row.method].add(review.edit_shown, number)
+            for model, predictions in by_model.items():
+                if row.accepted and row.id in predictions:
+                    flipped = bool(predictions[row.id].flipped)
+                    columns = self._columns[model, row.method]
+                    columns.whole[flipped].add(valid)
+                    labels = rows.labels(predictions.get(row.source_image_id), self._relation)
                     for cell in dict.fromkeys(cell for label in labels for cell in cells_of(row, label)):
-                        taking.cells[cell][flipped].add(valid)
+                        columns.cells[cell][flipped].add(valid)
                     for factor in {"", *(change["factor"] for change in row.changes)} if drawn else ():
-                        taking.lots[factor, flipped].add(bool(valid), number)
+                        columns.lots[factor, flipped].add(bool(valid), number)
 
     def enough(self, method: str) -> bool:
-        """Whether something can be said of the accepted edits of a method that nobody looked at."""
+        """Whether the validity of a method's accepted edits can be estimated from the sample."""
         return self._tallies[method, True].total > 0 and not self._reviews.missing(method)
 
     def reviewed(self, model: str, method: str) -> Reviewed:
-        """What people said of the accepted edits of a method, as it bears on a model."""
+        """The reviews of the accepted edits of a method, for one model."""
         return self._columns[model, method].reviewed()
 
     def figures(self, seed: int) -> list[MethodReviews]:
-        """What people said, method by method of those of which they said something; `seed` is the analysis's."""
-        said = {one.method for one in self._reviews.said.values()}
-        return [
-            self._figures(method, derive_seed(seed, "reviews", method)) for method in self._methods if method in said
-        ]
+        """The figures of each method with reviews; `seed` is the analysis's."""
+        reviewed = {review.method for review in self._reviews.by_edit.values()}
+        methods = [method for method in self._methods if method in reviewed]
+        return [self._figures(method, derive_seed(seed, "reviews", method)) for method in methods]
 
     def _figures(self, method: str, seed: int) -> MethodReviews:
         random = np.random.default_rng(seed)
         accepted, rejected = self._tallies[method, True], self._tallies[method, False]
-        mine = {name: one for name, one in self._reviews.said.items() if one.method == method}
+        reviews = {name: review for name, review in self._reviews.by_edit.items() if review.method == method}
         enough = self.enough(method)
         enough_rejected = enough and self._reviews.missing(method, accepted=False) == 0 and rejected.total > 0
         valid = valid_counts(accepted, self._drawn[method, True].lot(), random)
         others = valid_counts(rejected, self._drawn[method, False].lot(), random)
         errors = check_errors(valid, accepted.total, others, rejected.total) if enough_rejected else (None, None)
         grades = [
-            one.realism
-            for name, one in mine.items()
-            if one.accepted and one.realism is not None and self._reviews.drawn(name)
+            review.realism
+            for name, review in reviews.items()
+            if review.accepted and review.realism is not None and self._reviews.drawn(name)
         ]
         shown = self._shown[method].lot()
         return MethodReviews(
             method=method,
             accepted=accepted.valid + accepted.invalid,
             rejected=rejected.valid + rejected.invalid,
-            undecided=sum(one.valid is None for one in mine.values()),
+            undecided=sum(review.valid is None for review in reviews.values()),
             by_lot=len(self._drawn[method, True].lot().valid),
             more=self._reviews.missing(method),
             more_rejected=self._reviews.missing(method, accepted=False),

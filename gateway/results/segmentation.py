@@ -1,4 +1,4 @@
-"""What one segmenter said of what one method made, as the analysis computes on it: pooled counts, and IoU by cell.
+"""The predictions of one segmenter for one method, as arrays for the analysis: pooled counts, and IoU by cell.
 
 Memory: three matrices of counts, and for each counterfactual and class of its reference 24 bytes, and 8 for each cell.
 """
@@ -9,6 +9,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
 from gateway.analysis.effects import Differences, Integers, Scores
 from gateway.analysis.segmentation import difference, lost, scores, with_mean
 from gateway.analysis.validity import Screened
-from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, cells_of
+from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, Triple, cells_of
 from shared.label_maps import unpacked
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, Relation, SegmentationMetrics
@@ -35,8 +36,8 @@ class Pooled:
 class SegmentedRows:
     """Pooled counts, and `scores`: IoU of every class of each accepted counterfactual, and their mean.
 
-    `losing` and `losing_null` say of these, and of the null arms (`null_source`), whether a class that was found on the
-    original is not found on them. `left_out` and `screened` are as in `outcomes.ModelRows`.
+    `losing` and `losing_null`: whether a class that was found on the original is not found on the counterfactual, or on
+    the null arm (`null_source`). `left_out` and `screened` are as in `classification.ModelRows`.
     """
 
     classes: tuple[str, ...]
@@ -63,54 +64,55 @@ class SegmentedColumns:
         self._number, self._ordinal, self._null_number = array("q"), array("q"), array("q")
         self._losing, self._losing_null = array("b"), array("b")
         self._image, self._whole = array("q"), array("q")
-        self._original, self._null, self._seen = array("d"), array("d"), array("d")
+        self._original, self._null, self._counterfactual = array("d"), array("d"), array("d")
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
         self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
         self._left_out = 0
 
-    def add(self, number: int, rows: SourceRows, made: list[CounterfactualRow], said: dict[str, PredictionRow]) -> None:
-        """Take in one source image, `made` being what the method made of it."""
-        original = said.get(rows.source.id)
-        labels = rows.labels(original, self._relation)
-        ids = {row.ordinal: row.id for row in made}
-        nulls: set[str] = set()
-        counted = False
-        for row in made:
-            if row.arm != "edit":
-                continue
-            cells = {label: dict.fromkeys(cells_of(row, label)) for label in labels}
-            if row.rendered:
-                for cell in (cell for one in cells.values() for cell in one):
+    def add(
+        self,
+        number: int,
+        rows: SourceRows,
+        edits: Sequence[Triple[CounterfactualRow]],
+        predictions: Mapping[str, PredictionRow],
+    ) -> None:
+        """Take in the edits of one method of source image `number`, with one segmenter's predictions."""
+        labels = rows.labels(predictions.get(rows.source.id), self._relation)
+        null_ids: set[str] = set()
+        for triple in edits:
+            edit = triple.edit
+            cells = {label: dict.fromkeys(cells_of(edit, label)) for label in labels}
+            if edit.rendered:
+                for cell in chain.from_iterable(cells.values()):
                     self._screened[cell][0].append(number)
-                    self._screened[cell][1].append(row.accepted)
-            if not row.accepted:
+                    self._screened[cell][1].append(edit.accepted)
+            if not edit.accepted:
                 continue
-            null_id = row.source if row.null_ordinal is None else ids.get(row.null_ordinal, "")
-            null, seen = said.get(null_id), said.get(row.id)
-            if not (original and null and seen and original.overlaps and null.overlaps and seen.overlaps):
+            original, null, image = triple.predictions(predictions)
+            if not (original and null and image and original.overlaps and null.overlaps and image.overlaps):
                 self._left_out += 1
                 continue
-            if not counted:
+            if not null_ids:  # several edits share an original, and some of them a null arm
                 self._count(0, original)
-                counted = True
-            if null_id not in nulls:
-                nulls.add(null_id)
+            null_id = triple.null.id if triple.null else triple.original
+            if null_id not in null_ids:
+                null_ids.add(null_id)
                 self._count(1, null)
                 self._null_number.append(number)
                 self._losing_null.append(bool(lost(original.overlaps, null.overlaps)))
-            self._count(2, seen)
-            self._losing.append(bool(lost(original.overlaps, seen.overlaps)))
+            self._count(2, image)
+            self._losing.append(bool(lost(original.overlaps, image.overlaps)))
             self._number.append(number)
-            self._ordinal.append(row.ordinal)
+            self._ordinal.append(edit.ordinal)
             self._original.append(with_mean(original.overlaps)[ALL_CLASSES])
-            self._compare(cells, with_mean(null.overlaps), with_mean(seen.overlaps))
+            self._compare(cells, with_mean(null.overlaps), with_mean(image.overlaps))
 
     def _count(self, which: int, row: PredictionRow) -> None:
         self._counts[which] += unpacked(row.confusion or [], len(self._classes))
         self._images[which] += 1
 
     def _compare(
-        self, cells: Mapping[str, Iterable[Cell]], null: Mapping[str, float], seen: Mapping[str, float]
+        self, cells: Mapping[str, Iterable[Cell]], null: Mapping[str, float], counterfactual: Mapping[str, float]
     ) -> None:
         for label, members in cells.items():
             for cell in members:
@@ -119,10 +121,10 @@ class SegmentedColumns:
                 self._whole.append(len(self._image))
             self._image.append(len(self._number) - 1)
             self._null.append(null[label])
-            self._seen.append(seen[label])
+            self._counterfactual.append(counterfactual[label])
 
     def rows(self) -> SegmentedRows:
-        """What was taken in."""
+        """All that was taken in, as arrays."""
         original, null, counterfactual = (
             Pooled(counts, images) for counts, images in zip(self._counts, self._images, strict=True)
         )
@@ -137,7 +139,7 @@ class SegmentedColumns:
                 original=np.asarray(self._original),
                 image=np.asarray(self._image),
                 null=np.asarray(self._null),
-                counterfactual=np.asarray(self._seen),
+                counterfactual=np.asarray(self._counterfactual),
                 whole=np.asarray(self._whole),
                 cells={cell: np.asarray(rows) for cell, rows in self._cells.items()},
             ),

@@ -1,22 +1,23 @@
-"""The rows of a job as a stream of source images, so that a job of any size is read in the memory of one image.
+"""The rows of a job as a stream of source images, and the pairing of each edit with its null arm.
 
-Three cursors stay at the server (`yield_per`), all in the order of positions, and are merged here. Captions, images and
-lineage are left where they are.
+A job of any size is read in the memory of one source image: three cursors stay at the server (`yield_per`), all in the
+order of positions, and are merged here. Captions, images and lineage are not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from sqlalchemy import Executable, null, select
+from sqlalchemy import ColumnElement, Executable, and_, null, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.segmentation import FOUND, with_mean
+from gateway.database.columns import StoredChange, StoredShare
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from shared.schemas.results import Cell, Direction, Relation
 
@@ -41,12 +42,12 @@ class CounterfactualRow(NamedTuple):
 
     position: int
     id: str
-    source: str
+    source_image_id: str
     method: str
     ordinal: int
     arm: str
     null_ordinal: int | None
-    changes: list[dict[str, Any]]
+    changes: list[StoredChange]
     rendered: bool
     accepted: bool
     check: str
@@ -56,51 +57,121 @@ class CounterfactualRow(NamedTuple):
 
 
 class PredictionRow(NamedTuple):
-    """What one model under test said of one image; `top` only where there is no ground truth to look up."""
+    """The prediction of one model under test for one image; `top` only where there is no ground truth to look up."""
 
     position: int
-    source: str
-    counterfactual: str | None
+    source_image_id: str
+    counterfactual_id: str | None
     model: str
     predicted: str
     p_truth: float | None
     rank: int | None
-    top: list[dict[str, Any]] | None
+    top: list[StoredShare] | None
     overlaps: dict[str, float] | None = None
     confusion: list[int] | None = None
     flipped: bool | None = None
 
     def holds(self, label: str) -> bool:
-        """Whether it says the class; of a segmenter, whether it finds it where the reference has it."""
+        """Whether it is the class; of a segmenter, whether it finds the class where the reference has it."""
         if self.overlaps is not None:
             return with_mean(self.overlaps).get(label, 0.0) >= FOUND
         return self.predicted == label
 
-    def worth(self, label: str) -> float | None:
-        """How sure it is of the truth, 0 to 1: its probability, or of a segmenter the IoU of the class."""
+    def confidence(self, label: str) -> float | None:
+        """Confidence in the truth, 0 to 1: its probability, or of a segmenter the IoU of the class."""
         return self.p_truth if self.overlaps is None else with_mean(self.overlaps).get(label)
+
+
+Row = TypeVar("Row", CounterfactualRow, Counterfactual)
+Answer = TypeVar("Answer")
+
+
+class Compared(NamedTuple, Generic[Answer]):
+    """The predictions of one model for the images of a triple; None for an image that it has not seen.
+
+    `null` is the prediction for the null arm, or for the original where the edit has no null arm.
+    """
+
+    original: Answer | None
+    null: Answer | None
+    counterfactual: Answer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Triple(Generic[Row]):
+    """An edit with its original (the id of the source image) and its null arm.
+
+    `null` is None where the edit has no null arm, and is then compared with the original, or where the null arm is not
+    among the rows.
+    """
+
+    original: str
+    null: Row | None
+    edit: Row
+
+    def predictions(self, by_image: Mapping[str, Answer]) -> Compared[Answer]:
+        """What `by_image`, the predictions of one model, holds for the three images."""
+        if self.edit.null_ordinal is None:
+            null_answer = by_image.get(self.original)
+        else:
+            null_answer = None if self.null is None else by_image.get(self.null.id)
+        return Compared(by_image.get(self.original), null_answer, by_image.get(self.edit.id))
+
+
+def triples(rows: Iterable[Row]) -> Iterator[Triple[Row]]:
+    """The edits among the rows in their order, each with its null arm: equal source, method and ordinal."""
+    rows = list(rows)
+    nulls = {(row.source_image_id, row.method, row.ordinal): row for row in rows if row.arm == "null"}
+    for row in rows:
+        if row.arm == "edit":
+            null_arm = (
+                None if row.null_ordinal is None else nulls.get((row.source_image_id, row.method, row.null_ordinal))
+            )
+            yield Triple(row.source_image_id, null_arm, row)
+
+
+def load_triples(session: Session, edits: Sequence[Counterfactual]) -> list[Triple[Counterfactual]]:
+    """Edits, in their order, with their null arms, which one query loads."""
+    c = Counterfactual
+    candidates = select(c).where(
+        c.source_image_id.in_({edit.source_image_id for edit in edits}),
+        c.method.in_({edit.method for edit in edits}),
+        c.ordinal.in_({edit.null_ordinal for edit in edits if edit.null_ordinal is not None}),
+        c.arm == "null",
+    )
+    return list(triples([*edits, *session.scalars(candidates)]))
+
+
+def is_null_arm(null_arm: type[Counterfactual], edit: type[Counterfactual]) -> ColumnElement[bool]:
+    """The pairing of `triples` as a condition of SQL."""
+    return and_(
+        null_arm.arm == "null",
+        null_arm.source_image_id == edit.source_image_id,
+        null_arm.method == edit.method,
+        null_arm.ordinal == edit.null_ordinal,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """One source image with all that was made of it, by method and ordinal, and all that models said."""
+    """One source image with its counterfactuals, by method and ordinal, and all predictions."""
 
     source: SourceRow
     counterfactuals: list[CounterfactualRow]
     predictions: list[PredictionRow]
 
-    def said_by(self, model: str) -> dict[str, PredictionRow]:
-        """What one model said, by the id of the counterfactual, or of the source image."""
-        return {row.counterfactual or row.source: row for row in self.predictions if row.model == model}
+    def predictions_of(self, model: str) -> dict[str, PredictionRow]:
+        """The predictions of one model, by the id of the counterfactual, or of the source image."""
+        return {row.counterfactual_id or row.source_image_id: row for row in self.predictions if row.model == model}
 
     def label(self, original: PredictionRow | None, relation: Relation) -> str | None:
-        """What predictions are held against: the ground truth, or else what the model said of the original."""
+        """What predictions are compared with: the ground truth, or else the model's prediction for the original."""
         if relation == "labelled":
             return self.source.ground_truth
         return original.predicted if original else None
 
     def labels(self, original: PredictionRow | None, relation: Relation) -> list[str]:
-        """All classes that predictions are held against: one; of segmenters those of the reference, and their mean."""
+        """The classes that predictions are compared with: one; of segmenters those of the reference and their mean."""
         if original is not None and original.overlaps is not None:
             return list(with_mean(original.overlaps))
         label = self.label(original, relation)
@@ -108,7 +179,7 @@ class SourceRows:
 
 
 def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
-    """The cells of a counterfactual: to its new values, and from the old ones where the caption said them."""
+    """The cells of a counterfactual: to its new values, and from the old ones where the caption names them."""
     directions: tuple[tuple[Direction, Literal["to_value", "from_value"]], ...] = (
         ("to", "to_value"),
         ("from", "from_value"),
@@ -122,7 +193,7 @@ def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
 
 
 def relation_of(session: Session, job_id: str) -> Relation:
-    """Whether predictions are held against ground truth or, where no image has one, against themselves."""
+    """Whether predictions are compared with ground truth or, where no image has one, with those for the originals."""
     for truth in (SourceImage.ground_truth, SourceImage.mask_digest):
         labelled = select(SourceImage.id).where(SourceImage.job_id == job_id, truth.is_not(None))
         if session.scalar(labelled.limit(1)) is not None:

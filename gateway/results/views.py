@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.segmentation import image_overlap
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
+from gateway.results.stream import Triple, load_triples
 from shared.schemas.jobs import (
     ChangeView,
     ClassOverlap,
@@ -21,7 +23,7 @@ from shared.schemas.jobs import (
     VerdictView,
 )
 
-_Shown = dict[tuple[str, str], PredictionView]  # by (model, id of the image that it saw)
+_ByModel = dict[str, dict[str, Prediction]]  # by model and id of the image that it saw
 
 
 def counterfactual_views(session: Session, rows: Sequence[Counterfactual]) -> list[CounterfactualView]:
@@ -32,30 +34,31 @@ def counterfactual_views(session: Session, rows: Sequence[Counterfactual]) -> li
             select(SourceImage).where(SourceImage.id.in_({row.source_image_id for row in rows}))
         )
     }
-    nulls = _null_arms(session, rows)
-    said, flips = _predictions(session, rows, [null.id for null in nulls.values()])
-    models = sorted({model for model, _ in said})
-    views = []
-    for row in rows:
-        null = nulls.get((row.source_image_id, row.method, row.null_ordinal))
-        opinions = [
-            ModelOpinion(
-                model=model,
-                original=said.get((model, row.source_image_id)),
-                null_arm=said.get((model, null.id)) if null else None,
-                counterfactual=said.get((model, row.id)),
-                flipped=flips.get((model, row.id)),
+    loaded = load_triples(session, rows)
+    by_model = _predictions(session, loaded)
+    return [_view(triple, sources[triple.original], _opinions(triple, by_model)) for triple in loaded]
+
+
+def _opinions(triple: Triple[Counterfactual], by_model: _ByModel) -> list[ModelOpinion]:
+    """The predictions of each model that saw the original or the counterfactual."""
+    opinions = []
+    for model, predictions in sorted(by_model.items()):
+        original, null, image = triple.predictions(predictions)
+        if original is not None or image is not None:
+            opinions.append(
+                ModelOpinion(
+                    model=model,
+                    original=original and _prediction(original),
+                    null_arm=_prediction(null) if null and triple.null else None,
+                    counterfactual=image and _prediction(image),
+                    flipped=image and image.flipped,
+                )
             )
-            for model in models
-            if (model, row.id) in said or (model, row.source_image_id) in said
-        ]
-        views.append(_view(row, sources[row.source_image_id], null, opinions))
-    return views
+    return opinions
 
 
-def _view(
-    row: Counterfactual, source: SourceImage, null: Counterfactual | None, opinions: list[ModelOpinion]
-) -> CounterfactualView:
+def _view(triple: Triple[Counterfactual], source: SourceImage, opinions: list[ModelOpinion]) -> CounterfactualView:
+    row = triple.edit
     return CounterfactualView(
         id=row.id,
         source=SourceImageView(
@@ -74,7 +77,7 @@ def _view(
         caption=row.caption,
         new_caption=row.new_caption,
         image=row.image_digest,
-        null_image=null.image_digest if null else None,
+        null_image=triple.null.image_digest if triple.null else None,
         control_image=row.control_digest,
         verdict=VerdictView(accepted=row.accepted, check=row.check, reason=row.reason),
         scores=row.scores,
@@ -82,40 +85,29 @@ def _view(
     )
 
 
-def _null_arms(session: Session, rows: Sequence[Counterfactual]) -> dict[tuple[str, str, int | None], Counterfactual]:
-    wanted = {(row.source_image_id, row.method, row.null_ordinal) for row in rows if row.null_ordinal is not None}
-    if not wanted:
-        return {}
-    key = tuple_(Counterfactual.source_image_id, Counterfactual.method, Counterfactual.ordinal)
-    found = session.scalars(select(Counterfactual).where(key.in_(wanted)))
-    return {(null.source_image_id, null.method, null.ordinal): null for null in found}
-
-
-def _predictions(
-    session: Session, rows: Sequence[Counterfactual], null_ids: Iterable[str]
-) -> tuple[_Shown, dict[tuple[str, str], bool | None]]:
-    seen = [*(row.id for row in rows), *null_ids]
-    originals = {row.source_image_id for row in rows}
-    found = session.scalars(
+def _predictions(session: Session, loaded: Sequence[Triple[Counterfactual]]) -> _ByModel:
+    ids = [row.id for triple in loaded for row in (triple.edit, triple.null) if row is not None]
+    predictions = session.scalars(
         select(Prediction).where(
-            Prediction.source_image_id.in_(originals),
-            Prediction.counterfactual_id.is_(None) | Prediction.counterfactual_id.in_(seen),
+            Prediction.source_image_id.in_({triple.original for triple in loaded}),
+            Prediction.counterfactual_id.is_(None) | Prediction.counterfactual_id.in_(ids),
         )
     )
-    said: _Shown = {}
-    flips = {}
-    for row in found:
-        key = (row.model, row.counterfactual_id or row.source_image_id)
-        flips[key] = row.flipped
-        said[key] = PredictionView(
-            predicted=row.predicted,
-            probability=row.probability,
-            ground_truth_probability=row.ground_truth_probability,
-            rank=row.rank,
-            top=[ClassProbability(name=entry["class"], probability=entry["probability"]) for entry in row.top],
-            segmentation=_segmentation(row),
-        )
-    return said, flips
+    by_model: _ByModel = defaultdict(dict)
+    for row in predictions:
+        by_model[row.model][row.counterfactual_id or row.source_image_id] = row
+    return by_model
+
+
+def _prediction(row: Prediction) -> PredictionView:
+    return PredictionView(
+        predicted=row.predicted,
+        probability=row.probability,
+        ground_truth_probability=row.ground_truth_probability,
+        rank=row.rank,
+        top=[ClassProbability(name=entry["class"], probability=entry["probability"]) for entry in row.top],
+        segmentation=_segmentation(row),
+    )
 
 
 def _segmentation(row: Prediction) -> SegmentationView | None:

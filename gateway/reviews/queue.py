@@ -1,6 +1,6 @@
-"""What a person is shown next: failures that tell most, mixed with accepted and rejected edits drawn by lot.
+"""What a person reviews next: the most informative failures, mixed with a random sample of accepted and rejected edits.
 
-Which of the three it is follows from a seed, so that nobody can tell by its turn what the checks said of a picture.
+A seed decides which of the three comes next, so that the order does not reveal the checks' verdict on an image.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _TURNS: tuple[Literal["failure", "accepted", "rejected"], ...] = (
 
 
 class NextUp(NamedTuple):
-    """The next picture for a reviewer, None when there is none left, and the one that they reviewed last.
+    """The next edit for a reviewer, None when there is none left, and the one that they reviewed last.
 
-    `reviewed`: how many they have reviewed. `missing`: how many decided reviews it takes, by lot, of accepted and
-    rejected edits of all methods, until the report says something of the pictures that nobody looked at.
+    `reviewed`: how many they have reviewed. `missing`: how many more randomly sampled edits need a decided review until
+    the report can estimate the validity of those that nobody reviewed.
     """
 
     counterfactual: str | None
@@ -41,28 +41,28 @@ class NextUp(NamedTuple):
 
 
 def next_up(session: Session, job: Job, reviewer: str) -> NextUp:
-    """What a reviewer looks at next, never twice at the same."""
+    """What a reviewer reviews next; never the same edit twice."""
     c = Counterfactual
     mine = (Review.job_id == job.id, Review.reviewer == reviewer)
-    said = list(session.scalars(select(Review.counterfactual_id).where(*mine).order_by(Review.reviewed_at)))
-    methods = [name for name in (str(method["name"]) for method in job.methods) if METHODS[name].checked]
+    reviewed = list(session.scalars(select(Review.counterfactual_id).where(*mine).order_by(Review.reviewed_at)))
+    methods = [method.name for method in job.methods if METHODS[method.name].checked]
     edits = [c.job_id == job.id, c.arm == "edit", c.image_digest.is_not(None), c.method.in_(methods)]
     new = c.id.not_in(select(Review.counterfactual_id).where(*mine))
-    seen = set(said)
+    already = set(reviewed)
     rejected = session.scalar(select(func.count()).where(*edits, c.accepted.is_(False))) or 0
     kept = select(c.id).where(*edits, c.accepted.is_(False)).order_by(c.id)
     kept = kept.limit(max(LEAST_REJECTED, math.ceil(KEPT * rejected)))
     candidates = {
-        "failure": next((name for name in to_review(session, job.id) if name not in seen), None),
+        "failure": next((name for name in to_review(session, job.id) if name not in already), None),
         "accepted": session.scalar(select(c.id).where(*edits, c.accepted, new).order_by(c.id).limit(1)),
-        "rejected": next((name for name in session.scalars(kept) if name not in seen), None),
+        "rejected": next((name for name in session.scalars(kept) if name not in already), None),
     }
-    turn = _TURNS[derive_seed("review", job.id, reviewer, len(said)) % len(_TURNS)]
+    turn = _TURNS[derive_seed("review", job.id, reviewer, len(reviewed)) % len(_TURNS)]
     following = [candidates[turn], *candidates.values()]
     reviews = load_reviews(session, job.id)
     return NextUp(
         counterfactual=next((name for name in following if name is not None), None),
-        before=said[-1] if said else None,
-        reviewed=len(said),
+        before=reviewed[-1] if reviewed else None,
+        reviewed=len(reviewed),
         missing=sum(reviews.missing(method, accepted) for method in methods for accepted in (True, False)),
     )

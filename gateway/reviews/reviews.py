@@ -1,4 +1,4 @@
-"""What people say of counterfactuals: written down, and read again. Functions that take a session."""
+"""People's reviews of counterfactuals: stored and read. Functions that take a session."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _ORDER = (Review.reviewed_at, Review.counterfactual_id, Review.reviewer)
 
 
 def record(
-    session: Session, owner: str, reviewer: str, job_id: str, counterfactual_id: str, said: ReviewRequest
+    session: Session, owner: str, reviewer: str, job_id: str, counterfactual_id: str, review: ReviewRequest
 ) -> ReviewView:
-    """Store what a reviewer says of a counterfactual, in place of what they said before.
+    """Store a reviewer's review of a counterfactual, in place of an earlier one.
 
     Raises NotFound, and InvalidInput for an edit that was never rendered.
     """
-    seen = counterfactuals.find(session, owner, job_id, counterfactual_id)
-    if seen.image_digest is None:
-        raise InvalidInput(f"this edit was refused by the check {seen.check!r} before it was rendered: nothing to see")
+    edit = counterfactuals.find(session, owner, job_id, counterfactual_id)
+    if edit.image_digest is None:
+        raise InvalidInput(f"this edit was refused by the check {edit.check!r} before it was rendered: nothing to see")
     which = {"counterfactual_id": counterfactual_id, "reviewer": reviewer}
-    columns = {**said.model_dump(), "reviewed_at": utc_now()}
+    columns = {**review.model_dump(), "reviewed_at": utc_now()}
     insert_missing(session, Review, [{**which, "job_id": job_id, **columns}])
     session.execute(update(Review).filter_by(**which).values(**columns))
     return _view(session.get_one(Review, tuple(which.values()), populate_existing=True))
 
 
-def said_by(session: Session, reviewer: str, counterfactual_id: str) -> ReviewView | None:
-    """What a reviewer said of a counterfactual."""
+def review_of(session: Session, reviewer: str, counterfactual_id: str) -> ReviewView | None:
+    """One reviewer's review of a counterfactual."""
     row = session.get(Review, (counterfactual_id, reviewer))
     return None if row is None else _view(row)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -12,6 +11,7 @@ from sqlalchemy.orm import Session
 from gateway.database.sessions import Sessions, insert_missing
 from gateway.database.tables import Image, OwnedImage, Table, Upload
 from gateway.intake.sources import KeptImage, KeptMask, SourceFile
+from shared.chunks import chunks
 from shared.images import Mode
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.jobs import ManifestImage
@@ -47,8 +47,7 @@ def want(session: Session, digests: Sequence[str]) -> set[str]:
     this waits for a removal under way, so that what is found afterwards stays.
     """
     known: set[str] = set()
-    for start in range(0, len(digests), _ROWS_PER_STATEMENT):
-        part = digests[start : start + _ROWS_PER_STATEMENT]
+    for part in chunks(digests, _ROWS_PER_STATEMENT):
         session.execute(
             update(Image)
             .where(Image.digest.in_(part), Image.unreferenced_since.is_not(None))
@@ -101,20 +100,19 @@ def find(session: Session, owner: str, digest: str) -> KeptImage:
 
 def find_all(session: Session, owner: str, digests: Sequence[str]) -> dict[str, KeptImage]:
     """The owner's images by the digests asked for, of uploads or canonical pixels; unknown ones are absent."""
-    found: dict[str, KeptImage] = {}
-    for start in range(0, len(digests), _ROWS_PER_STATEMENT):
-        part = digests[start : start + _ROWS_PER_STATEMENT]
+    images: dict[str, KeptImage] = {}
+    for part in chunks(digests, _ROWS_PER_STATEMENT):
         owned = select(Image).join(OwnedImage).where(OwnedImage.owner_id == owner, Image.digest.in_(part))
         for image in session.scalars(owned):
-            found[image.digest] = _kept(image, image.digest)
+            images[image.digest] = _kept(image, image.digest)
         uploaded = (
             select(Image, Upload.original_digest)
             .join(Upload, Upload.digest == Image.digest)
             .where(Upload.owner_id == owner, Upload.original_digest.in_(part))
         )
         for image, original in session.execute(uploaded):
-            found[original] = _kept(image, original)
-    return found
+            images[original] = _kept(image, original)
+    return images
 
 
 def find_masks(session: Session, owner: str, digests: Sequence[str], coloured: bool) -> dict[str, KeptImage]:
@@ -177,6 +175,6 @@ def _kept(image: Image, upload: str) -> KeptImage:
     return KeptImage(image.digest, upload, image.width, image.height, image.bytes, mode)
 
 
-def _insert_all(session: Session, table: type[Table], rows: list[dict[str, Any]]) -> None:
-    for start in range(0, len(rows), _ROWS_PER_STATEMENT):
-        insert_missing(session, table, rows[start : start + _ROWS_PER_STATEMENT])
+def _insert_all(session: Session, table: type[Table], rows: Sequence[Mapping[str, object]]) -> None:
+    for part in chunks(rows, _ROWS_PER_STATEMENT):
+        insert_missing(session, table, part)

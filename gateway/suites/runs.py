@@ -1,4 +1,4 @@
-"""Releases against suites: the run of a model under test with the weights of now, and what came of it."""
+"""Releases against suites: the run of a model under test with its present weights, and its results."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def results(
         suite=run.suite_id or "",
         run=run.id,
         model=run.models[0],
-        revision=run.spec["revision"],
+        revision=str(run.spec["revision"]),
         baseline=baseline.id if baseline else None,
         baseline_model=baseline.models[0] if baseline else None,
-        baseline_revision=baseline.spec["revision"] if baseline else None,
+        baseline_revision=str(baseline.spec["revision"]) if baseline else None,
         metric=metric,
         relation=rows.relation,
         max_drop=max_drop,
@@ -73,10 +73,10 @@ def results(
 
 def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
     """By method, of the one model under test of a run; and how many counterfactuals had to be left out."""
-    scores = {method: scores_of(found.outcomes) for (_, method), found in rows.models.items()}
-    scores |= {method: found.scores for (_, method), found in rows.segmented.items()}
-    left_out = sum(found.left_out for found in rows.models.values())
-    return scores, left_out + sum(found.left_out for found in rows.segmented.values())
+    scores = {method: scores_of(pair_rows.outcomes) for (_, method), pair_rows in rows.models.items()}
+    scores |= {method: pair_rows.scores for (_, method), pair_rows in rows.segmented.items()}
+    left_out = sum(pair_rows.left_out for pair_rows in rows.models.values())
+    return scores, left_out + sum(pair_rows.left_out for pair_rows in rows.segmented.values())
 
 
 def _done(run: Job) -> Job:

@@ -16,23 +16,24 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from gateway.database.columns import JsonObject
 from gateway.database.events import add_event
 from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.sessions import insert_missing
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Job, Report, SourceImage, Suite, Table
-from gateway.intake.intake import refuse_unknown_labels
 from gateway.jobs import jobs
+from gateway.jobs.choices import refuse_unknown_truths
 from gateway.jobs.progress import progress
 from gateway.queue import leases
 from gateway.results.counterfactuals import Filters, conditions
+from gateway.results.stream import is_null_arm
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import RunView, SuiteDetail, SuiteFilters, SuiteRequest, SuitesPage, SuiteView
 from shared.seeds import derive_id
 
 RUNS_SHOWN = 100
-ADVICE = "Test a model of the same classes"
 _PREFIX = 24  # characters of a copy's job in the ids of its rows, before a hyphen and the id of the first row
 
 
@@ -51,32 +52,27 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     if job.suite_id is not None:
         raise InvalidInput(f"job {job.id} is a run of a suite; make a suite of the job that rendered the images")
     suite_id = uuid.uuid4().hex
-    said = request.filters.model_dump(by_alias=True, exclude_none=True)
-    row = {"id": suite_id, "owner_id": owner, "name": request.name, "made_from": job.id, "filters": said}
+    filters = request.filters.model_dump(by_alias=True, exclude_none=True)
+    row = {"id": suite_id, "owner_id": owner, "name": request.name, "made_from": job.id, "filters": filters}
     insert_missing(session, Suite, [row])
     if session.get(Suite, suite_id) is None:
         raise Conflict(f"you have a suite {request.name!r}; take another name, or delete that one")
-    spec = {"task": job.task, "suite": suite_id, **_of_masks(job)}
+    spec = {"task": job.task_description, "suite": suite_id, **_of_masks(job)}
     insert_missing(session, Job, [_job_like(job, suite_id, suite_id, spec, state="done", finished_at=utc_now())])
     edits = and_(
         Counterfactual.job_id == job.id,
         Counterfactual.arm == "edit",
         Counterfactual.accepted,
         Counterfactual.image_digest.is_not(None),
-        *conditions(Filters.model_validate(said)),
+        *conditions(Filters.model_validate(filters)),
     )
     null = aliased(Counterfactual)
-    shared = exists().where(
-        edits,
-        Counterfactual.source_image_id == null.source_image_id,
-        Counterfactual.method == null.method,
-        Counterfactual.null_ordinal == null.ordinal,
-    )
+    compared = exists().where(edits, is_null_arm(null, Counterfactual))
     copies = _Copies(suite_id, lambda row: row)
     used = select(Counterfactual.source_image_id).where(edits)
     copies.sources(session, SourceImage.id.in_(used), state="done")
     copies.counterfactuals(session, Counterfactual, edits)
-    copies.counterfactuals(session, null, and_(null.job_id == job.id, null.arm == "null", shared))
+    copies.counterfactuals(session, null, and_(null.job_id == job.id, compared))
     if session.scalar(select(func.count()).where(SourceImage.job_id == suite_id)) == 0:
         raise InvalidInput("the job has no accepted counterfactual that the filters let through; nothing to freeze")
     return suite_id
@@ -88,17 +84,17 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     The same release is not tested twice; what failed or was cancelled in its run is taken up again. Raises NotFound,
     and InvalidInput where the model does not know the suite's classes.
     """
-    found = _held(session, owner, suite)
-    kept = session.get_one(Job, found.id)
-    if model.task != kept.kind:
-        raise InvalidInput(f"the model under test {model.name!r} does {model.task}, and the suite is for {kept.kind}")
-    truths = select(SourceImage.ground_truth, SourceImage.mask_classes).where(SourceImage.job_id == found.id)
+    row = _held(session, owner, suite)
+    kept = session.get_one(Job, row.id)
+    if model.kind != kept.kind:
+        raise InvalidInput(f"the model under test {model.name!r} does {model.kind}, and the suite is for {kept.kind}")
+    truths = select(SourceImage.ground_truth, SourceImage.mask_classes).where(SourceImage.job_id == row.id)
     labels = {name for label, held in session.execute(truths) for name in [label, *(held or ())] if name is not None}
-    refuse_unknown_labels(labels, {f"model under test {model.name!r}": model.classes}, ADVICE)
-    run_id = derive_id("suite run", found.id, model.name, model.revision)
-    spec = {"task": kept.task, "suite": found.id, "revision": model.revision, **_of_masks(kept)}
+    refuse_unknown_truths(labels, [model], "Test a model of the same classes")
+    run_id = derive_id("suite run", row.id, model.name, model.revision)
+    spec = {"task": kept.task_description, "suite": row.id, "revision": model.revision, **_of_masks(kept)}
     uploaded = jobs.digests_of([model])
-    tested = _job_like(kept, run_id, found.id, spec, models=[model.name], uploaded_models=uploaded)
+    tested = _job_like(kept, run_id, row.id, spec, models=[model.name], uploaded_models=uploaded)
     insert_missing(session, Job, [tested])
     run = session.get_one(Job, run_id)
     if run.events > 0:
@@ -106,8 +102,8 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
             leases.retry_job(session, run_id)
         return run_id
     copies = _Copies(run_id, lambda row: func.substr(row, _PREFIX + 2))
-    copies.sources(session, SourceImage.job_id == found.id, state="pending", generated=True)
-    copies.counterfactuals(session, Counterfactual, Counterfactual.job_id == found.id, lineage={})
+    copies.sources(session, SourceImage.job_id == row.id, state="pending", generated=True)
+    copies.counterfactuals(session, Counterfactual, Counterfactual.job_id == row.id, lineage={})
     images = session.scalar(select(func.count()).where(SourceImage.job_id == run_id))
     add_event(session, run_id, "job", {"state": "running", "images": images})
     return run_id
@@ -115,26 +111,26 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
 
 def find(session: Session, owner: str, suite: str) -> Suite:
     """The owner's suite of this id or name. Raises NotFound, also for somebody else's."""
-    found = session.scalar(select(Suite).where(or_(Suite.id == suite, Suite.name == suite), Suite.owner_id == owner))
-    if found is None:
+    row = session.scalar(select(Suite).where(or_(Suite.id == suite, Suite.name == suite), Suite.owner_id == owner))
+    if row is None:
         raise NotFound(f"there is no suite {suite!r}; GET /suites lists yours")
-    return found
+    return row
 
 
 def _held(session: Session, owner: str, suite: str) -> Suite:
     """As `find`; until the commit nobody else starts a run of it or deletes it."""
-    found = find(session, owner, suite)
-    if session.scalar(select(Suite.id).where(Suite.id == found.id).with_for_update()) is None:
+    row = find(session, owner, suite)
+    if session.scalar(select(Suite.id).where(Suite.id == row.id).with_for_update()) is None:
         raise NotFound(f"there is no suite {suite!r} any more")
-    return found
+    return row
 
 
 def find_run(session: Session, owner: str, suite: str, run_id: str) -> Job:
     """A run of the owner's suite. Raises NotFound."""
-    found = find(session, owner, suite)
+    row = find(session, owner, suite)
     run = session.get(Job, run_id)
-    if run is None or run.suite_id != found.id or run.id == found.id:
-        raise NotFound(f"suite {found.name!r} has no run {run_id!r}; GET /suites/{{suite}} lists its runs")
+    if run is None or run.suite_id != row.id or run.id == row.id:
+        raise NotFound(f"suite {row.name!r} has no run {run_id!r}; GET /suites/{{suite}} lists its runs")
     return run
 
 
@@ -153,23 +149,23 @@ def listing(session: Session, owner: str, cursor: str | None, limit: int) -> Sui
 
 def show(session: Session, owner: str, suite: str) -> SuiteDetail:
     """A suite with its size and its newest runs."""
-    found = find(session, owner, suite)
-    kept = session.get_one(Job, found.id)
+    row = find(session, owner, suite)
+    kept = session.get_one(Job, row.id)
     runs = session.scalars(
         select(Job)
-        .where(Job.suite_id == found.id, Job.id != found.id)
+        .where(Job.suite_id == row.id, Job.id != row.id)
         .order_by(Job.created_at.desc(), Job.id)
         .limit(RUNS_SHOWN)
     ).all()
-    count = select(func.count()).where(Counterfactual.job_id == found.id)
+    count = select(func.count()).where(Counterfactual.job_id == row.id)
     edits, null_arms = (session.scalar(count.where(Counterfactual.arm == arm)) or 0 for arm in ("edit", "null"))
     return SuiteDetail(
-        **_view(found).model_dump(by_alias=True),
-        task=kept.task,
+        **_view(row).model_dump(by_alias=True),
+        task=kept.task_description,
         kind=kept.kind,
         classes=kept.classes,
-        methods=[str(method["name"]) for method in kept.methods],
-        sources=session.scalar(select(func.count()).where(SourceImage.job_id == found.id)) or 0,
+        methods=[method.name for method in kept.methods],
+        sources=session.scalar(select(func.count()).where(SourceImage.job_id == row.id)) or 0,
         counterfactuals=edits,
         null_arms=null_arms,
         runs=[run_view(session, run) for run in runs],
@@ -181,7 +177,7 @@ def run_view(session: Session, run: Job) -> RunView:
     return RunView(
         id=run.id,
         model=run.models[0],
-        revision=run.spec["revision"],
+        revision=str(run.spec["revision"]),
         state=run.state,
         failure=run.failure,
         progress=progress(session, run),
@@ -192,13 +188,13 @@ def run_view(session: Session, run: Job) -> RunView:
 
 def remove(session: Session, owner: str, suite: str) -> list[str]:
     """Delete a suite with its runs, running or not; returns object keys of reports, to delete after the commit."""
-    found = _held(session, owner, suite)
-    members = session.scalars(select(Job.id).where(Job.suite_id == found.id)).all()
+    row = _held(session, owner, suite)
+    members = session.scalars(select(Job.id).where(Job.suite_id == row.id)).all()
     for job_id in members:
         leases.cancel_job(session, job_id)
     keys = session.scalars(select(Report.object_key).where(Report.job_id.in_(members))).all()
-    session.execute(delete(Job).where(Job.suite_id == found.id))
-    session.execute(delete(Suite).where(Suite.id == found.id))
+    session.execute(delete(Job).where(Job.suite_id == row.id))
+    session.execute(delete(Suite).where(Suite.id == row.id))
     return list(keys)
 
 
@@ -212,15 +208,15 @@ def _view(suite: Suite) -> SuiteView:
     )
 
 
-def _job_like(job: Job, job_id: str, suite_id: str, spec: dict[str, Any], **columns: Any) -> dict[str, Any]:
+def _job_like(job: Job, job_id: str, suite_id: str, spec: JsonObject, **columns: object) -> dict[str, object]:
     """The row of a job that keeps or tests images of another."""
-    names = ("owner_id", "task", "kind", "classes", "methods", "profile", "seed")
+    names = ("owner_id", "task_description", "kind", "classes", "methods", "profile", "seed")
     copied = {name: getattr(job, name) for name in names}
     return {**copied, "id": job_id, "suite_id": suite_id, "models": [], "spec": spec, **columns}
 
 
-def _of_masks(job: Job) -> dict[str, Any]:
-    """What a job's spec says of its masks, for the colours of pictures."""
+def _of_masks(job: Job) -> JsonObject:
+    """The part of a job's spec that is about masks, for the colours of pictures."""
     return {name: job.spec[name] for name in ("masks", "label_map") if name in job.spec}
 
 
@@ -246,7 +242,7 @@ class _Copies:
         table: type[Table],
         row: Any,
         which: ColumnElement[bool],
-        changed: dict[str, Any],
+        changed: dict[str, object],
         names: tuple[str, ...],
     ) -> None:
         """`changed` are columns with a value of their own, `names` those that hold ids of copied rows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request, Response
@@ -11,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from gateway.api.dependencies import Cursor, Gateway, Owner
-from gateway.api.forms import MANY_IMAGES, MAX_FILES, MAX_MANIFEST_BYTES, files_of, parse, part_of, read_form
+from gateway.api.forms import MANY_IMAGES, MAX_FILES, MAX_MANIFEST_BYTES, files_of, parse, part_of, read_form, validated
 from gateway.context import Parts
 from gateway.database.sessions import reading
 from gateway.intake.sources import NamedFile
@@ -52,12 +51,12 @@ class Typed:
                 "there are changes of your own, which only the method shifts makes; tick it, or clear them"
             )
         given = {"shifts": {"shifts": phrases}} if phrases else {}
-        said = {
+        fields = {
             "task": self.task,
             "methods": [{"name": name, "parameters": given.get(name, {})} for name in self.methods],
             "models": self.models or None,
         }
-        spec = parse(JobSpec, json.dumps(said).encode(), "the form")
+        spec = validated(JobSpec, fields, "the form")
         if not self.classes:
             return spec
         masks = parse(MaskSpec, self.classes.encode(), "what the masks mean")

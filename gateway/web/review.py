@@ -1,4 +1,4 @@
-"""The page on which people review: source beside counterfactual, without the checks' verdict and what models say."""
+"""The page on which people review: source beside counterfactual, without the checks' verdict and predictions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def show_review(
     reviewer: Reviewer,
     counterfactual: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
-    """The next counterfactual for this reviewer, or the one that is named, with what they said of it."""
+    """The next counterfactual for this reviewer, or the one that is named, with their review of it."""
     with reading(gateway.sessions) as session:
-        found = jobs.find(session, owner, job)
-        turn = next_up(session, found, reviewer)
+        row = jobs.find(session, owner, job)
+        turn = next_up(session, row, reviewer)
         shown = counterfactual or turn.counterfactual
         view = counterfactuals.detail(session, owner, job, shown) if shown else None
-        said = reviews.said_by(session, reviewer, shown) if shown else None
-    return render("review.html", job_id=job, job=found, turn=turn, view=view, said=said)
+        review = reviews.review_of(session, reviewer, shown) if shown else None
+    return render("review.html", job_id=job, job=row, turn=turn, view=view, review=review)

@@ -13,6 +13,7 @@ from gateway.api.dependencies import Cursor, Gateway, JobId, Owner, stored
 from gateway.api.images import IMMUTABLE, ImageDigest
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
+from gateway.jobs.task_description import renamed_masks
 from gateway.report.overlays import painted_png
 from gateway.report.page import ASSETS
 from gateway.results import counterfactuals
@@ -44,8 +45,8 @@ class Gallery(Listing):
 
     def address(self, path: str, **changes: str | None) -> str:
         """`path` with these filters, some changed or (None) left out, from the first page on."""
-        asked = {name: value for name, value in {**self.current(), **changes}.items() if value is not None}
-        return f"{path}?{urlencode(asked)}" if asked else path
+        filters = {name: value for name, value in {**self.current(), **changes}.items() if value is not None}
+        return f"{path}?{urlencode(filters)}" if filters else path
 
     def has(self, **wanted: str) -> bool:
         """Whether all these filters are set."""
@@ -105,9 +106,9 @@ def show_pair(
 def show_overlay(job: JobId, image: ImageDigest, label_map: ImageDigest, gateway: Gateway, owner: Owner) -> Response:
     """A label map of a segmentation job painted over its image, in the colours of the job's classes."""
     with reading(gateway.sessions) as session:
-        found = jobs.find(session, owner, job)
+        row = jobs.find(session, owner, job)
         keys = [image_key(images.find(session, owner, digest).digest) for digest in (image, label_map)]
-        colours = class_colours(found.classes, found.spec)
+        colours = class_colours(row.classes, renamed_masks(row))
     try:
         png = painted_png(stored(gateway, keys[0]), stored(gateway, keys[1]), colours)
     except ValueError as error:
@@ -125,7 +126,7 @@ def static_file(name: str) -> FileResponse:
 
 def _facets(results: JobResults | None) -> dict[str, list[str]]:
     """Values that the gallery can be filtered by: classes, and changes as "factor: value"."""
-    cells = [effect.cell for found in results.results for effect in found.cells] if results else []
+    cells = [effect.cell for figures in results.results for effect in figures.cells] if results else []
     labelled = bool(results and results.results and results.results[0].relation == "labelled")
     return {
         "classes": sorted({cell.label for cell in cells} - {ALL_CLASSES}) if labelled else [],
@@ -134,10 +135,10 @@ def _facets(results: JobResults | None) -> dict[str, list[str]]:
 
 
 def _cell_link(gallery: Gallery, path: str) -> Callable[[ModelResults, Cell], str]:
-    def link(found: ModelResults, cell: Cell) -> str:
+    def link(figures: ModelResults, cell: Cell) -> str:
         fields = {"value": cell.value, "from": None} if cell.direction == "to" else {"value": None, "from": cell.value}
-        label = cell.label if found.relation == "labelled" and cell.label != ALL_CLASSES else None
-        wanted = {"class": label, "factor": cell.factor, "model": found.model, "method": found.method, **fields}
+        label = cell.label if figures.relation == "labelled" and cell.label != ALL_CLASSES else None
+        wanted = {"class": label, "factor": cell.factor, "model": figures.model, "method": figures.method, **fields}
         return gallery.address(path, **wanted, verdict="accepted") + "#gallery"
 
     return link

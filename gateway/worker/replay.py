@@ -1,27 +1,28 @@
-"""`contrafact replay ID`: make a counterfactual again through the services, and say whether it is equal, bit for bit.
+"""`contrafact replay ID`: make a counterfactual again through the services, and compare it bit for bit.
 
-The method runs anew on the same source image, and nothing is recorded. Each reply of a service is held against the
-recorded one of the same request under the same weights, so that a difference has a place: other weights, another
-answer to the same question, other code, other pixels.
+The method runs again on the same source image, and nothing is recorded. Each reply of a service is compared with the
+recorded reply to the same request under the same weights. This locates a difference: other weights, another reply to
+the same request, other code, or other pixels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from gateway.database.columns import CounterfactualColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
 from gateway.methods import METHODS
-from gateway.methods.counterfactual import Counterfactual as Made
-from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices, TypedServices
+from gateway.methods.counterfactual import Counterfactual as MethodCounterfactual
+from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.queue.leases import Lease
 from gateway.worker import image_step
 from gateway.worker.image_step import ImageWork
+from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import decode
 from shared.problems import NotFound
 from shared.schemas.results import JobResults
@@ -51,7 +52,7 @@ class Replay:
 
 
 @dataclass(slots=True)
-class ComparedServices(TypedServices):
+class ComparedServices(Services):
     """The plain services, each reply held against the recorded one."""
 
     services: ModelServices
@@ -60,7 +61,7 @@ class ComparedServices(TypedServices):
     recorded: int = 0
     otherwise: list[str] = field(default_factory=list)
 
-    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
+    def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
         """The service's own reply, whatever was recorded."""
         reply = self.services.call(endpoint, request)
         agrees = self.records.agrees(endpoint, request, reply)
@@ -76,11 +77,11 @@ def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, coun
     row, work, then = _load(sessions, counterfactual_id)
     shelf = ImageShelf(store, sessions, work.owner_id)
     compared = ComparedServices(services, RecordedServices(services, sessions, shelf, work.owner_id))
-    made = _made_again(row, work, shelf, compared)
-    if made is None:
+    repeated = _repeat(row, work, shelf, compared)
+    if repeated is None:
         differences = [f"{row.method} makes no counterfactual number {row.ordinal} of this source image any more"]
     else:
-        differences = list(_differences(row, image_step.row_of(work, row.method, made, shelf), shelf))
+        differences = list(_differences(row, image_step.row_of(work, row.method, repeated, shelf), shelf))
     causes: list[str] = []
     if differences:
         now: dict[str, ServiceInfo] = {name: services.info(name) for name in SERVICES}
@@ -102,28 +103,31 @@ def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, I
     return row, work, {name: ServiceInfo.model_validate(info) for name, info in then.items()}
 
 
-def _made_again(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: TypedServices) -> Made | None:
+def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: Services) -> MethodCounterfactual | None:
     method = METHODS.get(row.method)
     if method is None:
         raise NotFound(f"this version has no method {row.method!r}; replay with the version that made it")
-    parameters = method.parameters.model_validate(dict(work.methods)[row.method])
+    choice = next(choice for choice in work.methods if choice.name == row.method)
+    parameters = method.parameters.model_validate(choice.parameters)
     source = image_step.source_of(work, shelf)
-    made = method.function(source, work.task, services, parameters, work.seed)
-    return next((one for one in made if one.ordinal == row.ordinal), None)
+    counterfactuals = method.function(source, work.task_description, services, parameters, work.seed)
+    return next((repeated for repeated in counterfactuals if repeated.ordinal == row.ordinal), None)
 
 
-def _differences(then: Counterfactual, now: Mapping[str, Any], shelf: ImageShelf) -> Iterator[str]:
+def _differences(then: Counterfactual, now: CounterfactualColumns, shelf: ImageShelf) -> Iterator[str]:
     """Every column that a repetition must give again, and what of the lineage explains it."""
     for name in ("revision", "parameters", "rendering"):
         yield from _changed(f"{name} of the method", then.lineage.get(name), now["lineage"].get(name))
+    columns: Mapping[str, object] = now
     for name in ("arm", "seed", "caption", "changes", "new_caption", "scores", "accepted", "check"):
-        yield from _changed(name.replace("_", " "), getattr(then, name), now[name])
-    for name, what in (("control_digest", "control image"), ("image_digest", "image")):
-        if getattr(then, name) != now[name]:
-            yield f"{what}: {_pixels_changed(getattr(then, name), now[name], shelf)}"
+        yield from _changed(name.replace("_", " "), getattr(then, name), columns[name])
+    if then.control_digest != now["control_digest"]:
+        yield f"control image: {_pixels_changed(then.control_digest, now['control_digest'], shelf)}"
+    if then.image_digest != now["image_digest"]:
+        yield f"image: {_pixels_changed(then.image_digest, now['image_digest'], shelf)}"
 
 
-def _changed(name: str, then: Any, now: Any) -> Iterator[str]:
+def _changed(name: str, then: object, now: object) -> Iterator[str]:
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         for key in sorted({*then, *now}):
             yield from _changed(f"{name}, {key}", then.get(key), now.get(key))

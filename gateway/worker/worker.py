@@ -23,10 +23,9 @@ from typing import Any
 from celery import Celery, bootsteps
 from prometheus_client import CollectorRegistry
 from sqlalchemy import select
-from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
 from gateway.database.events import add_event
-from gateway.database.sessions import Sessions, database_now, open_engine, open_sessions
+from gateway.database.sessions import DATABASE_AWAY, Sessions, database_now, open_engine, open_sessions
 from gateway.database.tables import Job
 from gateway.metrics import STEPS
 from gateway.model_services.clients import BrokenOff, ModelServices, is_passing
@@ -52,17 +51,16 @@ from shared.turns import begun
 
 MAX_PAUSE_SECONDS = 300.0
 LINK_GRACE_SECONDS = 60.0
-DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)
 
 logger = logging.getLogger("contrafact.worker")
 
 
 class LeaseLost(Exception):
-    """Somebody else has the row now, or nobody wants it any more: the step must not go on."""
+    """The lease expired, or the job was cancelled: the step must not go on."""
 
 
 class Stopping(Exception):
-    """The worker is being stopped: the step gives its lease back."""
+    """The worker is stopping: the step releases its lease."""
 
 
 class Worker:
@@ -90,7 +88,7 @@ class Worker:
         self._repairs = _thread("repairs", look_after_now_and_then, sessions, store, send, settings, services.stopping)
 
     def start(self) -> None:
-        """Begin to keep leases, watch and keep house."""
+        """Start the threads."""
         for thread in (self._keeping, self._watching, self._housekeeping, self._repairs):
             thread.start()
 
@@ -187,7 +185,7 @@ class Worker:
             raise LeaseLost(lease.id)
 
     def _settle(self, lease: Lease, error: Exception) -> None:
-        """Write down what an error means for the row that it happened to."""
+        """Record what an error means for the row of the lease."""
         settings = self._settings
         if isinstance(error, LeaseLost):
             logger.info("lost the lease of %s", lease.id)
@@ -289,7 +287,7 @@ def register(celery: Celery, worker: Worker) -> None:
 
 
 def main() -> None:
-    """Run a worker with the settings of the environment until it is told to stop."""
+    """Run a worker with the settings of the environment until it is stopped."""
     json_logging.configure()
     logging.captureWarnings(True)  # Celery's about running as root among them
     settings = read_settings()

@@ -15,6 +15,7 @@ from llm_service.causal import load_causal, with_adapter
 from llm_service.decoding import Decoder, Row, Written
 from shared.chat_server import Completion
 from shared.control_words import control_words, refuse_control_words
+from shared.devices import choose_device
 from shared.problems import InvalidInput, OutOfMemory
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest, Message
@@ -169,12 +170,5 @@ def load_transformers(
     if profile.adapter is not None:
         model, adapter = with_adapter(model, profile.adapter, base)
         weights.append(adapter)
-    model.eval().to(choose_device(settings.device))
+    model.eval().to(choose_device(torch, settings.device))
     return TransformersLanguageModel(model, tokenizer, weights, make_batcher, profile.max_batch, settings.deterministic)
-
-
-def choose_device(name: str) -> str:
-    """`auto` is the first GPU where there is one; other names are torch's own (`cpu`, `cuda:1`, ...)."""
-    if name != "auto":
-        return name
-    return "cuda:0" if torch.cuda.is_available() else "cpu"

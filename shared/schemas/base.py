@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, SerializationInfo, ValidationInfo, model_serializer, model_validator
+
+Kind = Literal["classification", "segmentation"]  # of a job, and of the models under test that it fits
 
 MAX_IMAGES_PER_MESSAGE = 16
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
@@ -22,7 +24,8 @@ class Contract(BaseModel):
     def _name_the_allowed(cls, value: Any) -> Any:
         if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
             allowed = [field.alias or name for name, field in cls.model_fields.items()]
-            unknown = sorted(str(name)[:50] for name in value if name not in allowed)[:5]
+            known = {*allowed, *(cls.model_fields if cls.model_config.get("validate_by_name") else ())}
+            unknown = sorted(str(name)[:50] for name in value if name not in known)[:5]
             if unknown:
                 raise ValueError(f"there is no field {', '.join(unknown)}; allowed are {', '.join(allowed)}")
         return value

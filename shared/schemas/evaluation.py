@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload, Kind
 from shared.schemas.masks import MAX_MASK_CLASSES, Label
 
 Images = Annotated[list[ImagePayload], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE)]
@@ -84,15 +91,19 @@ class ExamineRequest(Contract):
 class ExamineReply(Contract):
     """What an uploaded model is; one that cannot be used is refused instead."""
 
-    task: str
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    kind: Annotated[Kind, Field(alias="task")]
     classes: list[str]
 
 
 class ModelUnderTestInfo(Contract):
     """One model under test as `GET /v1/models` lists it."""
 
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
     name: str
-    task: str
+    kind: Annotated[Kind, Field(alias="task")]
     classes: list[str]
     weights: str
     revision: str

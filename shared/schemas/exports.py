@@ -1,4 +1,4 @@
-"""What an export says of itself and of each image: the same words in every format."""
+"""The contents of an export: a note on the whole, and a record of each image, the same in every format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORIGINALS = "original/"
 
 
 class ExportedPrediction(Contract):
-    """What one model under test said of the image; probabilities in 0 … 1, `rank` 1 is correct, as in the results."""
+    """The prediction of one model under test; probabilities in 0 … 1, `rank` 1 is correct, as in the results."""
 
     model: str
     predicted: str
@@ -31,7 +31,7 @@ class ExportedPrediction(Contract):
 
 
 class ExportedImage(Contract):
-    """One image with its provenance. Of originals all that speaks of an edit is empty, of null arms all but the seed.
+    """One image with its provenance. The fields of an edit are empty for originals; null arms have only its seed.
 
     `group` is the id of the source image, equal for an original and everything made of it; `null_id` names the null arm
     of a counterfactual; `lineage_digest` is the SHA-256 of the lineage (prompts, replies, parameters) that

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from shared.characters import refuse_deceptive
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, Kind
 from shared.schemas.masks import Label, MaskSpec
 from shared.schemas.results import JobResults, Sensitivity
 
@@ -20,7 +20,6 @@ MAX_CLASSES = 10_000
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in 64 lower-case hexadecimal digits")]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 JobState = Literal["running", "done", "failed", "cancelled"]
-JobKind = Literal["classification", "segmentation"]
 Stage = Literal["starting", "captioning", "proposing", "rendering", "checking", "predicting"]
 JobStage = Literal["waiting", "starting", "captioning", "proposing", "rendering", "checking", "predicting", "analysing"]
 
@@ -149,6 +148,12 @@ class JobRequest(JobSpec):
 
     images: Annotated[list[ManifestImage], Field(min_length=1)]
 
+    @property
+    def spec(self) -> JobSpec:
+        """The request without its images; its values are valid already."""
+        values = {name: getattr(self, name) for name in JobSpec.model_fields}
+        return JobSpec.model_construct(self.model_fields_set - {"images"}, **values)
+
 
 class ImageCounts(Contract):
     """Source images by state."""
@@ -213,7 +218,7 @@ class JobView(Contract):
     state: JobState
     failure: Annotated[str, Field(description="why the job failed; empty otherwise")]
     task: str
-    kind: Annotated[JobKind, Field(description="what the models under test do")] = "classification"
+    kind: Annotated[Kind, Field(description="what the models under test do")] = "classification"
     methods: list[MethodChoice]
     models: list[str]
     classes: list[str]
@@ -241,7 +246,7 @@ class JobPlan(Contract):
     """
 
     task: str
-    kind: JobKind = "classification"
+    kind: Kind = "classification"
     methods: list[MethodChoice]
     models: list[str]
     classes: list[str]

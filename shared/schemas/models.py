@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from shared.characters import refuse_deceptive
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, Kind
 from shared.schemas.jobs import MAX_CLASSES
 from shared.schemas.masks import Label
 
@@ -26,7 +26,6 @@ SAFETENSORS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 INDEX_NAME = "model.safetensors.index.json"
 JSON_NAMES = frozenset({DESCRIPTION_NAME, CONFIG_NAME, PROCESSOR_NAME, INDEX_NAME})
 
-Task = Literal["classification", "segmentation"]
 Index = Annotated[int, Field(ge=0, lt=MAX_CLASSES)]
 Side = Annotated[int, Field(ge=1, le=4_096, description="pixels")]
 Triple = tuple[float, float, float]
@@ -89,7 +88,7 @@ class Preprocessing(Contract):
 class ModelDescription(Contract):
     """`contrafact.json`: what a model's own files do not say. Everything has a default."""
 
-    task: Task = "classification"
+    task: Kind = "classification"
     classes: ClassNames | None = None
     output: Annotated[
         Literal["logits", "probabilities"], Field(description="what an ONNX model's output is; Hub models say logits")

@@ -14,8 +14,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from shared.schemas.base import Contract
-from shared.schemas.jobs import JobKind
+from shared.schemas.base import Contract, Kind
 from shared.schemas.results import Interval, MeanOverlap, Metric, Rate, SegmentationScores
 
 REPAIR = "contrafact.repair"
@@ -101,9 +100,11 @@ class RepairOrder(Contract):
     `classes` are those of the masks, by place; empty for classifiers.
     """
 
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
     repair: str
     job: str
-    task: JobKind
+    kind: Annotated[Kind, Field(alias="task")]
     classes: list[str] = Field(default_factory=list)
     model: str
     upload: StoredModel | None

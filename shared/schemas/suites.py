@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from shared.schemas.base import Contract
-from shared.schemas.jobs import JobKind, JobState, Progress
+from shared.schemas.base import Contract, Kind
+from shared.schemas.jobs import JobState, Progress
 from shared.schemas.results import Cell, Interval, MeanOverlap, Metric, Rate, Relation
 
 MAX_DROP = 5.0
@@ -88,7 +88,7 @@ class SuiteDetail(SuiteView):
     """A suite with its size, and its runs, newest first."""
 
     task: str
-    kind: JobKind
+    kind: Kind
     classes: list[str]
     methods: list[str]
     sources: int

@@ -36,7 +36,7 @@ def add_drawn_job(
                 id=job_id,
                 owner_id=LOCAL_OWNER,
                 state=state,
-                task="classify the main thing in the picture",
+                task_description="classify the main thing in the picture",
                 classes=list(CLASSES),
                 methods=[{"name": "dillema", "parameters": {"counterfactuals_per_image": 4}}],
                 models=list(MODELS),

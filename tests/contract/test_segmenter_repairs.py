@@ -53,7 +53,7 @@ def keep_model(gateway: Gateway, folder: Path) -> None:
         gateway.parts.store.put_file(model_key(package.digest, "streets"), package.file)
         row = ModelUnderTest(
             id="streets", owner_id=LOCAL_OWNER, name="streets", digest=package.digest, format=package.format,
-            bytes=package.bytes, task="segmentation", classes=OWN, licence="Apache-2.0",
+            bytes=package.bytes, kind="segmentation", classes=OWN, licence="Apache-2.0",
         )  # fmt: skip
     for file in files:
         file.content.close()

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from pydantic import Field
 
+from shared.endpoints import Endpoint
 from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
@@ -32,6 +33,9 @@ class Square(Contract):
     """Its square."""
 
     square: int
+
+
+SQUARES = Endpoint("evaluator_service", "/v1/squares", Count, Square, "checking")
 
 
 class Squares:
@@ -78,7 +82,7 @@ def squares() -> Squares:
 def url(squares: Squares) -> Iterator[str]:
     service = ModelService("squares", "1", ServiceSettings(capacity=2), squares.load)
 
-    @service.post("/v1/squares", Count, Square)
+    @service.post(SQUARES)
     async def answer(request: Count, deadline: float) -> Square:
         return Square(square=await service.model.batcher.submit(request.number, key="", deadline=deadline))
 
@@ -211,7 +215,7 @@ def test_bodies_are_bounded_while_they_stream(url: str) -> None:
 def test_stopping_finishes_what_waits(squares: Squares) -> None:
     service = ModelService("squares", "1", ServiceSettings(), squares.load)
 
-    @service.post("/v1/squares", Count, Square)
+    @service.post(SQUARES)
     async def answer(request: Count, deadline: float) -> Square:
         return Square(square=await service.model.batcher.submit(request.number, key="", deadline=deadline))
 

@@ -45,7 +45,9 @@ def add_job(gateway: Gateway) -> None:
     methods = [{"name": "dillema", "parameters": {}}]
     with gateway.parts.sessions.begin() as session:
         session.add(Image(digest=image.digest, width=8, height=8, bytes=len(image.png)))
-        session.add(Job(id="made", owner_id=LOCAL_OWNER, state="done", task="name it", methods=methods, profile="p"))
+        session.add(
+            Job(id="made", owner_id=LOCAL_OWNER, state="done", task_description="name it", methods=methods, profile="p")
+        )
         session.flush()
         session.add(OwnedImage(owner_id=LOCAL_OWNER, digest=image.digest))
         for n in range(2 * SOURCES):

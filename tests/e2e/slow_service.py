@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fastapi import FastAPI
 
 from shared.batching import MicroBatcher
+from shared.endpoints import Endpoint
 from shared.schemas.base import Contract
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
@@ -45,7 +46,7 @@ def create_app() -> FastAPI:
     """The service."""
     service = ModelService("slow_service", "1", ServiceSettings(), SlowSquares)
 
-    @service.post("/v1/squares", Count, Square)
+    @service.post(Endpoint("evaluator_service", "/v1/squares", Count, Square, "checking"))
     async def answer(request: Count, deadline: float) -> Square:
         return Square(square=await service.model.batcher.submit(request.number, key="", deadline=deadline))
 

@@ -82,7 +82,7 @@ def test_a_gateway_that_stops_lets_its_followers_go(tmp_path: Path) -> None:
     with open_sessions(engine).begin() as session:
         session.add(Owner(id=LOCAL_OWNER, name="local"))
         session.flush()
-        session.add(Job(id="job", owner_id=LOCAL_OWNER, task="x", methods=[], profile="tiny"))
+        session.add(Job(id="job", owner_id=LOCAL_OWNER, task_description="x", methods=[], profile="tiny"))
         session.flush()
         session.add(SourceImage(id="image", job_id="job", position=0))
         add_event(session, "job", "job", {"state": "running"})

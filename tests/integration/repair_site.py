@@ -84,7 +84,7 @@ def add_job(
                 id=job,
                 owner_id=LOCAL_OWNER,
                 state="done",
-                task="say which half is lit",
+                task_description="say which half is lit",
                 classes=CLASSES,
                 methods=[{"name": "shifts", "parameters": {}}],
                 profile="tiny",

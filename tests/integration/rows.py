@@ -16,7 +16,7 @@ def add_job(sessions: Sessions, job_id: str, images: int, *, minute: int = 0, **
     with sessions.begin() as session:
         session.merge(Owner(id=LOCAL_OWNER, name="local"))
         session.merge(Image(digest="0" * 64, width=8, height=8, bytes=100))
-        values = {"task": "classify", "methods": [], "profile": "tiny", **columns}
+        values = {"task_description": "classify", "methods": [], "profile": "tiny", **columns}
         session.add(Job(id=job_id, owner_id=LOCAL_OWNER, created_at=_FIRST + timedelta(minutes=minute), **values))
         session.flush()
         session.add_all(

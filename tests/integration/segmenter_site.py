@@ -71,7 +71,7 @@ def add_job(
         session.flush()
         session.add(
             Job(
-                id=job, owner_id=LOCAL_OWNER, state="done", kind="segmentation", task="segment the street",
+                id=job, owner_id=LOCAL_OWNER, state="done", kind="segmentation", task_description="segment the street",
                 classes=CLASSES, methods=[{"name": "shifts", "parameters": {}}], profile="tiny",
             )
         )  # fmt: skip

@@ -129,7 +129,7 @@ class SmallServices:
             models=[
                 ModelUnderTestInfo(
                     name=name,
-                    task="classification",
+                    kind="classification",
                     classes=CLASSES,
                     weights="none",
                     revision="1",
@@ -140,7 +140,7 @@ class SmallServices:
             + [
                 ModelUnderTestInfo(
                     name=SEGMENTER,
-                    task="segmentation",
+                    kind="segmentation",
                     classes=ROAD_CLASSES,
                     weights="none",
                     revision="1",
@@ -252,7 +252,7 @@ class SmallServices:
 
     def _examinations(self, request: ExamineRequest) -> ExamineReply:
         self._called("examine")
-        return ExamineReply(task="classification", classes=CLASSES)
+        return ExamineReply(kind="classification", classes=CLASSES)
 
     def _embeddings(self, request: EmbedRequest) -> EmbedReply:
         self._called("embed")

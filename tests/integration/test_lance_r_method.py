@@ -127,7 +127,7 @@ def test_a_profile_without_the_weights_is_refused_in_a_sentence(method: str, tab
     spec = JobSpec.model_validate({"task": "name it", "methods": [{"name": method}], "models": []})
     with pytest.raises(InvalidInput, match=rf"needs \[{table}\.{need}\]"):
         plan(spec, tiny.model_copy(update={table: section}), [])
-    assert plan(spec, tiny, []).methods[0]["name"] == method
+    assert plan(spec, tiny, []).methods[0].name == method
     assert plan(spec.model_copy(update={"methods": []}), tiny.model_copy(update={table: section}), []).methods
 
 

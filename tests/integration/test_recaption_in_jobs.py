@@ -96,7 +96,7 @@ def test_the_score_is_kept_and_refuses_nothing_where_a_job_wants_none(site: Site
 
 def test_errors_of_the_checks_are_not_those_with_new_captions() -> None:
     classifier = ModelUnderTestInfo(
-        name="m", task="classification", classes=CLASSES, weights="", revision="", licence=""
+        name="m", kind="classification", classes=CLASSES, weights="", revision="", licence=""
     )
     spec = {"task": "name it", "models": ["m"], "calibration": "tinyworld"}
     for name in ("recaption", "thresholds"):

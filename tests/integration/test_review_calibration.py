@@ -93,7 +93,7 @@ def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectorySt
 
 def test_invalid_failures_take_a_finding_back(sessions: Sessions, store: DirectoryStore) -> None:
     with sessions() as session:
-        listed = load_reviews(session, "drawn").picked
+        listed = load_reviews(session, "drawn").prioritised
         at_night = set(session.scalars(select(Counterfactual.id).where(Counterfactual.to_value == "night")))
     assert not listed, "nothing is reviewed yet"
     say(sessions, edits(sessions, accepted=True)[:60])
@@ -137,7 +137,7 @@ def test_people_who_differ_leave_it_open_and_a_missing_edit_is_invalid(
     say(sessions, [three], "valid", edit_shown=False)
     with sessions() as session:
         reviews = load_reviews(session, "drawn")
-    assert [reviews.said[name].valid for name in (one, two, three)] == [None, True, False]
+    assert [reviews.by_edit[name].valid for name in (one, two, three)] == [None, True, False]
     assert [reviews.drawn(name) for name in (one, two, three)] == [False, True, True]
 
 
@@ -148,6 +148,6 @@ def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: Directo
     say(sessions, [listed[0], listed[1], listed[3], *lot[:30]])
     with sessions() as session:
         reviews = load_reviews(session, "drawn")
-    assert set(listed[:2]) <= reviews.picked
-    assert not any(reviews.drawn(name) for name in reviews.picked)
-    assert all(reviews.drawn(name) for name in lot[:30] if name not in reviews.picked)
+    assert set(listed[:2]) <= reviews.prioritised
+    assert not any(reviews.drawn(name) for name in reviews.prioritised)
+    assert all(reviews.drawn(name) for name in lot[:30] if name not in reviews.prioritised)

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from gateway.analysis.segmentation import overlaps
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, Report, SourceImage
-from gateway.jobs.task_description import told_classes
+from gateway.jobs.task_description import protected_classes
 from gateway.model_services.recorded import ImageShelf
 from gateway.operations.housekeeping import Graces, keep_house
 from gateway.results.classification import load_rows
@@ -54,8 +54,9 @@ def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[d
         masked = any(mask is not None for _, mask in drawn)
         session.add(
             Job(
-                id=job_id, owner_id=LOCAL_OWNER, task="segment the street", kind="segmentation", classes=ROAD_CLASSES,
-                methods=list(methods), models=[SEGMENTER], profile="tiny", spec={"masks": MASKS} if masked else {},
+                id=job_id, owner_id=LOCAL_OWNER, task_description="segment the street", kind="segmentation",
+                classes=ROAD_CLASSES, methods=list(methods), models=[SEGMENTER], profile="tiny",
+                spec={"masks": MASKS} if masked else {},
             )
         )  # fmt: skip
         session.flush()
@@ -230,6 +231,6 @@ def test_the_failure_point_of_an_image_is_where_a_class_is_lost_first(site: Site
 def test_edits_may_not_name_things_or_else_any_class() -> None:
     things = [{**one, "thing": one["name"] == "car"} for one in MASKS["classes"] if isinstance(one, dict)]
     job = Job(classes=["sky", "road", "vehicle"], kind="segmentation", spec={"masks": MASKS})
-    assert told_classes(job) == ("sky", "road", "car")
+    assert protected_classes(job) == ("sky", "road", "car")
     job.spec = {"masks": {"classes": things}, "label_map": {"car": "vehicle"}}
-    assert told_classes(job) == ("car", "vehicle")
+    assert protected_classes(job) == ("car", "vehicle")

@@ -16,6 +16,7 @@ from gateway.suites import suites
 from gateway.suites.runs import results
 from shared.images import decode
 from shared.problems import InvalidInput
+from shared.schemas.base import Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.results import Cell, MeanOverlap
 from shared.schemas.suites import CellComparison, RunResults, SuiteRequest
@@ -28,9 +29,9 @@ SOURCES = 16
 RENDERING = ("caption", "generate", "render", "edit", "structure", "shapes", "corrupt")
 
 
-def release(revision: str = "1", task: str = "segmentation", classes: list[str] = ROAD_CLASSES) -> ModelUnderTestInfo:
+def release(revision: str = "1", kind: Kind = "segmentation", classes: list[str] = ROAD_CLASSES) -> ModelUnderTestInfo:
     return ModelUnderTestInfo(
-        name=SEGMENTER, task=task, classes=classes, weights="none", revision=revision, licence="Apache-2.0"
+        name=SEGMENTER, kind=kind, classes=classes, weights="none", revision=revision, licence="Apache-2.0"
     )
 
 
@@ -168,7 +169,7 @@ def test_releases_of_another_kind_or_without_the_classes_are_refused(site: Site)
     work_off(site, "job")
     freeze(site)
     for model, sentence in (
-        (release(task="classification"), "does classification, and the suite is for segmentation"),
+        (release(kind="classification"), "does classification, and the suite is for segmentation"),
         (release(classes=["sky", "road"]), "does not know the labels 'car'"),
     ):
         with site.sessions.begin() as session, pytest.raises(InvalidInput, match=sentence):

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from contrafact.printing import findings
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.jobs.choices import plan
-from gateway.jobs.task_description import task_of
+from gateway.jobs.task_description import task_description_of
 from gateway.results.classification import load_rows
 from gateway.results.measure import measure
 from shared.images import decode
@@ -117,7 +117,7 @@ def test_errors_measured_in_jobs_of_the_other_kind_are_refused() -> None:
     errors = MeasuredErrors(valid=1, valid_accepted=1, invalid=1, invalid_accepted=0, task="segmentation")
     profile = profile.model_copy(update={"calibration": {**profile.calibration, "roads": {"default": errors}}})
     segmenter = ModelUnderTestInfo(
-        name="roads", task="segmentation", classes=ROAD_CLASSES, weights="", revision="", licence=""
+        name="roads", kind="segmentation", classes=ROAD_CLASSES, weights="", revision="", licence=""
     )
     spec = JobSpec(task="segment", models=["roads"], masks=MaskSpec.model_validate(MASKS), calibration="roads")
     assert plan(spec, profile, [segmenter]).kind == "segmentation"
@@ -127,14 +127,14 @@ def test_errors_measured_in_jobs_of_the_other_kind_are_refused() -> None:
 
 def test_methods_are_told_the_classes_of_pixels_and_which_are_things() -> None:
     things = [{**one, "thing": one["name"] == "car"} for one in MASKS["classes"] if isinstance(one, dict)]
-    job = Job(task="segment", classes=["sky", "road", "vehicle"], kind="segmentation")
+    job = Job(task_description="segment", classes=["sky", "road", "vehicle"], kind="segmentation")
     job.spec = {"masks": {"classes": things}, "label_map": {"car": "vehicle"}}
-    told = task_of(job)
-    assert (told.mask_classes, told.things) == (("sky", "road", "vehicle"), ("vehicle",))
+    described = task_description_of(job)
+    assert (described.mask_classes, described.things) == (("sky", "road", "vehicle"), ("vehicle",))
     job.spec = {}
-    assert (task_of(job).mask_classes, task_of(job).things) == (("sky", "road", "vehicle"), ())
+    assert (task_description_of(job).mask_classes, task_description_of(job).things) == (("sky", "road", "vehicle"), ())
     job.kind = "classification"
-    assert task_of(job).mask_classes == ()
+    assert task_description_of(job).mask_classes == ()
 
 
 def on_terminal(results: JobResults) -> str:

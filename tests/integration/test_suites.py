@@ -48,7 +48,7 @@ def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
 
 def release(name: str = "m1", revision: str = "1", classes: list[str] = CLASSES) -> ModelUnderTestInfo:
     return ModelUnderTestInfo(
-        name=name, task="classification", classes=classes, weights="none", revision=revision, licence="Apache-2.0"
+        name=name, kind="classification", classes=classes, weights="none", revision=revision, licence="Apache-2.0"
     )
 
 

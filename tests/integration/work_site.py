@@ -59,7 +59,7 @@ class Site:
                 Job(
                     id=job_id,
                     owner_id=LOCAL_OWNER,
-                    task="name the vehicle",
+                    task_description="name the vehicle",
                     classes=CLASSES,
                     methods=list(methods),
                     models=list(models),

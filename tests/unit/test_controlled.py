@@ -134,7 +134,7 @@ def test_a_job_learns_at_once_what_its_profile_lacks(profile: str, parameters: d
             plan(spec, load_profile(profile), [])
     else:
         (method,) = plan(spec, load_profile(profile), []).methods
-        again = DillemaParameters.model_validate(method["parameters"])
+        again = DillemaParameters.model_validate(method.parameters)
         assert ([one.kind for one in again.strengths], again.protect) == (["depth", "segmentation"], ("person",))
 
 
@@ -142,7 +142,7 @@ def test_segmentation_jobs_protect_the_profiles_things_unless_they_say_otherwise
     def protected(profile: str, **said: Any) -> tuple[str, ...]:
         spec = JobSpec.model_validate({"task": "segment the street", "models": [], **said})
         (method,) = plan(spec, load_profile(profile), []).methods
-        return DillemaParameters.model_validate(method["parameters"]).protect
+        return DillemaParameters.model_validate(method.parameters).protect
 
     masks = {"masks": {"classes": [{"name": "road", "index": 0}, {"name": "person", "index": 1, "thing": True}]}}
     things = tuple(load_profile("paper").diffusion.keep_labels)
@@ -162,7 +162,7 @@ def test_few_steps_are_the_default_unless_a_job_names_others() -> None:
             {"task": "name the vehicle", "models": [], "methods": [{"name": "dillema", "parameters": parameters}]}
         )
         (method,) = plan(spec, profile, []).methods
-        return method["parameters"]["steps"], method["parameters"]["guidance"]
+        return method.parameters["steps"], method.parameters["guidance"]
 
     assert chosen(modern) == (4, 1.0)
     assert chosen(modern, steps=4) == chosen(modern, guidance=1) == (4, 1.0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gateway.repairs.orders import Made, Original, order_of, split
+from gateway.repairs.orders import Original, RenderedImage, order_of, split
 from shared.problems import InvalidInput
 from shared.schemas.repairs import RepairOrder, RepairRequest
 
@@ -21,11 +21,14 @@ def digest(number: int) -> str:
     return hashlib.sha256(str(number).encode()).hexdigest()
 
 
-def rows(picks: list[tuple[int, int, str]], sources: int) -> tuple[list[Original], list[Made]]:
+def rows(picks: list[tuple[int, int, str]], sources: int) -> tuple[list[Original], list[RenderedImage]]:
     """`picks`: source, image and value; images below `sources` are equal to a source image."""
     originals = [Original(digest(number), LABELS[number % 2]) for number in range(sources)]
-    made = [Made(digest(image), digest(source), "m", False, ("weather",), (value,)) for source, image, value in picks]
-    return originals, made
+    rendered = [
+        RenderedImage(digest(image), digest(source), "m", False, ("weather",), (value,))
+        for source, image, value in picks
+    ]
+    return originals, rendered
 
 
 @settings(max_examples=30)
@@ -95,7 +98,7 @@ def test_images_of_one_mask_stay_together_and_masks_go_along(masks: list[int], s
         order = order_of("a", "b", request, "", None, originals, made, classes=["road", "sky"])
     except InvalidInput:  # where so many share a mask that too few groups remain
         return
-    assert (order.task, order.classes) == ("segmentation", ["road", "sky"])
+    assert (order.kind, order.classes) == ("segmentation", ["road", "sky"])
     trained, judged = [*order.originals, *order.counterfactuals], order.judged
     assert not {one.mask for one in trained} & {one.mask for one in judged}
     of_source = {one.image: one.mask for one in originals}

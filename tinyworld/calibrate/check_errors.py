@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from shared.schemas.jobs import JobKind
+from shared.schemas.base import Kind
 from shared.schemas.results import CheckErrors
 
 DATA = "tinyworld"
@@ -44,7 +44,7 @@ def check_errors(judged: Iterable[tuple[str, str, bool]]) -> dict[str, CheckErro
 
 
 def with_errors(
-    profile: str, errors: Mapping[str, CheckErrors], data: str = DATA, task: JobKind = "classification"
+    profile: str, errors: Mapping[str, CheckErrors], data: str = DATA, task: Kind = "classification"
 ) -> str:
     """A profile's text with these errors at its end instead of those that it had for the data set."""
     rest = re.sub(

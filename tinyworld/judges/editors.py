@@ -23,7 +23,8 @@ from gateway.methods.checks import Scores
 from gateway.methods.counterfactual import Change, Counterfactual, Edit, SourceImage, Verdict
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.inverted import InversionParameters, edit_request
-from gateway.model_services.clients import Answered, Asked, Endpoint, ModelServices, TypedServices
+from gateway.model_services.clients import ModelServices
+from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import decode
 from shared.profiles import Profile, load_profile
 from shared.schemas.caption import CaptionReply, CaptionRequest
@@ -189,7 +190,7 @@ def _shift(change: Change) -> JsonValue:
     return {"phrase": change.to_phrase, "factor": change.factor, "value": change.to_value, "replaces": replaced}
 
 
-class Faultless(TypedServices):
+class Faultless(Services):
     """The services as a method asks them about one source image, but for captioner and language model.
 
     The captioner says the known caption; the language model, asked by LANCE for edits of a factor, knows the one edit.
@@ -199,8 +200,8 @@ class Faultless(TypedServices):
         self._services = services
         self._edit = edit
 
-    def call(self, endpoint: Endpoint[Asked, Answered], request: Asked) -> Answered:
-        """See `TypedServices.call`."""
+    def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
+        """See `Services.call`."""
         return self._services.call(endpoint, request)
 
     def caption(self, request: CaptionRequest) -> CaptionReply:
@@ -222,9 +223,7 @@ class Faultless(TypedServices):
         return GenerateReply(value=value, text="", attempts=1, prompt_tokens=0, completion_tokens=0)
 
 
-def attention_overlap(
-    services: TypedServices, source: Pixels, proposal: Proposal, parameters: InversionParameters
-) -> float:
+def attention_overlap(services: Services, source: Pixels, proposal: Proposal, parameters: InversionParameters) -> float:
     """IoU of the object's mask with as many pixels as it has where the source attends most to the class word.
 
     Asked under the parameters of the edit, so that the service finds the inversion that it has made for it.

@@ -1,0 +1,94 @@
+"""The endpoints of the model services, each declared once: a service answers them, the gateway calls them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar, overload
+
+from shared.schemas.base import Contract
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.diffusion import (
+    CorruptReply,
+    CorruptRequest,
+    EditReply,
+    EditRequest,
+    RenderReply,
+    RenderRequest,
+)
+from shared.schemas.evaluation import (
+    EmbedReply,
+    EmbedRequest,
+    EmbedTextsReply,
+    EmbedTextsRequest,
+    ExamineReply,
+    ExamineRequest,
+    PredictReply,
+    PredictRequest,
+    SegmentReply,
+    SegmentRequest,
+    ShapesReply,
+    ShapesRequest,
+    StructureReply,
+    StructureRequest,
+)
+from shared.schemas.jobs import Stage
+from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
+from shared.schemas.service import ServiceName
+
+EXAMINATION_SECONDS = 300.0  # to fetch a model of gigabytes, load it and run it
+
+Request = TypeVar("Request", bound=Contract)
+Reply = TypeVar("Reply", bound=Contract)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[Request, Reply]):
+    """Where a request goes, the types of request and reply, and the stage of an image that waits for it.
+
+    `deadline`: seconds that a call may take; None for the client's own. As an attribute of `Services` an endpoint is
+    the call: `Services.caption` is the endpoint, `services.caption(request)` the reply.
+    """
+
+    service: ServiceName
+    path: str
+    request: type[Request]
+    reply: type[Reply]
+    stage: Stage
+    deadline: float | None = None
+
+    @overload
+    def __get__(self, services: None, owner: type) -> Endpoint[Request, Reply]: ...
+
+    @overload
+    def __get__(self, services: Services, owner: type) -> Callable[[Request], Reply]: ...
+
+    def __get__(self, services: Services | None, owner: type) -> Endpoint[Request, Reply] | Callable[[Request], Reply]:
+        return self if services is None else partial(services.call, self)
+
+
+class Services(ABC):
+    """The model services as their callers see them: plain HTTP clients, or the same recorded."""
+
+    caption = Endpoint("caption_service", "/v1/captions", CaptionRequest, CaptionReply, "captioning")
+    generate = Endpoint("llm_service", "/v1/generate", GenerateRequest, GenerateReply, "proposing")
+    score = Endpoint("llm_service", "/v1/score", ScoreRequest, ScoreReply, "proposing")
+    fill = Endpoint("llm_service", "/v1/fill", FillRequest, FillReply, "proposing")
+    render = Endpoint("diffusion_service", "/v1/renderings", RenderRequest, RenderReply, "rendering")
+    edit = Endpoint("diffusion_service", "/v1/edits", EditRequest, EditReply, "rendering")
+    corrupt = Endpoint("diffusion_service", "/v1/corruptions", CorruptRequest, CorruptReply, "rendering")
+    predict = Endpoint("evaluator_service", "/v1/predictions", PredictRequest, PredictReply, "predicting")
+    segment = Endpoint("evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply, "predicting")
+    examine = Endpoint(
+        "evaluator_service", "/v1/examinations", ExamineRequest, ExamineReply, "predicting", EXAMINATION_SECONDS
+    )
+    embed = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply, "checking")
+    embed_texts = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply, "proposing")
+    structure = Endpoint("evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking")
+    shapes = Endpoint("evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply, "checking")
+
+    @abstractmethod
+    def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
+        """The service's reply. Raises `shared.problems.Problem`."""
