@@ -60,7 +60,7 @@ from shared.schemas.jobs import Stage
 from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
 from shared.schemas.service import ServiceInfo
 from shared.service import DEADLINE_HEADER
-from shared.turns import BEGUN_HEADER, begun_at
+from shared.turns import START_TIME_HEADER, current_start_time
 
 ServiceName = Literal["caption_service", "llm_service", "diffusion_service", "evaluator_service"]
 SERVICES: tuple[ServiceName, ...] = ("caption_service", "llm_service", "diffusion_service", "evaluator_service")
@@ -246,8 +246,8 @@ class ModelServices(TypedServices):
         patience = httpx.Timeout(deadline + GRACE_SECONDS, connect=5.0)
         if name := request_id():
             headers[REQUEST_ID_HEADER] = name
-        if (began := begun_at()) is not None:
-            headers[BEGUN_HEADER] = f"{began:.6f}"
+        if (began := current_start_time()) is not None:
+            headers[START_TIME_HEADER] = f"{began:.6f}"
         started, outcome = time.monotonic(), "unreachable"
         try:
             reply = self._client.request(

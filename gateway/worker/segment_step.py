@@ -15,7 +15,7 @@ from gateway.analysis.segmentation import lost, named_overlaps
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import Tested
 from shared.images import decode, encode
-from shared.label_maps import OTHER, VOID, Map, confusion, packed, placed
+from shared.label_maps import OTHER, VOID, Map, class_indices, confusion, pack_counts
 from shared.schemas.base import ImagePayload
 from shared.seeds import derive_id
 
@@ -67,7 +67,7 @@ def _maps(
     """The model's label maps one by one, in the places of the job's classes."""
     for part in parts:
         reply = services.segment(model.segment_request([image for _, image in part], link))
-        table = placed(reply.classes, classes)
+        table = class_indices(reply.classes, classes)
         for (image_id, _), answered in zip(part, reply.maps, strict=True):
             yield image_id, table[decode(answered.png, "L")]
 
@@ -90,5 +90,5 @@ def _row(
         "top": shares,
         "map_digest": shelf.keep(encode(found)),
         "overlaps": None if counts is None else named_overlaps(counts, classes),
-        "confusion": None if counts is None else packed(counts),
+        "confusion": None if counts is None else pack_counts(counts),
     }

@@ -36,7 +36,7 @@ from contrafact.client import Client
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.segmentation import image_overlap, named_overlaps, scores
-from shared.label_maps import VOID, confusion, placed
+from shared.label_maps import VOID, class_indices, confusion
 from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
 from shared.schemas.repairs import Arm, RepairRequest, RepairView
@@ -209,7 +209,7 @@ class Seen:
 
 def seen(model: Segmenter, scenes: Sequence[RoadScene]) -> Seen:
     """Ask a model about scenes as a job would: void is not judged, and a class that is not ours is wrong."""
-    places = placed(model.classes, LABELS)
+    places = class_indices(model.classes, LABELS)
     counts, pedestrians = [], []
     for start in range(0, len(scenes), AT_ONCE):
         drawings = [rendered(scene) for scene in scenes[start : start + AT_ONCE]]
