@@ -24,7 +24,7 @@ from gateway.methods.dillema import DillemaParameters
 from gateway.methods.dillema_prompts import alternative_schema, keyword_schema, rewrite_schema
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, perturb_schema
 from gateway.methods.word_diff import check_diff
-from llm_service.decoding import Decoder, Row, Written
+from llm_service.decoding import Continuation, Decoder, Row
 from llm_service.engines.transformers import json_grammar
 from shared.problems import InvalidInput
 from tinyworld.networks.language_tokenizer import END
@@ -203,7 +203,7 @@ def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, asked:
     written = [one for batch in batches for one in decoder.write(prefix, 0, batch)]
     if any(isinstance(one, InvalidInput) for one in written):
         raise RuntimeError(f"the schema of {kind} is refused")
-    return [tokenizer.decode(one.tokens, skip_special_tokens=True) for one in written if isinstance(one, Written)]
+    return [tokenizer.decode(one.tokens, skip_special_tokens=True) for one in written if isinstance(one, Continuation)]
 
 
 def is_right(one: Example, reply: str) -> bool:
