@@ -27,7 +27,7 @@ def test_both_kinds_of_thresholds_can_be_written_again_and_again() -> None:
     others = "[thresholds.label]\ndefault = 0.5\n"
     text = (SHIPPED / "tiny.toml").read_text()
     written = with_thresholds(with_others(with_thresholds(with_thresholds(text, first), second), others), first)
-    assert written.count("calibrate_edits") == 1
+    assert written.count("tinyworld.calibrate.edits") == 1
     profile, before = tomllib.loads(written), tomllib.loads(text)
     assert profile["thresholds"] == {"label": {"default": 0.5}}
     for name, method in METHODS.items():
