@@ -1,4 +1,4 @@
-"""A finished job as `benchmarks.priority` replays it: images with their seconds, edits with the faults they show."""
+"""Load a finished job for `benchmarks.priority`: images with their seconds, edits with the faults they show."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One method of one job. `edits` are in the order in which they were made, `review` is the house's review list."""
+    """One method of one job. `edits` are in the order in which they were made, `review` is the report's review list."""
 
     method: str
     images: list[Image]
@@ -85,9 +85,9 @@ def replays(session: Session, store: ObjectStore, key: AnswerKey) -> Iterator[Re
             images, edits = _images(session, job, streamed), _edits(session, job, method, streamed, weaknesses)
             _look(session, store, edits, images)
             outcomes = {model: rows.models[model, method].outcomes for model in job.models}
-            made = Replay(method, images, edits, review.order(), outcomes, weaknesses)
-            if made.faults:
-                yield made
+            replay = Replay(method, images, edits, review.order(), outcomes, weaknesses)
+            if replay.faults:
+                yield replay
 
 
 def _weaknesses(key: AnswerKey, models: Sequence[str], method: str) -> frozenset[Fault]:
@@ -110,9 +110,13 @@ def _images(session: Session, job: Job, streamed: Sequence[SourceRows]) -> list[
     )
     images = []
     for rows in streamed:
-        sure = [row.p_truth or 0.0 for row in rows.predictions if row.counterfactual is None]
+        confidences = [row.p_truth or 0.0 for row in rows.predictions if row.counterfactual is None]
         images.append(
-            Image(rows.source.ground_truth or "", sum(sure) / max(1, len(sure)), seconds.get(rows.source.id, 0.0))
+            Image(
+                rows.source.ground_truth or "",
+                sum(confidences) / max(1, len(confidences)),
+                seconds.get(rows.source.id, 0.0),
+            )
         )
     return images
 
@@ -128,7 +132,7 @@ def _edits(
             )
         )
     }
-    sure = dict(
+    least_confidence = dict(
         session.execute(
             select(Prediction.counterfactual_id, func.min(Prediction.probability))
             .where(Prediction.job_id == job.id, Prediction.counterfactual_id.is_not(None))
@@ -153,7 +157,7 @@ def _edits(
                         accepted=row.accepted,
                         failed=row.accepted and bool(failed),
                         loss=loss,
-                        confidence=sure.get(row.id, 1.0),
+                        confidence=least_confidence.get(row.id, 1.0),
                         suspected=suspected & weaknesses if row.accepted else frozenset(),
                     )
                 )
@@ -164,8 +168,8 @@ def _failed(rows: SourceRows, row: CounterfactualRow, null: str, models: Sequenc
     """The models that are right on the null arm and wrong on the edit, and their greatest loss of probability."""
     failed, loss = [], 0.0
     for model in models:
-        said = rows.said_by(model)
-        before, after = said.get(null), said.get(row.id)
+        predictions = rows.said_by(model)
+        before, after = predictions.get(null), predictions.get(row.id)
         if before is not None and after is not None and before.rank == 1 and after.rank != 1:
             failed.append(model)
             loss = max(loss, (before.p_truth or 0.0) - (after.p_truth or 0.0))
@@ -177,12 +181,12 @@ def _look(session: Session, store: ObjectStore, edits: Sequence[Edit], images: S
     waiting = [edit for edit in edits if edit.suspected]
     digests: dict[str, str] = {}
     for start in range(0, len(waiting), JUDGED_AT_ONCE):
-        part = waiting[start : start + JUDGED_AT_ONCE]
-        named = select(Counterfactual.id, Counterfactual.image_digest).where(
-            Counterfactual.id.in_([edit.id for edit in part])
+        batch = waiting[start : start + JUDGED_AT_ONCE]
+        query = select(Counterfactual.id, Counterfactual.image_digest).where(
+            Counterfactual.id.in_([edit.id for edit in batch])
         )
-        digests |= {name: digest or "" for name, digest in session.execute(named)}
-        read = judge([decode(store.get(image_key(digests[edit.id]))) for edit in part])
-        for edit, seen in zip(part, read, strict=True):
-            if seen["label"] == images[edit.image].label:
+        digests |= {name: digest or "" for name, digest in session.execute(query)}
+        readings = judge([decode(store.get(image_key(digests[edit.id]))) for edit in batch])
+        for edit, reading in zip(batch, readings, strict=True):
+            if reading["label"] == images[edit.image].label:
                 edit.shows = edit.suspected

@@ -58,8 +58,11 @@ class MaskSpec(Contract):
     def _each_once(self) -> Self:
         if len({name.index is None for name in self.classes} | {isinstance(value, str) for value in self.void}) > 1:
             raise ValueError("name all classes and void by an index, or all by a colour; not some by each")
-        names = [one.name for one in self.classes]
-        values = [str(one.index if one.colour is None else one.colour).lower() for one in self.classes]
+        names = [mask_class.name for mask_class in self.classes]
+        values = [
+            str(mask_class.index if mask_class.colour is None else mask_class.colour).lower()
+            for mask_class in self.classes
+        ]
         values += [str(value).lower() for value in self.void]
         for term, entries in (("class", names), ("value", values)):
             if repeated := next((mask_class for mask_class in entries if entries.count(mask_class) > 1), None):
