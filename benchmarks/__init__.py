@@ -1,1 +1,1 @@
-"""Benchmarks: each file one question, each a make target, each a ratio against something real in the same run."""
+"""Benchmarks: each answers one question, has a make target, and reports ratios against a baseline in the same run."""

@@ -1,4 +1,4 @@
-"""What contrafact's loops cost against plain ones, in one run: `make benchmark`.
+"""Compare the cost of Contrafact's rendering loops with that of plain ones: `make benchmark`.
 
     python -m benchmarks [--images 6] [--lance-images 1] [--job-images 12] [--no-full-size] [--json FILE]
 
@@ -8,7 +8,7 @@
    weights at 512 × 512 (`full_size`). Extrapolated, not run: a loop takes an hour on a CPU.
 3. A job's throughput over the sum of its stages, and each service's peak memory (`job`).
 
-Seconds are CPU seconds of one thread: ratios within a run say more than they do. Nothing is asserted.
+Seconds are CPU seconds of one thread; compare ratios within a run rather than seconds. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     print(f"{figures['processor']}, {options.threads} thread(s), torch {torch.__version__}\n")
     arms = tiny_arms(options.images, options.lance_images)
     rows = [row(arm) for arm in arms]
-    figures["tiny"] = {"rows": [one._asdict() for one in rows], "ratios": ratios(rows)}
+    figures["tiny"] = {"rows": [arm_row._asdict() for arm_row in rows], "ratios": ratios(rows)}
     print("\n1. Tiny weights\n", table(rows), *ratios(rows), sep="\n", flush=True)
     if not options.no_full_size:
         prices = measure_prices(Shape(), PUBLISHED_CODE)
@@ -73,10 +73,10 @@ def tiny_arms(images: int, lance_images: int) -> list[Arm]:
     """The arms on the tiny weights, having rendered; ours at LANCE's settings is left to `cost_of_methods`."""
     arms = arms_of(load_profile("tiny"), "cpu", judged=True)
     arms.arms = [arm for arm in arms.arms if arm.name != "lance, their settings"]
-    found = sources(max(images, lance_images), 2)
+    chosen = sources(max(images, lance_images), 2)
     for method, count in (("lance", lance_images), ("dillema", images)):
         if count:
-            list(measure(arms, found[:count], [method]))
+            list(measure(arms, chosen[:count], [method]))
     return [arm for arm in arms.arms if arm.produced]
 
 

@@ -1,4 +1,4 @@
-"""The arms of `cost_of_methods`: ways to render the same edits of the same sources, each with its own account."""
+"""The arms of `cost_of_methods`: ways to render the same edits of the same sources, each with its own cost account."""
 
 from __future__ import annotations
 
@@ -96,13 +96,16 @@ def arms_of(
         update={
             "base": profile.diffusion.base.model_copy(update={"dtype": "float32"}),
             "controlnets": {
-                kind: one.model_copy(update={"dtype": "float32"}) for kind, one in profile.diffusion.controlnets.items()
+                kind: weights.model_copy(update={"dtype": "float32"})
+                for kind, weights in profile.diffusion.controlnets.items()
             },
         }
     )
     theirs = _loaded(profile.model_copy(update={"diffusion": single}), device)
-    wanted = profile.diffusion.segmenter
-    segmenter = Segmenter(wanted, profile.diffusion.keep_labels, device=device) if wanted else None
+    segmenter_weights = profile.diffusion.segmenter
+    segmenter = (
+        Segmenter(segmenter_weights, profile.diffusion.keep_labels, device=device) if segmenter_weights else None
+    )
     plain = PipelineLoop(single, segmenter, device)
     lance = LanceParameters.model_validate(method_defaults("lance", profile))
     paper = replace(paper, guidance=lance.guidance, learning_rate=lance.null_text.learning_rate)
@@ -162,18 +165,18 @@ def _lance(name: str, weights: StableDiffusion, how: LanceParameters, batch: int
     fractions = tuple(sorted(set(how.self_fractions)))
 
     def render(source: Source) -> list[list[Pixels]]:
-        at = ControlNetEditor(weights, None).source(source.image)
-        width, height = at.geometry.padded
+        source_at_size = ControlNetEditor(weights, None).source(source.image)
+        width, height = source_at_size.geometry.padded
         inverter = Inverter(weights, _no_control, _no_mask)
         key = InversionKey(width, height, how.steps, 1.0, None, "none", 1.0)
-        (inversion,) = inverter.invert(key, [InversionItem(at, source.caption)])
+        (inversion,) = inverter.invert(key, [InversionItem(source_at_size, source.caption)])
         assert isinstance(inversion, Inversion)
         edits = [PromptEdit(prompt=prompt, cross_fraction=how.cross_fraction) for prompt in source.prompts]
         items = [EditItem(inversion, edit, fraction) for edit in edits for fraction in fractions]
         edit_key = EditKey(width, height, how.steps, how.guidance, None)
         editor = PromptToPromptEditor(weights)
-        made = [one for i in range(0, len(items), batch) for one in editor.edit(edit_key, items[i : i + batch])]
-        pictures = [one.image for one in made if isinstance(one, Edited)]
+        edited = [result for i in range(0, len(items), batch) for result in editor.edit(edit_key, items[i : i + batch])]
+        pictures = [result.image for result in edited if isinstance(result, Edited)]
         assert len(pictures) == len(items)
         return [pictures[i : i + len(fractions)] for i in range(0, len(pictures), len(fractions))]
 
@@ -199,9 +202,9 @@ def _dillema(editor: ControlNetEditor, dtype: str, profile: Profile, meter: Mete
         at = editor.source(source.image)
         key = BatchKey(*at.geometry.padded, p.steps, p.guidance, p.strengths)
         items = [RenderItem(at, rendering, p.negative_prompt) for rendering in _renderings(source, p, segmenter)]
-        made = [one for i in range(0, len(items), batch) for one in editor.render(key, items[i : i + batch])]
-        assert all(isinstance(one, Rendered) for one in made)
-        return [[one.image] for one in made if isinstance(one, Rendered)]
+        rendered = [result for i in range(0, len(items), batch) for result in editor.render(key, items[i : i + batch])]
+        assert all(isinstance(result, Rendered) for result in rendered)
+        return [[result.image] for result in rendered if isinstance(result, Rendered)]
 
     settings = f"{dtype}, {p.steps} steps, guidance {p.guidance:g}, batches of {batch}".removeprefix("torch.")
     return Arm("dillema", "dillema", False, settings, (0.0,), meter, render)

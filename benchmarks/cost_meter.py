@@ -1,4 +1,4 @@
-"""What networks compute while they are watched: sample-evals, floating-point operations, seconds.
+"""Measure what networks compute: network evaluations, floating-point operations, seconds.
 
 Passes are noted by shape, at the cost of a dictionary entry each, and the operations of each shape are counted
 afterwards on one pass of it (torch.utils.flop_counter), so that counting takes no part in the seconds.
@@ -40,8 +40,8 @@ class Spent:
 
     def sample_evals(self) -> int:
         """Latents through the UNet; a backward pass counts as two."""
-        passes = ((one, count) for one, count in self.passes.items() if one.network.startswith("unet"))
-        return sum(count * one.shapes[0][0] * (3 if one.trained else 1) for one, count in passes)
+        passes = ((forward, count) for forward, count in self.passes.items() if forward.network.startswith("unet"))
+        return sum(count * forward.shapes[0][0] * (3 if forward.trained else 1) for forward, count in passes)
 
 
 class Meter:
@@ -71,30 +71,30 @@ class Meter:
 
     def flops(self, spent: Spent) -> int:
         """Floating-point operations of all passes, backward ones included; a multiply-add is two."""
-        return sum(count * self._flops_of(one) for one, count in spent.passes.items())
+        return sum(count * self._flops_of(forward) for forward, count in spent.passes.items())
 
     def _note(self, name: str, _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: Any) -> None:
         if self._spent is None:
             return
-        given = [*inputs, *named.values()]
-        shapes = tuple(tuple(one.shape) for one in given if isinstance(one, Tensor))
+        arguments = [*inputs, *named.values()]
+        shapes = tuple(tuple(value.shape) for value in arguments if isinstance(value, Tensor))
         edited = bool(named.get("cross_attention_kwargs"))
-        one = Pass(name, shapes, edited, torch.is_grad_enabled())
-        self._spent.passes[one] += 1
-        if one not in self._examples:
-            self._examples[one] = tuple(map(_apart, inputs)), {key: _apart(value) for key, value in named.items()}
+        forward = Pass(name, shapes, edited, torch.is_grad_enabled())
+        self._spent.passes[forward] += 1
+        if forward not in self._examples:
+            self._examples[forward] = tuple(map(_apart, inputs)), {key: _apart(value) for key, value in named.items()}
 
-    def _flops_of(self, one: Pass) -> int:
-        if one not in self._flops:
-            inputs, named = self._examples[one]
-            grads = torch.enable_grad() if one.trained else torch.no_grad()
+    def _flops_of(self, forward: Pass) -> int:
+        if forward not in self._flops:
+            inputs, named = self._examples[forward]
+            grads = torch.enable_grad() if forward.trained else torch.no_grad()
             # Fused attention is an operation of its own that the counter knows on some devices only.
             with grads, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-                output = self._networks[one.network](*inputs, **named)
-                if one.trained:
+                output = self._networks[forward.network](*inputs, **named)
+                if forward.trained:
                     torch.autograd.backward(_first(output).float().sum())
-            self._flops[one] = counter.get_total_flops()
-        return self._flops[one]
+            self._flops[forward] = counter.get_total_flops()
+        return self._flops[forward]
 
 
 def _apart(value: Any) -> Any:

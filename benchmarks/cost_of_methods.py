@@ -1,4 +1,4 @@
-"""What a counterfactual costs by our loops and by the papers': network evaluations, operations, seconds.
+"""Compare the cost of a counterfactual by our loops and by the papers': network evaluations, operations, seconds.
 
     python -m benchmarks.cost_of_methods [--images 3] [--edits 2] [--json FILE]
     python -m benchmarks.cost_of_methods --random --device cuda       # Stable Diffusion's full size, random weights
@@ -52,33 +52,33 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    profile, found = load_profile(options.profile), sources(options.images, options.edits)
+    profile, chosen = load_profile(options.profile), sources(options.images, options.edits)
     with tempfile.TemporaryDirectory() as folder:
         if options.random:
-            captions = [text for one in found for text in (one.caption, *one.prompts)]
+            captions = [text for source in chosen for text in (source.caption, *source.prompts)]
             profile = profile.model_copy(update={"diffusion": write_random(Path(folder), Shape(), captions)})
         arms = arms_of(profile, options.device, judged=not options.random)
         rows: list[Row] = []
-        for done, rows in enumerate(measure(arms, found, options.methods), start=1):
+        for done, rows in enumerate(measure(arms, chosen, options.methods), start=1):
             if options.json:  # after each source, so that a run that is stopped has measured something
                 command = f"python -m benchmarks.cost_of_methods {' '.join(sys.argv[1:])}"
                 figures = {"command": command, "images": done, "edits_per_image": options.edits}
                 figures |= {"device": options.device, "threads": options.threads}
                 figures |= {"weights": [weights.model_dump() for weights in arms.weights]}
-                figures |= {"rows": [one._asdict() for one in rows], "ratios": ratios(rows)}
+                figures |= {"rows": [arm_row._asdict() for arm_row in rows], "ratios": ratios(rows)}
                 options.json.write_text(json.dumps(figures, indent=1) + "\n")
     print(table(rows), *ratios(rows), sep="\n")
 
 
-def measure(arms: Arms, found: Sequence[Source], methods: Sequence[str]) -> Iterator[list[Row]]:
+def measure(arms: Arms, sources: Sequence[Source], methods: Sequence[str]) -> Iterator[list[Row]]:
     """The rows of all arms of the methods, in order, after each of the sources."""
     chosen = [arm for arm in arms.arms if arm.method in methods]
-    arms.warm_up(chosen, found[0])
-    for number, source in enumerate(found, start=1):
+    arms.warm_up(chosen, sources[0])
+    for number, source in enumerate(sources, start=1):
         for arm in chosen:
             arms.run(arm, source)
             spent = f"{arm.spent.cpu_seconds:.0f} CPU s so far"
-            print(f"{number}/{len(found)} {arm.name}: {spent}", file=sys.stderr, flush=True)
+            print(f"{number}/{len(sources)} {arm.name}: {spent}", file=sys.stderr, flush=True)
         yield [row(arm) for arm in chosen]
 
 

@@ -98,7 +98,7 @@ class PipelineLoop:
 
     def _sibling(self, source: Source, rendering: Rendering, how: LoopSettings) -> Pixels:
         control = ControlImages(self.segmenter).image(source, "canny", rendering.region)
-        made = self.pipeline(
+        output = self.pipeline(
             rendering.prompt,
             image=Image.fromarray(control).convert("RGB"),
             num_inference_steps=how.steps,
@@ -106,5 +106,5 @@ class PipelineLoop:
             generator=torch.Generator("cpu").manual_seed(rendering.seed),
             output_type="np",
         )
-        pixels: Pixels = (made.images[0] * 255).round().astype("uint8")
+        pixels: Pixels = (output.images[0] * 255).round().astype("uint8")
         return pixels

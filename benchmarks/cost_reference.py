@@ -51,7 +51,10 @@ class LanceLoop:
         with torch.no_grad():
             path = self._climb(self._weights.encode(image), self._states(caption))
         nulls = self._null_text(path, self._states(caption))
-        return [[self._sampled(path[0], nulls, caption, one, f) for f in self._how.fractions] for one in prompts]
+        return [
+            [self._sampled(path[0], nulls, caption, prompt, fraction) for fraction in self._how.fractions]
+            for prompt in prompts
+        ]
 
     def _climb(self, latent: Tensor, states: Tensor) -> list[Tensor]:
         path = [latent]
@@ -67,9 +70,9 @@ class LanceLoop:
             trial = null.detach().clone().requires_grad_()
             optimiser = torch.optim.Adam([trial], lr=self._how.learning_rate * (1 - progress / 2))
             with torch.no_grad():
-                wanted = self._predict(latent, step, states)
+                conditional = self._predict(latent, step, states)
             for _ in range(self._how.iterations):
-                guided = self._guided(self._predict(latent, step, trial), wanted)
+                guided = self._guided(self._predict(latent, step, trial), conditional)
                 loss = (self._steps.down(step, latent, guided) - path[step + 1]).square().mean()
                 optimiser.zero_grad()
                 torch.autograd.backward(loss)  # reaches every weight of the UNet, whose gradients pile up
@@ -86,12 +89,12 @@ class LanceLoop:
     @torch.no_grad()
     def _sampled(self, noise: Tensor, nulls: Sequence[Tensor], caption: str, prompt: str, fraction: float) -> Pixels:
         """The target's picture; the source's is drawn, too, and thrown away."""
-        states, wanted = self._states(caption), self._states(prompt)
+        states, target_states = self._states(caption), self._states(prompt)
         source, target = noise, noise
         for step in range(len(self._steps)):
             rows = torch.cat([source, source, target, target])
-            told = torch.cat([states, nulls[step], nulls[step], wanted])
-            output = self._predict(rows, step, told, self._injection(step, caption, prompt, fraction, noise))
+            contexts = torch.cat([states, nulls[step], nulls[step], target_states])
+            output = self._predict(rows, step, contexts, self._injection(step, caption, prompt, fraction, noise))
             source = self._steps.down(step, source, self._guided(output[1:2], output[0:1]))
             target = self._steps.down(step, target, self._guided(output[2:3], output[3:4]))
         return self._weights.pictures(torch.cat([source, target]))[1]

@@ -1,4 +1,4 @@
-"""The table of `cost_of_methods`: what each arm spent per counterfactual produced, accepted and good; the ratios."""
+"""The table of `cost_of_methods`: each arm's cost per counterfactual produced, accepted and good, and the ratios."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def table(rows: Sequence[Row]) -> str:
         "| arm | settings | produced | accepted | good | evaluations | TFLOP | CPU s | s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for one in rows:
-        spent = (one.evaluations, one.teraflops, one.cpu_seconds, one.seconds)
+    for row in rows:
+        spent = (row.evaluations, row.teraflops, row.cpu_seconds, row.seconds)
         cells = [
-            f"{_each(amount, one.produced)} ({_each(amount, one.accepted)}, {_each(amount, one.good)})"
+            f"{_each(amount, row.produced)} ({_each(amount, row.accepted)}, {_each(amount, row.good)})"
             for amount in spent
         ]
-        shares = [_share(one.accepted, one.produced), _share(one.good, one.produced)]
-        lines.append("| " + " | ".join([one.name, one.settings, str(one.produced), *shares, *cells]) + " |")
+        shares = [_share(row.accepted, row.produced), _share(row.good, row.produced)]
+        lines.append("| " + " | ".join([row.name, row.settings, str(row.produced), *shares, *cells]) + " |")
     return "\n".join(lines)
 
 

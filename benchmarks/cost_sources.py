@@ -1,4 +1,4 @@
-"""What the arms of `cost_of_methods` render, and who judges it: the profile's checks, and tinyworld's oracles."""
+"""The source images and edits that the arms of `cost_of_methods` render, and the judge of the results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shared.images import Pixels, decode
 from shared.profiles import Profile
 from tinyworld.judges.oracles import in_place, judge
 from tinyworld.judges.trials import TASK, Evaluator, Proposal, payload, proposals, source_picture
-from tinyworld.measure.counterfactuals import seen_of
+from tinyworld.measure.counterfactuals import oracle_verdict
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import Scene, sample_scene
 
@@ -54,17 +54,17 @@ class Source:
 
 def sources(count: int, edits: int) -> list[Source]:
     """`count` scenes of the split "final-test" whose caption states enough for `edits` edits, and those edits."""
-    found: list[Source] = []
+    chosen_sources: list[Source] = []
     index = FIRST
-    while len(found) < count:
+    while len(chosen_sources) < count:
         scene = sample_scene("final-test", index)
         random = np.random.default_rng((0xC057, index))
         proposed = list(proposals(scene, random))
         if len(proposed) >= edits:
             chosen = random.choice(len(proposed), edits, replace=False)
-            found.append(Source(scene, source_picture(scene), tuple(proposed[i] for i in chosen)))
+            chosen_sources.append(Source(scene, source_picture(scene), tuple(proposed[i] for i in chosen)))
         index += 1
-    return found
+    return chosen_sources
 
 
 class Verdicts(NamedTuple):
@@ -97,24 +97,24 @@ class Judge:
         images = [decode(attempt.image.png) for attempt in chosen]
         placed = in_place(images, [rendered(source.scene)[1] == 1] * len(images))
         good = 0
-        for proposal, readings, there in zip(source.proposals, judge(images), placed, strict=True):
+        for proposal, readings, located in zip(source.proposals, judge(images), placed, strict=True):
             value = str(getattr(proposal.wanted, proposal.field))
-            seen = seen_of(source.scene, proposal.field, value, True, readings, there)
-            good += seen.kept and seen.shown
+            reading = oracle_verdict(source.scene, proposal.field, value, True, readings, located)
+            good += reading.kept and reading.shown
         return Verdicts(sum(attempt.verdict.accepted for attempt in chosen), good)
 
     def _chosen(
         self, method: Method, fractions: Sequence[float], source: Source, edit: Edit, row: Sequence[Pixels]
     ) -> Attempt:
-        made = [payload(picture) for picture in row]
+        images = [payload(picture) for picture in row]
         checked = check_images(
             self._evaluator,  # type: ignore[arg-type]
             SourceImage(str(source.scene.geometry_seed), payload(source.image), source.scene.label),
             TASK,
-            Pictures(made, payload(self._segmenter.keep_mask(source.image))),
-            [edit] * len(made),
+            Pictures(images, payload(self._segmenter.keep_mask(source.image))),
+            [edit] * len(images),
             self._thresholds[method],
             EDIT_CHECKS if method == "lance" else CHECKS,
         )
-        tried = zip(fractions, made, checked, strict=True)
-        return best([Attempt(fraction, image, verdict, scores) for fraction, image, (verdict, scores) in tried])
+        results = zip(fractions, images, checked, strict=True)
+        return best([Attempt(fraction, image, verdict, scores) for fraction, image, (verdict, scores) in results])

@@ -1,4 +1,4 @@
-"""Random weights in Stable Diffusion's layout, of version 1.x's size or any other: costs do not depend on values.
+"""Write random weights in Stable Diffusion's layout, of version 1.x's size or any other: costs do not depend on values.
 
     python -m benchmarks.cost_of_methods --random --device cuda
 
@@ -56,7 +56,7 @@ class Shape:
 def write_random(folder: Path, shape: Shape, captions: list[str], dtype: Dtype = "float16") -> Diffusion:
     """Write base and ControlNet into `folder`; returns the profile's table that names them, without a segmenter."""
     torch.manual_seed(0)
-    wanted = getattr(torch, dtype)
+    torch_dtype = getattr(torch, dtype)
     base = folder / "base"
     tokenizer = learn_clip_tokenizer(captions, 60, base / "tokenizer")
     text = CLIPTextConfig(
@@ -64,14 +64,14 @@ def write_random(folder: Path, shape: Shape, captions: list[str], dtype: Dtype =
         projection_dim=shape.text, num_hidden_layers=shape.text_layers, num_attention_heads=shape.text_heads,
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    CLIPTextModel(text).to(wanted).save_pretrained(base / "text_encoder")
-    _random(lambda: unet_of(shape)).to(wanted).save_pretrained(base / "unet")
+    CLIPTextModel(text).to(torch_dtype).save_pretrained(base / "text_encoder")
+    _random(lambda: unet_of(shape)).to(torch_dtype).save_pretrained(base / "unet")
     control = _random(
         lambda: ControlNetModel.from_unet(
             unet_of(shape), conditioning_embedding_out_channels=shape.hint, load_weights_from_unet=False
         )
     )
-    control.to(wanted).save_pretrained(folder / "control")
+    control.to(torch_dtype).save_pretrained(folder / "control")
     depth = len(shape.vae)
     _random(
         lambda: AutoencoderKL(
@@ -79,16 +79,16 @@ def write_random(folder: Path, shape: Shape, captions: list[str], dtype: Dtype =
             down_block_types=("DownEncoderBlock2D",) * depth, up_block_types=("UpDecoderBlock2D",) * depth,
             sample_size=shape.latent * 2 ** (depth - 1),
         )
-    ).to(wanted).save_pretrained(base / "vae")  # fmt: skip
+    ).to(torch_dtype).save_pretrained(base / "vae")  # fmt: skip
     DDIMScheduler(
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False,
         steps_offset=1,
     ).save_pretrained(base / "scheduler")  # fmt: skip
     (base / "model_index.json").write_text(json.dumps(LAYOUT))
-    place = {"dtype": dtype, "licence": "none", "gigabytes": 1.0}
+    common = {"dtype": dtype, "licence": "none", "gigabytes": 1.0}
     return Diffusion(
-        base=Weights.model_validate({"path": base, **place}),
-        controlnets={"canny": Weights.model_validate({"path": folder / "control", **place})},
+        base=Weights.model_validate({"path": base, **common}),
+        controlnets={"canny": Weights.model_validate({"path": folder / "control", **common})},
         max_batch=16,
     )
 

@@ -1,4 +1,4 @@
-"""Seconds of each network's pass at Stable Diffusion 1.5's full size, with random weights; what loops cost there.
+"""Measure seconds per pass of each network at Stable Diffusion 1.5's size (random weights), and extrapolate loops.
 
 A whole loop takes an hour on a CPU, so a few passes are measured (512 × 512 pixels, single precision), and a loop costs
 the passes that it made on the tiny weights times their seconds here. A pass over a number of rows that was not measured
@@ -45,19 +45,19 @@ class Prices:
     pipeline_step: float = 0.0
     parameters: dict[str, int] = field(default_factory=dict)
 
-    def of(self, one: Pass) -> float | None:
+    def of(self, forward: Pass) -> float | None:
         """CPU seconds of a pass; None for networks that were not measured."""
-        network = "unet" if one.network.startswith("unet") else one.network
-        measured = self.seconds.get(Kind(network, one.trained))
+        network = "unet" if forward.network.startswith("unet") else forward.network
+        measured = self.seconds.get(Kind(network, forward.trained))
         if not measured:
             return None
-        rows = one.shapes[0][0]
+        rows = forward.shapes[0][0]
         nearest = min(measured, key=lambda size: abs(size - rows))
         return rows * measured[nearest] / nearest
 
     def loop(self, spent: Spent) -> float:
         """CPU seconds of all passes of a loop."""
-        return sum(count * (self.of(one) or 0.0) for one, count in spent.passes.items())
+        return sum(count * (self.of(forward) or 0.0) for forward, count in spent.passes.items())
 
     def pipeline_passes(self) -> float:
         """CPU seconds that the passes of the pipeline's one step come to."""
@@ -85,7 +85,7 @@ class PassClock:
 
     def _stop(self, name: str, given: tuple[Any, ...]) -> None:
         _, inputs, named, _ = given
-        rows = next(len(one) for one in (*inputs, *named.values()) if isinstance(one, Tensor))
+        rows = next(len(tensor) for tensor in (*inputs, *named.values()) if isinstance(tensor, Tensor))
         self._prices.seconds[Kind(name)][rows] = time.process_time() - self._started[name]
 
     def remove(self) -> None:
@@ -98,7 +98,9 @@ def measure_prices(shape: Shape, how: LoopSettings) -> Prices:
     """Write random weights of a shape, and measure the passes of the loops."""
     with tempfile.TemporaryDirectory() as folder:
         loop = PipelineLoop(write_random(Path(folder), shape, [PROMPT]), None, "cpu")
-    prices = Prices(parameters={name: sum(p.numel() for p in one.parameters()) for name, one in loop.networks.items()})
+    prices = Prices(
+        parameters={name: sum(p.numel() for p in module.parameters()) for name, module in loop.networks.items()}
+    )
     clock = PassClock(loop.networks, prices)
     with torch.no_grad():
         prices.pipeline_step = _one_step(loop, how)

@@ -1,4 +1,4 @@
-"""Throughput of a whole job against 1 / Σ (CPU seconds per image of each stage, measured alone).
+"""Compare the throughput of a whole job with the sum of its stages' CPU seconds, each measured alone.
 
     python -m benchmarks.job [--images 24] [--json FILE]
 
@@ -28,7 +28,7 @@ import httpx
 import psutil
 
 from benchmarks.measure import free_port, peak_memory, running
-from benchmarks.requests import TASK, NotingServices, sources, work_on
+from benchmarks.requests import TASK, RecordingServices, sources, work_on
 from benchmarks.services import asker, by_endpoint
 from gateway.methods.counterfactual import SourceImage
 from shared.schemas.service import SERVICES
@@ -95,7 +95,7 @@ def stage_seconds(images: list[SourceImage]) -> tuple[dict[str, float], dict[str
     """
     with ExitStack() as stack:
         services = {name: stack.enter_context(running(name, THREADS)) for name in SERVICES}
-        client = NotingServices({name: service.url for name, service in services.items()})
+        client = RecordingServices({name: service.url for name, service in services.items()})
         for image in images:
             work_on(client, image)
         memory: dict[str, int] = {name: service.peak_memory() for name, service in services.items()}

@@ -1,4 +1,4 @@
-"""Model services started alone, and the cost of asking them: wall time, CPU time, batch sizes."""
+"""Start model services alone and measure the cost of requests: wall time, CPU time, batch sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How early an order finds the faults of the answer key: source images before rendering, failures for review.
+"""Compare how early different orders find the known faults: source images before rendering, failures for review.
 
     python -m tinyworld.yardstick run                      # first: its jobs are what is replayed
     python -m benchmarks.priority [--directory DIR] [--key FILE] [--json FILE]
@@ -10,7 +10,7 @@ arm and wrong on it, and both oracles still see the class. An order's figure is 
 rendering also: how many of the job's true findings its first quarter, half and three quarters of the seconds give. For
 review also: how many faults the first 5, 10, 20 and 50 show. Random orders are means over 200 (findings: over 5).
 
-Orders of single edits, which the house does not do (it works on an image as a whole), tell what they could gain.
+Orders of single edits, which Contrafact does not use (it processes an image as a whole), show the possible gain.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def main() -> None:
     key = AnswerKey.model_validate_json(arguments.key.read_text(encoding="utf-8"))
     sessions = open_sessions(open_engine(f"sqlite:///{arguments.directory / 'contrafact.db'}"))
     with reading(sessions) as session:
-        found = list(replays(session, DirectoryStore(arguments.directory / "objects"), key))
-    if not found:
+        replayed = list(replays(session, DirectoryStore(arguments.directory / "objects"), key))
+    if not replayed:
         parser.error("no finished job there tests models of this key and shows a fault of theirs; see --key")
-    figures = [measured(one) for one in found]
-    for one in figures:
-        print(printed(one), flush=True)
+    figures = [measured(figures_of_job) for figures_of_job in replayed]
+    for figures_of_job in figures:
+        print(printed(figures_of_job), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 
@@ -82,46 +82,46 @@ def measured(job: Replay) -> Figures:
 
 
 def image_orders(images: Sequence[Image]) -> dict[str, list[Order]]:
-    """Orders of the source images; the last is the house's."""
-    places = range(len(images))
+    """Orders of the source images; the last is Contrafact's own."""
+    indices = range(len(images))
     turn = turns([image.label for image in images])
     return {
         "random": [RANDOM.permutation(len(images)).tolist() for _ in range(SHUFFLES)],
-        "as they were sent": [list(places)],
-        "class after class": [sorted(places, key=lambda place: images[place].label)],
-        "least confident first": [sorted(places, key=lambda place: images[place].confidence)],
-        "classes in turn": [sorted(places, key=turn.__getitem__)],
+        "as they were sent": [list(indices)],
+        "class after class": [sorted(indices, key=lambda index: images[index].label)],
+        "least confident first": [sorted(indices, key=lambda index: images[index].confidence)],
+        "classes in turn": [sorted(indices, key=turn.__getitem__)],
     }
 
 
 def edit_orders(job: Replay) -> dict[str, list[Order]]:
     """Orders of single edits, with what is known before they are rendered."""
-    edits, places = job.edits, range(len(job.edits))
+    edits, indices = job.edits, range(len(job.edits))
     return {
         "random": [RANDOM.permutation(len(edits)).tolist() for _ in range(SHUFFLES)],
-        "least confident first": [sorted(places, key=lambda place: job.images[edits[place].image].confidence)],
-        "most new words first": [sorted(places, key=lambda place: -new_words(edits[place]))],
+        "least confident first": [sorted(indices, key=lambda index: job.images[edits[index].image].confidence)],
+        "most new words first": [sorted(indices, key=lambda index: -new_words(edits[index]))],
         "rarest cell first": [rarest_first(edits)],
     }
 
 
 def review_orders(job: Replay) -> dict[str, list[Order]]:
-    """Orders of the accepted counterfactuals; the last is the house's."""
+    """Orders of the accepted counterfactuals; the last is Contrafact's own."""
     edits = job.edits
-    accepted = [place for place, edit in enumerate(edits) if edit.accepted]
-    listed = {name: place for place, name in enumerate(job.review)}
+    accepted = [index for index, edit in enumerate(edits) if edit.accepted]
+    ranks = {name: index for index, name in enumerate(job.review)}
 
-    def by(worth: Callable[[Edit], Any]) -> list[Order]:
-        return [sorted(accepted, key=lambda place: worth(edits[place]))]
+    def by(key: Callable[[Edit], Any]) -> list[Order]:
+        return [sorted(accepted, key=lambda index: key(edits[index]))]
 
     shuffled = [RANDOM.permutation(accepted).tolist() for _ in range(SHUFFLES)]
     return {
         "random": shuffled,
-        "random among failures": [sorted(order, key=lambda place: not edits[place].failed) for order in shuffled],
+        "random among failures": [sorted(order, key=lambda index: not edits[index].failed) for order in shuffled],
         "least confident first": by(lambda edit: edit.confidence),
         "failures, least confident first": by(lambda edit: (not edit.failed, edit.confidence)),
         "failures, greatest loss first": by(lambda edit: (not edit.failed, -edit.loss)),
-        "what shows most that is new": by(lambda edit: listed.get(edit.id, len(listed))),
+        "what shows most that is new": by(lambda edit: ranks.get(edit.id, len(ranks))),
     }
 
 
@@ -142,28 +142,28 @@ def rarest_first(edits: Sequence[Edit]) -> Order:
 
 
 def _images(job: Replay, orders: Sequence[Order]) -> Figures:
-    edits_of: dict[int, list[Edit]] = {place: [] for place in range(len(job.images))}
+    edits_of: dict[int, list[Edit]] = {index: [] for index in range(len(job.images))}
     for edit in job.edits:
         edits_of[edit.image].append(edit)
-    shows = [frozenset(fault for edit in edits_of[place] for fault in edit.shows) for place in edits_of]
+    shows = [frozenset(fault for edit in edits_of[index] for fault in edit.shows) for index in edits_of]
     seconds = [image.seconds or 1.0 for image in job.images]
-    costs = [[seconds[place] for place in order] for order in orders]
+    costs = [[seconds[index] for index in order] for order in orders]
     figures = {"apfd": _apfd(job, orders, costs, shows)}
     few = list(zip(orders, costs, strict=True))[:MEASURED_SHUFFLES]
     for part in PARTS:
-        found = []
+        counts = []
         for order, cost in few:
             spent = np.cumsum(cost)
             taken = np.asarray(order)[spent <= part * spent[-1] + 1e-9]
-            found.append(len(true_findings(job, taken)))
-        figures[f"findings after {part:.0%}"] = float(np.mean(found))
+            counts.append(len(true_findings(job, taken)))
+        figures[f"findings after {part:.0%}"] = float(np.mean(counts))
     return figures
 
 
 def _edits(job: Replay, orders: Sequence[Order]) -> Figures:
     siblings = Counter(edit.image for edit in job.edits)
     seconds = [(job.images[edit.image].seconds or 1.0) / siblings[edit.image] for edit in job.edits]
-    costs = [[seconds[place] for place in order] for order in orders]
+    costs = [[seconds[index] for index in order] for order in orders]
     return {"apfd": _apfd(job, orders, costs, [edit.shows for edit in job.edits])}
 
 
@@ -171,7 +171,7 @@ def _review(job: Replay, orders: Sequence[Order]) -> Figures:
     shows = [edit.shows for edit in job.edits]
     figures = {"apfd": _apfd(job, orders, [[1.0] * len(order) for order in orders], shows)}
     for first in FIRST:
-        counts = [len({fault for place in order[:first] for fault in shows[place]}) for order in orders]
+        counts = [len({fault for index in order[:first] for fault in shows[index]}) for order in orders]
         figures[f"faults among {first}"] = float(np.mean(counts))
     return figures
 
@@ -182,33 +182,33 @@ def _apfd(
     values = []
     for order, cost in zip(orders, costs, strict=True):
         first: dict[Fault, int] = {}
-        for place, test in enumerate(order):
+        for index, test in enumerate(order):
             for fault in shows[test]:
-                first.setdefault(fault, place)
+                first.setdefault(fault, index)
         values.append(apfd([first[fault] for fault in sorted(job.faults, key=repr)], cost))
     return float(np.mean(values))
 
 
 def true_findings(job: Replay, images: Sequence[int]) -> set[Fault]:
     """The weaknesses of the key that the report of a job of these images would call findings."""
-    found = set()
+    findings = set()
     for model, outcomes in job.outcomes.items():
-        part = taken(outcomes, images)
-        cells = {cell: differences(part, rows) for cell, rows in part.cells.items() if len(rows)}
+        subset = taken(outcomes, images)
+        cells = {cell: differences(subset, rows) for cell, rows in subset.cells.items() if len(rows)}
         for effect in assess(cells, seed=0):
             fault = Fault(model, job.method, effect.cell)
             if effect.standing == "weakness" and fault in job.weaknesses:
-                found.add(fault)
-    return found
+                findings.add(fault)
+    return findings
 
 
 def taken(outcomes: Outcomes, images: Sequence[int]) -> Outcomes:
     """The outcomes of some source images."""
     keep = np.isin(outcomes.source, images)
-    place = np.cumsum(keep) - 1
+    positions = np.cumsum(keep) - 1
 
-    def some(said: Predictions) -> Predictions:
-        return Predictions(said.p_truth[keep], said.rank[keep], said.predicted[keep])
+    def some(predictions: Predictions) -> Predictions:
+        return Predictions(predictions.p_truth[keep], predictions.rank[keep], predictions.predicted[keep])
 
     return replace(
         outcomes,
@@ -218,14 +218,14 @@ def taken(outcomes: Outcomes, images: Sequence[int]) -> Outcomes:
         original=some(outcomes.original),
         null=some(outcomes.null),
         counterfactual=some(outcomes.counterfactual),
-        cells={cell: place[rows[keep[rows]]] for cell, rows in outcomes.cells.items()},
+        cells={cell: positions[rows[keep[rows]]] for cell, rows in outcomes.cells.items()},
     )
 
 
 def printed(figures: Figures) -> str:
     """Tables to read."""
-    said = {name: value for name, value in figures.items() if not isinstance(value, dict)}
-    lines = [", ".join(f"{name} {value}" for name, value in said.items())]
+    scalars = {name: value for name, value in figures.items() if not isinstance(value, dict)}
+    lines = [", ".join(f"{name} {value}" for name, value in scalars.items())]
     for title, orders in figures.items():
         if isinstance(orders, dict):
             names = list(next(iter(orders.values())))

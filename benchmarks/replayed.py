@@ -1,4 +1,4 @@
-"""A finished job as `benchmarks.priority` replays it: images with their seconds, edits with the faults they show."""
+"""Load a finished job for `benchmarks.priority`: images with their seconds, edits with the faults they show."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One method of one job. `edits` are in the order in which they were made, `review` is the house's review list."""
+    """One method of one job. `edits` are in the order in which they were made, `review` is the report's review list."""
 
     method: str
     images: list[Image]
@@ -86,9 +86,9 @@ def replays(session: Session, store: ObjectStore, key: AnswerKey) -> Iterator[Re
             images, edits = _images(session, job, streamed), _edits(session, job, method, streamed, weaknesses)
             _look(session, store, edits, images)
             outcomes = {model: rows.models[model, method].outcomes for model in job.models}
-            made = Replay(method, images, edits, review.order(), outcomes, weaknesses)
-            if made.faults:
-                yield made
+            replay = Replay(method, images, edits, review.order(), outcomes, weaknesses)
+            if replay.faults:
+                yield replay
 
 
 def _weaknesses(key: AnswerKey, models: Sequence[str], method: str) -> frozenset[Fault]:
@@ -111,9 +111,13 @@ def _images(session: Session, job: Job, streamed: Sequence[SourceRows]) -> list[
     )
     images = []
     for rows in streamed:
-        sure = [row.p_truth or 0.0 for row in rows.predictions if row.counterfactual_id is None]
+        confidences = [row.p_truth or 0.0 for row in rows.predictions if row.counterfactual_id is None]
         images.append(
-            Image(rows.source.ground_truth or "", sum(sure) / max(1, len(sure)), seconds.get(rows.source.id, 0.0))
+            Image(
+                rows.source.ground_truth or "",
+                sum(confidences) / max(1, len(confidences)),
+                seconds.get(rows.source.id, 0.0),
+            )
         )
     return images
 
@@ -129,7 +133,7 @@ def _edits(
             )
         )
     }
-    sure = dict(
+    least_confidence = dict(
         session.execute(
             select(Prediction.counterfactual_id, func.min(Prediction.probability))
             .where(Prediction.job_id == job.id, Prediction.counterfactual_id.is_not(None))
@@ -153,7 +157,7 @@ def _edits(
                         accepted=row.accepted,
                         failed=row.accepted and bool(failed),
                         loss=loss,
-                        confidence=sure.get(row.id, 1.0),
+                        confidence=least_confidence.get(row.id, 1.0),
                         suspected=suspected & weaknesses if row.accepted else frozenset(),
                     )
                 )
@@ -175,12 +179,12 @@ def _look(session: Session, store: ObjectStore, edits: Sequence[Edit], images: S
     """Fill in what edits show: what they suspect, where both oracles still see the class in the picture."""
     waiting = [edit for edit in edits if edit.suspected]
     digests: dict[str, str] = {}
-    for part in chunks(waiting, JUDGED_AT_ONCE):
-        named = select(Counterfactual.id, Counterfactual.image_digest).where(
-            Counterfactual.id.in_([edit.id for edit in part])
+    for batch in chunks(waiting, JUDGED_AT_ONCE):
+        query = select(Counterfactual.id, Counterfactual.image_digest).where(
+            Counterfactual.id.in_([edit.id for edit in batch])
         )
-        digests |= {name: digest or "" for name, digest in session.execute(named)}
-        read = judge([decode(store.get(image_key(digests[edit.id]))) for edit in part])
-        for edit, seen in zip(part, read, strict=True):
-            if seen["label"] == images[edit.image].label:
+        digests |= {name: digest or "" for name, digest in session.execute(query)}
+        readings = judge([decode(store.get(image_key(digests[edit.id]))) for edit in batch])
+        for edit, reading in zip(batch, readings, strict=True):
+            if reading["label"] == images[edit.image].label:
                 edit.shows = edit.suspected

@@ -1,4 +1,4 @@
-"""The requests that DILLEMA really makes of each service for some tinyworld pictures, in the order it makes them."""
+"""The requests that DILLEMA sends to each service for some tinyworld images, in their order."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tinyworld.objects.world import CLASSES, sample_scene
 TASK = TaskDescription("classify the object in the picture", CLASSES)
 
 
-class NotingServices(ModelServices):
-    """The plain clients, noting what they are asked."""
+class RecordingServices(ModelServices):
+    """The plain clients, which record their calls."""
 
     def __init__(self, urls: Mapping[ServiceName, str]) -> None:
         super().__init__(urls)
-        self.asked: list[tuple[Endpoint[Any, Any], Contract]] = []
+        self.calls: list[tuple[Endpoint[Any, Any], Contract]] = []
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
         """See `ModelServices.call`."""
-        self.asked.append((endpoint, request))
+        self.calls.append((endpoint, request))
         return super().call(endpoint, request)
 
 
@@ -48,8 +48,11 @@ def work_on(services: ModelServices, image: SourceImage) -> int:
     profile = load_profile("tiny")
     spec = METHODS["dillema"]
     parameters = spec.parameters.model_validate(method_defaults("dillema", profile))
-    made = list(spec.function(image, TASK, services, parameters, 0))
-    pictures = [image.image, *(one.image for one in made if one.image is not None)]
+    counterfactuals = list(spec.function(image, TASK, services, parameters, 0))
+    pictures = [
+        image.image,
+        *(counterfactual.image for counterfactual in counterfactuals if counterfactual.image is not None),
+    ]
     for model in profile.defaults.models:
         services.predict(PredictRequest(model=model, images=pictures))
     return len(pictures) - 1

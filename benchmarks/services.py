@@ -1,4 +1,4 @@
-"""Images per second of each model service alone, one request at a time and at its best batch; CPU seconds per image.
+"""Measure each model service alone: images per second with one request at a time and at its best batch, and CPU time.
 
     python -m benchmarks.services [--images 16] [--threads 0] [--json FILE]
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Cost, RunningService, running
-from benchmarks.requests import NotingServices, sources, work_on
+from benchmarks.requests import RecordingServices, sources, work_on
 from shared.endpoints import Endpoint
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import RenderRequest
@@ -35,7 +35,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with ExitStack() as stack:
         services = {name: stack.enter_context(running(name, arguments.threads)) for name in SERVICES}
-        client = NotingServices({name: service.url for name, service in services.items()})
+        client = RecordingServices({name: service.url for name, service in services.items()})
         for image in sources(arguments.images):
             work_on(client, image)
     rows = []
@@ -48,17 +48,17 @@ def main() -> None:
         arguments.json.write_text(json.dumps({"images": arguments.images, "rows": rows}, indent=2) + "\n")
 
 
-def by_endpoint(client: NotingServices) -> dict[str, list[tuple[Endpoint[Any, Any], Contract]]]:
-    """The noted requests, grouped by path in order of first use."""
+def by_endpoint(client: RecordingServices) -> dict[str, list[tuple[Endpoint[Any, Any], Contract]]]:
+    """The recorded requests, grouped by path in order of first use."""
     groups: dict[str, list[tuple[Endpoint[Any, Any], Contract]]] = {}
-    for endpoint, request in client.asked:
+    for endpoint, request in client.calls:
         groups.setdefault(endpoint.path, []).append((endpoint, request))
     return groups
 
 
 def asker(service: RunningService, endpoint: Endpoint[Any, Any]) -> Callable[[Contract], object]:
     """A function that sends one request to a running service."""
-    client = NotingServices({service.name: service.url})
+    client = RecordingServices({service.name: service.url})
     return lambda request: client.call(endpoint, request)
 
 

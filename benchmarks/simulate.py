@@ -1,4 +1,4 @@
-"""Do the statistics hold? `make simulate`: the real analysis on synthetic tables whose truth is known.
+"""Check the statistics on synthetic tables with a known truth: `make simulate`.
 
 Coverage and width of every interval that is shown, false discoveries under dependence between cells, the power that
 plans promise, and effects among valid counterfactuals when a known share is invalid. Prints tables and writes them as
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.simulated_jobs import CLASSES, VALUES, Setting, grid, job, truths
-from benchmarks.simulated_validity import Contaminated, Judged, contaminated_grid, judge_contaminated
+from benchmarks.simulated_validity import Contaminated, EffectOutcome, contaminated_grid, simulate_contaminated
 from gateway.analysis.effects import differences
 from gateway.analysis.findings import assess
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
@@ -37,7 +37,7 @@ POWER_SOURCES = (15, 20, 40, 80)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class IntervalOutcome:
     """One interval that would have been shown: of what, in which setting, whether it holds the truth, its width."""
 
     what: str
@@ -71,7 +71,7 @@ class Row:
     width: float | None = None
 
 
-def one_run(setting: Setting, seed: int) -> tuple[list[Shown], Discoveries]:
+def one_run(setting: Setting, seed: int) -> tuple[list[IntervalOutcome], Discoveries]:
     """One synthetic job through the analysis."""
     outcomes = job(setting, np.random.default_rng(seed))
     true = truths(setting)
@@ -92,29 +92,33 @@ def one_run(setting: Setting, seed: int) -> tuple[list[Shown], Discoveries]:
     return shown, _discoveries(setting, effects, true)
 
 
-def _shown(what: str, setting: Setting, interval: Interval, truth: float) -> Shown:
+def _shown(what: str, setting: Setting, interval: Interval, truth: float) -> IntervalOutcome:
     held = interval.low - 1e-9 <= truth <= interval.high + 1e-9
-    return Shown(what, setting, interval.kind, held, interval.high - interval.low)
+    return IntervalOutcome(what, setting, interval.kind, held, interval.high - interval.low)
 
 
-def _shown_rate(what: str, setting: Setting, rate: Rate, truth: float) -> Shown:
-    return Shown(what, setting, "wilson", rate.low - 1e-9 <= truth <= rate.high + 1e-9, rate.high - rate.low)
+def _shown_rate(what: str, setting: Setting, rate: Rate, truth: float) -> IntervalOutcome:
+    return IntervalOutcome(what, setting, "wilson", rate.low - 1e-9 <= truth <= rate.high + 1e-9, rate.high - rate.low)
 
 
 def _discoveries(setting: Setting, effects: Sequence[CellEffect], true: dict[Cell, float]) -> Discoveries:
-    rejected = [e for e in effects if e.q_value is not None and e.q_value <= FALSE_DISCOVERY_RATE]
-    found = [e for e in effects if e.standing in ("weakness", "improvement")]
+    rejected = [effect for effect in effects if effect.q_value is not None and effect.q_value <= FALSE_DISCOVERY_RATE]
+    findings = [effect for effect in effects if effect.standing in ("weakness", "improvement")]
     missed = [
-        e
-        for e in rejected
-        if e.selected_interval and not e.selected_interval.low <= true[e.cell] <= e.selected_interval.high
+        effect
+        for effect in rejected
+        if effect.selected_interval
+        and not effect.selected_interval.low <= true[effect.cell] <= effect.selected_interval.high
     ]
-    beyond = {e.cell: (-true[e.cell] if e.standing == "weakness" else true[e.cell]) > BEYOND + 1e-9 for e in found}
+    beyond = {
+        effect.cell: (-true[effect.cell] if effect.standing == "weakness" else true[effect.cell]) > BEYOND + 1e-9
+        for effect in findings
+    }
     return Discoveries(
         setting,
         len(rejected),
-        sum(abs(true[e.cell]) < 1e-9 for e in rejected),
-        len(found),
+        sum(abs(true[effect.cell]) < 1e-9 for effect in rejected),
+        len(findings),
         sum(not is_beyond for is_beyond in beyond.values()),
         len(missed),
     )
@@ -128,14 +132,14 @@ def power(sources: int, runs: int) -> list[Row]:
     rows = []
     for what, drop in (("stated drop", stated), ("three quarters of it", 0.75 * stated)):
         setting = Setting(sources, 1, 0.95, 0.0, drop, accepted=1.0)
-        found = 0
+        detected = 0
         for run in range(runs):
             seed = derive_seed("power", sources, what, run)
             outcomes = job(setting, np.random.default_rng(seed))
             effects = assess({c: differences(outcomes, rows) for c, rows in outcomes.cells.items()}, seed)
             aimed = Cell(label="bus", factor="weather", value="night", direction="to")
-            found += any(e.cell == aimed and e.standing == "weakness" for e in effects)
-        rows.append(Row(f"power, {what}", "sources", f"{sources}: {100 * drop:.0f} points", runs, found / runs))
+            detected += any(e.cell == aimed and e.standing == "weakness" for e in effects)
+        rows.append(Row(f"power, {what}", "sources", f"{sources}: {100 * drop:.0f} points", runs, detected / runs))
     return rows
 
 
@@ -149,15 +153,15 @@ def groups_of(setting: Setting | Contaminated) -> Iterator[tuple[str, str]]:
             yield " × ".join(pair), " × ".join(properties[name] for name in pair)
 
 
-def coverage_rows(shown: Iterable[Shown]) -> Iterator[Row]:
+def coverage_rows(shown: Iterable[IntervalOutcome]) -> Iterator[Row]:
     """Coverage and mean width, in all and by property of the settings."""
-    groups: dict[tuple[str, str, str], list[Shown]] = defaultdict(list)
-    for one in shown:
-        for by, value in (*groups_of(one.setting), ("kind", one.kind)):
-            groups[one.what, by, value].append(one)
+    groups: dict[tuple[str, str, str], list[IntervalOutcome]] = defaultdict(list)
+    for interval in shown:
+        for by, value in (*groups_of(interval.setting), ("kind", interval.kind)):
+            groups[interval.what, by, value].append(interval)
     for (what, by, value), members in sorted(groups.items()):
-        held = float(np.mean([one.held for one in members]))
-        yield Row(what, by, value, len(members), held, float(np.mean([one.width for one in members])))
+        held = float(np.mean([interval.held for interval in members]))
+        yield Row(what, by, value, len(members), held, float(np.mean([interval.width for interval in members])))
 
 
 def discovery_rows(runs: Sequence[Discoveries]) -> Iterator[Row]:
@@ -182,31 +186,33 @@ class Simulated:
 
     every: int = 1  # only so many settings (for tests)
     passes: int = 0
-    shown: list[Shown] = field(default_factory=list)
+    shown: list[IntervalOutcome] = field(default_factory=list)
     discoveries: list[Discoveries] = field(default_factory=list)
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[EffectOutcome] = field(default_factory=list)
 
     def again(self) -> None:
         """One more run of every setting."""
         for number, setting in enumerate(list(grid())[:: self.every]):
-            intervals, found = one_run(setting, derive_seed("simulate", number, self.passes))
+            intervals, discoveries = one_run(setting, derive_seed("simulate", number, self.passes))
             self.shown += intervals
-            self.discoveries.append(found)
+            self.discoveries.append(discoveries)
         for number, contaminated in enumerate(list(contaminated_grid())[:: self.every]):
-            judged = judge_contaminated(contaminated, derive_seed("contaminated", number, self.passes))
-            self.shown.append(Shown("effect among valid", contaminated, "validity", judged.held, judged.width))
+            judged = simulate_contaminated(contaminated, derive_seed("contaminated", number, self.passes))
+            self.shown.append(
+                IntervalOutcome("effect among valid", contaminated, "validity", judged.held, judged.width)
+            )
             self.judged.append(judged)
         self.passes += 1
 
     def rows(self) -> list[Row]:
         """All tables."""
-        lost = [one.bias for one in self.judged if one.setting.invalid == "lost"]
+        lost = [cell.bias for cell in self.judged if cell.setting.invalid == "lost"]
         what = "bias of the estimate, every invalid one lost"
         return [
             *coverage_rows(self.shown),
             *discovery_rows(self.discoveries),
             Row(what, "all", "", len(lost), float(np.mean(lost))),
-            *_breakdown_rows([one.breakdown_held for one in self.judged if one.breakdown_held is not None]),
+            *_breakdown_rows([cell.breakdown_held for cell in self.judged if cell.breakdown_held is not None]),
         ]
 
 
@@ -234,7 +240,7 @@ def main() -> None:
     for _ in range(arguments.runs):  # written after every pass, so that a long one may be looked at, or broken off
         simulated.again()
         rows = [*simulated.rows(), *powers]
-        made = {
+        record = {
             "command": f"python -m benchmarks.simulate --runs {arguments.runs} --power-runs {arguments.power_runs}",
             "runs": len(simulated.discoveries) + len(simulated.judged),
             "intervals": len(simulated.shown),
@@ -243,7 +249,7 @@ def main() -> None:
             "rows": [asdict(row) for row in rows],
         }
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for row in rows:
         width = "" if row.width is None else f"  width {100 * row.width:.1f}"
         noise = math.sqrt(max(row.mean * (1 - row.mean), 0) / row.n)

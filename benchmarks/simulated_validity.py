@@ -1,4 +1,4 @@
-"""Cells of which a known share of counterfactuals is invalid, screened by checks with known errors.
+"""Simulate cells in which a known share of counterfactuals is invalid, screened by checks with known errors.
 
 The checks' errors are not told to the analysis: it gets a calibration set drawn from them, as a user would have.
 """
@@ -40,7 +40,7 @@ class Contaminated:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class EffectOutcome:
     """Whether the interval holds the effect among valid ones, its width, the estimate's bias (towards an effect: −).
 
     `breakdown_held`: for an interval beyond 5 points whose true invalid share is within its breakdown point, whether
@@ -66,7 +66,7 @@ def contaminated_grid() -> Iterator[Contaminated]:
                             yield Contaminated(sources, valid, let_through, 0.15, drop, invalid, calibrated)
 
 
-def judge_contaminated(setting: Contaminated, seed: int) -> Judged:
+def simulate_contaminated(setting: Contaminated, seed: int) -> EffectOutcome:
     """One cell drawn from a setting, and what the analysis makes of it."""
     random = np.random.default_rng(seed)
     source = np.repeat(np.arange(setting.sources), SIBLINGS)
@@ -83,17 +83,17 @@ def judge_contaminated(setting: Contaminated, seed: int) -> Judged:
         invalid=setting.calibrated,
         invalid_accepted=int(random.binomial(setting.calibrated, setting.let_through)),
     )
-    found = among_valid(correct, LEVEL, errors, Screened(source, accepted), seed)
+    effect = among_valid(correct, LEVEL, errors, Screened(source, accepted), seed)
     truth = -setting.drop
     share = setting.valid * (1 - setting.refused)
     share /= share + (1 - setting.valid) * setting.let_through
     observed = mean_interval(correct, LEVEL, seed)
     within = observed.high < -BEYOND and 1 - share <= breakdown_point(observed.high)
-    return Judged(
+    return EffectOutcome(
         setting,
-        found.interval.low - 1e-9 <= truth <= found.interval.high + 1e-9,
-        found.interval.high - found.interval.low,
-        found.estimate - truth,
+        effect.interval.low - 1e-9 <= truth <= effect.interval.high + 1e-9,
+        effect.interval.high - effect.interval.low,
+        effect.estimate - truth,
         truth < -BEYOND if within else None,
     )
 

@@ -1,4 +1,4 @@
-"""Validity in the estimate, where the truth is known: `python -m benchmarks.validity`.
+"""Evaluate the validity-corrected estimate where the truth is known: `python -m benchmarks.validity`.
 
 Buses of tinyworld *to night*, drawn by the renderer. Of the pictures that take the place of rendered edits a known
 share is invalid: another class stands there, or the edit was not made. The checks screen them at the profile's
@@ -49,14 +49,14 @@ class Edited:
     """One picture that stands for a rendered edit: of which source image, what it is, and the scores that it got."""
 
     source: int
-    asked: Proposal
+    proposal: Proposal
     kind: Kind
     picture: Pixels
     scores: Scores
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Measurement:
     """What the analysis made of one model under test beside the truth; effects in −1 … 1."""
 
     model: str
@@ -81,64 +81,67 @@ class Checks:
         self._evaluator = Evaluator(profile)
         self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
 
-    def scores(self, asked: Proposal, pictures: Sequence[Pixels]) -> list[Scores]:
+    def scores(self, proposal: Proposal, pictures: Sequence[Pixels]) -> list[Scores]:
         """How each picture scores as the edit that was asked for."""
-        source = source_picture(asked.scene)
-        image = SourceImage(str(asked.scene.geometry_seed), payload(source), asked.scene.label)
+        source = source_picture(proposal.scene)
+        image = SourceImage(str(proposal.scene.geometry_seed), payload(source), proposal.scene.label)
         images = [payload(picture) for picture in pictures]
         keep = payload(self._segmenter.keep_mask(source))
         reply = RenderReply(images=images, controls={}, keep_mask=keep, evaluations=0)
-        edits = [asked.edit] * len(pictures)
+        edits = [proposal.edit] * len(pictures)
         judged = check_images(self._evaluator, image, TASK, reply, edits, {})  # type: ignore[arg-type]
         return [scores for _, scores in judged]
 
 
 def to_night(split: Split, count: int) -> list[Proposal]:
     """The first buses of a split that are not at night, as the models under test know them, each with its edit."""
-    found: list[Proposal] = []
+    proposals: list[Proposal] = []
     index = 0
-    while len(found) < count:
+    while len(proposals) < count:
         scene = own_distribution(index, split).changed(label=LABEL)
         index += 1
         if scene.time == VALUE:
             continue
         tries = (proposal(scene, "time", np.random.default_rng((index, attempt))) for attempt in range(8))
-        asked = next((one for one in tries if one is not None and one.wanted.time == VALUE), None)
-        if asked is not None:
-            found.append(asked)
-    return found
+        chosen = next(
+            (candidate for candidate in tries if candidate is not None and candidate.wanted.time == VALUE), None
+        )
+        if chosen is not None:
+            proposals.append(chosen)
+    return proposals
 
 
-def picture(asked: Proposal, kind: Kind, random: np.random.Generator) -> Pixels:
+def picture(proposal: Proposal, kind: Kind, random: np.random.Generator) -> Pixels:
     """What stands for the rendered edit."""
     if kind == "valid":
-        return source_picture(asked.wanted)
+        return source_picture(proposal.wanted)
     if kind == "unedited":
-        return source_picture(asked.scene)
+        return source_picture(proposal.scene)
     others = [name for name in CLASSES if name != LABEL]
-    return source_picture(asked.wanted.changed(label=others[int(random.integers(len(others)))]))
+    return source_picture(proposal.wanted.changed(label=others[int(random.integers(len(others)))]))
 
 
 def edited(checks: Checks, sources: Sequence[Proposal], kinds: Sequence[Sequence[Kind]]) -> list[Edited]:
     """Pictures of the given kinds of each source image, scored."""
     random = np.random.default_rng(2)
-    found: list[Edited] = []
-    for number, (asked, wanted) in enumerate(zip(sources, kinds, strict=True)):
-        pictures = [picture(asked, kind, random) for kind in wanted]
-        scored = zip(wanted, pictures, checks.scores(asked, pictures), strict=True)
-        found += [Edited(number, asked, *rest) for rest in scored]
-    return found
+    scored_edits: list[Edited] = []
+    for number, (proposal_of_source, wanted_kinds) in enumerate(zip(sources, kinds, strict=True)):
+        pictures = [picture(proposal_of_source, kind, random) for kind in wanted_kinds]
+        scored = zip(wanted_kinds, pictures, checks.scores(proposal_of_source, pictures), strict=True)
+        scored_edits += [Edited(number, proposal_of_source, *rest) for rest in scored]
+    return scored_edits
 
 
-def accepted(one: Edited, thresholds: Thresholds) -> bool:
+def accepted(edit: Edited, thresholds: Thresholds) -> bool:
     """The verdict at these thresholds."""
-    return judge(one.scores, one.asked.edit, thresholds).accepted
+    return judge(edit.scores, edit.proposal.edit, thresholds).accepted
 
 
-def errors_of(found: Sequence[Edited], thresholds: Thresholds) -> CheckErrors:
+def errors_of(edits: Sequence[Edited], thresholds: Thresholds) -> CheckErrors:
     """What these thresholds do with pictures whose validity is known."""
     passed = {
-        valid: [accepted(o, thresholds) for o in found if (o.kind == "valid") == valid] for valid in (True, False)
+        valid: [accepted(edit, thresholds) for edit in edits if (edit.kind == "valid") == valid]
+        for valid in (True, False)
     }
     return CheckErrors(
         valid=len(passed[True]),
@@ -152,26 +155,26 @@ def assess(
     name: str,
     model: ImageClassifier,
     sources: Sequence[Proposal],
-    found: Sequence[Edited],
+    edits: Sequence[Edited],
     errors: CheckErrors,
     thresholds: Thresholds,
-) -> Found:
+) -> Measurement:
     """One model under test: the truth, what is observed among the accepted, and the effect among the valid."""
 
     def right(pictures: Sequence[Pixels]) -> NDArray[np.float64]:
         place = model.classes.index(LABEL)
         return np.asarray([float(row.argmax() == place) for row in model.probabilities(pictures)])
 
-    null = right([source_picture(asked.scene) for asked in sources])
-    truth = float((right([source_picture(asked.wanted) for asked in sources]) - null).mean())
-    verdicts = [accepted(one, thresholds) for one in found]
-    kept = [one for one, passed in zip(found, verdicts, strict=True) if passed]
-    place = np.array([one.source for one in kept])
+    null = right([source_picture(source.scene) for source in sources])
+    truth = float((right([source_picture(source.wanted) for source in sources]) - null).mean())
+    verdicts = [accepted(edit, thresholds) for edit in edits]
+    kept = [edit for edit, passed in zip(edits, verdicts, strict=True) if passed]
+    place = np.array([edit.source for edit in kept])
     _, inverse, counts = np.unique(place, return_inverse=True, return_counts=True)
-    correct = np.bincount(inverse, right([one.picture for one in kept]) - null[place]) / counts
-    screened = Screened(np.array([one.source for one in found]), np.array(verdicts))
+    correct = np.bincount(inverse, right([edit.picture for edit in kept]) - null[place]) / counts
+    screened = Screened(np.array([edit.source for edit in edits]), np.array(verdicts))
     among = among_valid(correct, LEVEL, errors, screened, seed=3)
-    return Found(
+    return Measurement(
         model=name,
         checks=tuple(thresholds),
         errors=errors,
@@ -181,7 +184,7 @@ def assess(
         observed_interval=mean_interval(correct, LEVEL, seed=3),
         estimate=among.estimate,
         interval=among.interval,
-        valid_share=float(np.mean([one.kind == "valid" for one in kept])),
+        valid_share=float(np.mean([edit.kind == "valid" for edit in kept])),
         valid_estimate=among.valid,
     )
 
@@ -209,21 +212,21 @@ def main() -> None:
         for _ in sources
     ]
     rendered = edited(checks, sources, kinds)
-    found = []
+    measurements = []
     for name, weights in profile.evaluator.models_under_test.items():
         model = ImageClassifier(weights, device="cpu")
         for used in USED:
             limits = {check: profile.thresholds[check] for check in used if check in profile.thresholds}
-            found.append(assess(name, model, sources, rendered, errors_of(measured, limits), limits))
-    made = {
+            measurements.append(assess(name, model, sources, rendered, errors_of(measured, limits), limits))
+    record = {
         "command": f"python -m benchmarks.validity --sources {arguments.sources} --calibration {arguments.calibration} "
         f"--valid {arguments.valid}",
         "rendered": len(rendered),
-        "found": TypeAdapter(list[Found]).dump_python(found, mode="json"),
+        "found": TypeAdapter(list[Measurement]).dump_python(measurements, mode="json"),
     }
-    print(json.dumps(made, indent=1))
+    print(json.dumps(record, indent=1))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

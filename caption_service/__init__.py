@@ -1,1 +1,1 @@
-"""caption_service: images in, captions out, by whichever engine the profile names."""
+"""caption_service: captions for images, by the engine that the profile names."""

@@ -1,4 +1,4 @@
-"""caption_service over HTTP: `POST /v1/captions`, and what every model service answers.
+"""caption_service over HTTP: `POST /v1/captions` and the endpoints of every model service.
 
 Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory caption_service.app:create_app --port 8001`
 """
@@ -18,11 +18,11 @@ from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 from shared.turns import ComputeTurns
 
-CODE_REVISION = "1"  # raise it whenever the same request would give another reply under the same weights
+CODE_REVISION = "1"  # increase it whenever the same request gives another reply under the same weights
 
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
-    """The service under `settings` (by default: the environment's); see `shared.service`."""
+    """Create the service with `settings` (default: from the environment); see `shared.service`."""
     settings = settings or ServiceSettings()
     profile = load_profile(settings.profile).caption
 

@@ -1,4 +1,4 @@
-"""Captioning with weights in this process: batched generation by the model's one owner."""
+"""Captioning with weights in this process: batched generation, run by one thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Encode = Callable[[Sequence[Pixels], str], dict[str, Tensor]]
 
 
 class BatchKey(NamedTuple):
-    """What images that run together have in common."""
+    """Parameters that all images of a batch share."""
 
     prompt: str
     min_tokens: int
@@ -33,7 +33,7 @@ class BatchKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CaptionItem:
     """One image to caption."""
 
     pixels: Pixels
@@ -43,11 +43,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model and how to speak with it.
+    """A model with its pre- and postprocessing.
 
     `encode` turns images and a prompt into `generate`'s inputs, of equal length for all images unless
-    `length_follows_size`. No prompt may hold one of the `control_words`. `repeats_prompt` says that `generate` returns
-    the prompt's tokens before the new ones.
+    `length_follows_size`. Prompts that hold one of the `control_words` are refused. With `repeats_prompt`, `generate`
+    returns the prompt's tokens before the new ones.
     """
 
     model: PreTrainedModel
@@ -65,26 +65,26 @@ class InProcessCaptioner:
 
     def __init__(self, loaded: Loaded, make_batcher: MakeBatcher, max_batch: int, deterministic: bool) -> None:
         self._loaded = loaded
-        # Rows of unlike length are padded, and padding changes the last bits: such images then run one at a time.
+        # Rows of different length are padded, and padding changes the last bits: such images run one at a time.
         self._one_by_one = deterministic and loaded.length_follows_size
         self.device = loaded.device
         self.weights = [loaded.weights]
-        self._run(BatchKey("", 0, 2, 1), [Wanted(np.zeros((64, 64, 3), np.uint8), 0.0, 0)])  # warm-up
+        self._run(BatchKey("", 0, 2, 1), [CaptionItem(np.zeros((64, 64, 3), np.uint8), 0.0, 0)])  # warm-up
         self._batcher = make_batcher(self._run, 1 if self._one_by_one else max_batch)
 
     async def caption(self, request: CaptionRequest, deadline: float) -> list[str]:
-        """One caption per image. Beam search cannot sample, so `beams` above 1 wants `temperature` 0."""
+        """Return one caption per image. Beam search cannot sample, so `beams` above 1 requires `temperature` 0."""
         if request.beams > 1 and request.temperature > 0:
             raise InvalidInput("beam search does not sample: set temperature to 0, or beams to 1")
         if request.min_tokens > request.max_tokens:
             raise InvalidInput("min_tokens is above max_tokens; lower it")
         refuse_control_words(self._loaded.control_words, [request.prompt])
         images = await asyncio.to_thread(lambda: [decode(image.png) for image in request.images])
-        wanted = [Wanted(pixels, request.temperature, request.seed) for pixels in images]
+        items = [CaptionItem(pixels, request.temperature, request.seed) for pixels in images]
         key = BatchKey(request.prompt, request.min_tokens, request.max_tokens, request.beams)
-        return await self._batcher.submit_all(wanted, key=key, deadline=deadline)
+        return await self._batcher.submit_all(items, key=key, deadline=deadline)
 
-    def _run(self, key: BatchKey, items: Sequence[Wanted]) -> list[str]:
+    def _run(self, key: BatchKey, items: Sequence[CaptionItem]) -> list[str]:
         try:
             if self._one_by_one:
                 return [self._generate(key, [item])[0] for item in items]
@@ -94,7 +94,7 @@ class InProcessCaptioner:
             raise OutOfMemory(f"the device has too little memory for {len(items)} captions at once") from error
 
     @torch.inference_mode()
-    def _generate(self, key: BatchKey, items: Sequence[Wanted]) -> list[str]:
+    def _generate(self, key: BatchKey, items: Sequence[CaptionItem]) -> list[str]:
         inputs = {
             name: self._place(tensor)
             for name, tensor in self._loaded.encode([item.pixels for item in items], key.prompt).items()

@@ -1,4 +1,4 @@
-"""Sampling whose randomness belongs to a row, not to a batch."""
+"""Sampling with one random generator per row, so that a caption does not depend on its batch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class RowNoise:
-    """A logits processor with which greedy decoding samples: argmax(logits + T·Gumbel noise) ~ softmax(logits / T).
+    """A logits processor that makes greedy decoding sample: argmax(logits + T·Gumbel noise) ~ softmax(logits / T).
 
-    Each row has its own generator on the CPU, so a row's text depends on its seed alone, whatever its neighbours and
-    the device. Rows with temperature 0 stay greedy.
+    Each row has its own generator on the CPU, so its text depends on its seed only, not on its neighbours or the
+    device. Rows with temperature 0 stay greedy.
     """
 
     def __init__(self, seeds: Sequence[int], temperatures: Sequence[float]) -> None:

@@ -1,1 +1,1 @@
-"""diffusion_service: source images and prompts in, rendered counterfactuals out."""
+"""diffusion_service: renders counterfactuals from source images and prompts."""

@@ -1,11 +1,11 @@
-"""What may make the networks faster on some devices, behind settings: off by default, dropped where unsupported.
+"""Optional accelerations of the networks: off by default, ignored on devices that do not support them.
 
-compile     `torch.compile` of UNet and ControlNets (`default`), with CUDA graphs besides (`reduce-overhead`)
+compile     `torch.compile` of UNet and ControlNets (`default`), also with CUDA graphs (`reduce-overhead`)
 attention   the kernel of scaled dot-product attention: `flash`, `efficient`, `cudnn`, `math`; `auto` lets torch choose
 pinned      inputs go to the GPU from page-locked memory, without waiting for the copy
 vae_dtype   precision of the autoencoder; `auto`: the weights' on a GPU, unless they overflow in it; float32 on CPUs
 
-What each brought, as far as it could be tried: docs/measurements/performance.md.
+Measurements: docs/measurements/performance.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ON_GPUS_ONLY = ("efficient", "cudnn")
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """What is on; see the module's docstring."""
+    """The enabled accelerations; see the module's docstring."""
 
     compile: CompileMode = "off"
     attention: AttentionKernel = "auto"
@@ -46,7 +46,7 @@ class Acceleration:
     vae_dtype: DtypeChoice = "auto"
 
     def on(self, device: str) -> Acceleration:
-        """What of it `device` can do; the log says what it cannot, and why."""
+        """The accelerations that `device` supports; the others are logged with the reason and switched off."""
         left = self
         for name, reason in _reasons(self, device.partition(":")[0] == "cuda"):
             logger.warning("%s=%s is ignored on %s: %s", name, getattr(self, name), device, reason)
@@ -54,48 +54,48 @@ class Acceleration:
         return left
 
     def compiled(self, network: _Network) -> _Network:
-        """The network, to be compiled at its first call for each shape, where that is on."""
+        """Mark the network to be compiled at its first call for each shape, if enabled."""
         if self.compile != "off":
             network.compile(mode=None if self.compile == "default" else self.compile)
         return network
 
     def kernels(self) -> AbstractContextManager[Any]:
-        """While entered, attention is computed by the chosen kernel, or plainly where that knows no such inputs."""
+        """Context in which attention uses the chosen kernel, or the plain one for inputs that it does not support."""
         if self.attention == "auto":
             return nullcontext()
         return sdpa_kernel([_KERNELS[self.attention], SDPBackend.MATH], set_priority=True)
 
     def eagerly(self) -> AbstractContextManager[Any]:
-        """While entered, nothing is compiled: for passes with injected attention, or with gradients."""
+        """Context in which nothing is compiled: for passes with injected attention, or with gradients."""
         return nullcontext() if self.compile == "off" else torch.compiler.set_stance("force_eager")
 
     def start_step(self) -> None:
-        """Tell CUDA graphs that what the last step gave is no longer needed."""
+        """Tell CUDA graphs that the output of the last step is no longer needed."""
         if self.compile == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
     def kept(self, output: Tensor) -> Tensor:
-        """What a step gave, where the next one does not overwrite it."""
+        """Copy a step's output if the next step would overwrite it."""
         return output.clone() if self.compile == "reduce-overhead" else output
 
     def moved(self, tensor: Tensor, device: torch.device) -> Tensor:
-        """The tensor on the device."""
+        """Move a tensor to the device."""
         if self.pinned:
             return tensor.pin_memory().to(device, non_blocking=True)
         return tensor.to(device)
 
     def coder_dtype(self, own: torch.dtype, device: str, overflows: bool) -> torch.dtype:
-        """In which precision an autoencoder of weights `own` computes; `overflows`: it does so in float16."""
+        """Precision of an autoencoder whose weights have dtype `own`; `overflows`: it overflows in float16."""
         if self.vae_dtype == "float16" and overflows:
             logger.warning("vae_dtype=float16 is ignored: this autoencoder overflows in it (force_upcast)")
         elif self.vae_dtype != "auto":
             chosen: torch.dtype = getattr(torch, self.vae_dtype)
             return chosen
-        # On CPUs half precision costs colour depth and saves no time; XL's decoder overflows in it.
+        # On CPUs half precision loses colour depth and saves no time; XL's decoder overflows in it.
         return torch.float32 if device == "cpu" or overflows else own
 
     def infos(self) -> list[WeightsInfo]:
-        """What `/v1/info` says of all that rounds differently; nothing where all is off."""
+        """The entries of `/v1/info` for settings that change rounding; empty if all are off."""
         parts = {"compile": self.compile, "attention": self.attention, "vae_dtype": self.vae_dtype}
         changed = " ".join(f"{name}={value}" for name, value in parts.items() if value != getattr(OFF, name))
         return [WeightsInfo(role="acceleration", id=changed, revision="", dtype="", licence="")] if changed else []
@@ -104,20 +104,20 @@ class Acceleration:
 OFF = Acceleration()
 
 
-def _reasons(wanted: Acceleration, gpu: bool) -> list[tuple[str, str]]:
-    """Settings that cannot be had, with the reason."""
-    found = []
-    if wanted.compile == "reduce-overhead" and not gpu:
-        found.append(("compile", "CUDA graphs need a GPU; use default"))
-    elif wanted.compile != "off" and not _compiler():
-        found.append(("compile", "torch.compile needs a C++ compiler (g++, or $CXX), and there is none"))
-    if wanted.attention in _ON_GPUS_ONLY and not gpu:
-        found.append(("attention", "that kernel is for GPUs; use flash or math"))
-    if wanted.pinned and not gpu:
-        found.append(("pinned", "there is no copy to a GPU to make faster"))
-    if wanted.vae_dtype in ("float16", "bfloat16") and not gpu:
-        found.append(("vae_dtype", "half precision costs colour depth on a CPU and saves no time"))
-    return found
+def _reasons(requested: Acceleration, gpu: bool) -> list[tuple[str, str]]:
+    """Settings that are not supported, with the reason."""
+    reasons = []
+    if requested.compile == "reduce-overhead" and not gpu:
+        reasons.append(("compile", "CUDA graphs need a GPU; use default"))
+    elif requested.compile != "off" and not _compiler():
+        reasons.append(("compile", "torch.compile needs a C++ compiler (g++, or $CXX), and there is none"))
+    if requested.attention in _ON_GPUS_ONLY and not gpu:
+        reasons.append(("attention", "that kernel is for GPUs; use flash or math"))
+    if requested.pinned and not gpu:
+        reasons.append(("pinned", "there is no copy to a GPU to make faster"))
+    if requested.vae_dtype in ("float16", "bfloat16") and not gpu:
+        reasons.append(("vae_dtype", "half precision costs colour depth on a CPU and saves no time"))
+    return reasons
 
 
 def _compiler() -> str | None:

@@ -1,13 +1,13 @@
-"""Which tokens of a new prompt take over the attention of which tokens of the old one (prompt-to-prompt, section 3.2).
+"""Align the tokens of two prompts: which new tokens take over the attention of which old ones (prompt-to-prompt, 3.2).
 
-Prompts are compared word by word, a word being all its tokens, so that "snowfall" (four tokens) can stand for "rain"
-(one). What both prompts have keeps its attention token by token, wherever an insertion or a deletion moved it to.
+Prompts are compared word by word, a word being all its tokens, so that "snowfall" (four tokens) can replace "rain"
+(one). Words that both prompts have keep their attention token by token, even if an insertion or deletion moved them.
 
-    replace     words that stand in place of others take over their attention; words that were only added have their own
-    refine      all new words have attention of their own
+    replace     words that replace others take over their attention; words that were only added have their own
+    refine      all new words have their own attention
 
-The sequence is begin token, words, end token, padding. End tokens and padding correspond counted from the end token on.
-Where there is more padding on one side, the last one takes or gives the rest, so that no attention is lost or doubled.
+The sequence is begin token, words, end token, padding. End tokens and padding are aligned from the end token on. If one
+side has more padding, the last padding token takes or gives the rest, so that no attention is lost or doubled.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Words: TypeAlias = Sequence[tuple[int, ...]]  # the token ids of each word of a 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """`mapping` (source tokens × tokens) carries attention over; `share` (tokens) is 1 where one takes it, else 0."""
+    """`mapping` (source tokens × tokens) transfers attention; `share` (tokens) is 1 for tokens that take it, else 0."""
 
     mapping: Tensor
     share: Tensor
 
 
 def align(old: Words, new: Words, length: int, attention: WordAttention) -> Alignment:
-    """The alignment of two prompts in sequences of `length` tokens."""
+    """Align two prompts in sequences of `length` tokens."""
     mapping, share = torch.zeros(length, length), torch.zeros(length)
     old_ends, new_ends = _ends(old), _ends(new)
 
@@ -63,19 +63,19 @@ def align(old: Words, new: Words, length: int, attention: WordAttention) -> Alig
 
 
 def positions(words: Words, phrase: Words, name: str) -> list[int]:
-    """The places in the sequence of all tokens of a phrase, every time that it occurs.
+    """Positions in the sequence of all tokens of a phrase, for all its occurrences.
 
-    Raises InvalidInput when it does not; `name` says in words which phrase is not in which prompt.
+    Raises InvalidInput if there is none; `name` is the beginning of its message.
     """
     ends = _ends(words)
     starts = [i for i in range(len(words) - len(phrase) + 1) if list(words[i : i + len(phrase)]) == list(phrase)]
     if not phrase or not starts:
         raise InvalidInput(f"{name}; use words that it has, spelt as there")
-    return [place for start in starts for place in _tokens(ends, start, start + len(phrase))]
+    return [position for start in starts for position in _tokens(ends, start, start + len(phrase))]
 
 
 def _ends(words: Words) -> list[int]:
-    """Where the words begin and end in the sequence: entry n is the place after word n − 1 (and the begin token)."""
+    """Boundaries of the words in the sequence: entry n is the position after word n − 1 (and the begin token)."""
     ends = [1]
     for word in words:
         ends.append(ends[-1] + len(word))

@@ -1,18 +1,18 @@
-"""Attention in which the target rows of a batch look where their source row looks (prompt-to-prompt, arXiv 2208.01626).
+"""Attention in which the target rows of a batch use their source row's attention (prompt-to-prompt, arXiv 2208.01626).
 
 A batch holds rows of three kinds, in this order:
 
     sources         the source image under its own caption
-    unconditional   the targets under the null embedding; missing without guidance; never touched
+    unconditional   the targets under the null embedding; missing without guidance; never changed
     targets         the targets under their new prompts
 
 Self-attention is injected by letting a target row use its source row's queries and keys with its own values, which
-is its source's attention map without that map ever being made. Cross-attention maps are small and made explicitly:
+applies the source's attention map without computing it. Cross-attention maps are small and computed explicitly:
 
     map = ((source map · mapping) · share + own map · (1 − share)) · weights
 
-What to inject travels with each forward pass, through diffusers' `cross_attention_kwargs`; the processor keeps nothing.
-A pass without it computes what diffusers' own processor computes.
+The injection is an argument of each forward pass, through diffusers' `cross_attention_kwargs`; the processor keeps no
+state. A pass without an injection computes the same as diffusers' own processor.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AttentionMaps:
         self._sums[positions] = self._sums.get(positions, 0.0) + maps.mean(dim=1)
 
     def semantic(self, positions: int) -> Tensor:
-        """The maps at the level nearest to a quarter of the latent's side, where words are best told apart.
+        """The maps at the level nearest to a quarter of the latent's side, where words are best distinguished.
 
         `positions` is the number of positions of the latent.
         """
@@ -68,7 +68,7 @@ class AttentionMaps:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What the attention layers do in one forward pass.
+    """What the attention layers inject in one forward pass.
 
     `source_of` is the source row of each target; `self_from` the targets (counted among targets) whose self-attention
     comes from their source, in layers of at most `largest_self` positions; `cross` None leaves cross-attention alone.
@@ -90,7 +90,7 @@ class Injection:
         return len(self.source_of)
 
     def check_reached(self) -> None:
-        """Raise RuntimeError unless the pass went through self- and cross-attention layers that know of injection."""
+        """Raise RuntimeError unless the pass went through self- and cross-attention layers that support injection."""
         if missing := {"self", "cross"} - self.reached:
             raise RuntimeError(
                 f"the injection reached no {' and no '.join(sorted(missing))}-attention layer of the UNet; "
@@ -122,10 +122,10 @@ class Injection:
         maps = torch.cat([sources, targets])
         if self.maps is not None:
             self.maps.add(maps)
-        seen = maps.to(value.dtype) @ value[watched]
+        attended = maps.to(value.dtype) @ value[watched]
         free = slice(self.sources, first)
         unconditional = scaled_dot_product_attention(query[free], key[free], value[free])
-        return torch.cat([seen[: self.sources], unconditional, seen[self.sources :]])
+        return torch.cat([attended[: self.sources], unconditional, attended[self.sources :]])
 
 
 class InjectingProcessor:
@@ -157,9 +157,9 @@ class InjectingProcessor:
 
 
 def install(unet: Any) -> None:
-    """Give every attention layer of a UNet a processor that knows of injection.
+    """Give every attention layer of a UNet a processor that supports injection.
 
-    Raises ValueError, with the layer's name, where the UNet has none, or one that does more than plain attention.
+    Raises ValueError if the UNet has no attention layers, or one (named in the message) that is not plain attention.
     """
     layers: Mapping[str, Any] = {name: module for name, module in unet.named_modules() if isinstance(module, Attention)}
     if not layers:

@@ -1,8 +1,7 @@
-"""Control images: what of the source holds the new image to the source's structure.
+"""Compute control images: edges of the source that bind the new image to the source's structure.
 
 Images are uint8 arrays of height × width × 3 (RGB), masks and edge images uint8 of height × width with values
-0 and 255, soft edges with all between. Everything is computed at the size of the given image; nothing here knows
-models or HTTP.
+0 and 255, soft edges with all values between. Everything is computed at the size of the given image, without models.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ SPECK_EXTENT = 0.05  # structure: the same for edges of what must stay
 SMOOTHING = 5  # structure: window of the median filter, in pixels of a 128-pixel short side
 SOFT_SCALES = (0.002, 0.004, 0.008)  # soft edges: widths of the Gaussians, in shares of the short side
 SOFT_BRIGHTEST = 99.0  # soft edges: percentile of the edges' strength that is drawn white
-OBJECT_MARGIN = 0.025  # object: edges up to this share of the short side outside the mask belong to the object
+OBJECT_MARGIN = 0.025  # object: edges within this share of the short side outside the mask belong to the object
 
 
 def canny(image: Pixels, low: int = 60, high: int = 120) -> Pixels:
@@ -30,12 +29,11 @@ def canny(image: Pixels, low: int = 60, high: int = 120) -> Pixels:
 
 
 def structure(image: Pixels, keep: Pixels | None = None) -> Pixels:
-    """The edges that make up the scene, without the small loose ones of rain, snow, stars and texture.
+    """The edges of the scene's structure, without the small loose ones of rain, snow, stars and texture.
 
-    The image is smoothed by a median filter, which removes strokes thinner than half its window and leaves outlines
-    where they are; then connected edges of small extent are dropped. With a `keep` mask, the edges of what must
-    stay are added from the unsmoothed image, so that wheels and windows are not lost with the texture; only specks
-    (flakes, dots) stay away.
+    The image is smoothed by a median filter, which removes strokes thinner than half its window and preserves outlines;
+    then connected edges of small extent are dropped. With a `keep` mask, the edges inside it are added from the
+    unsmoothed image, so that wheels and windows are not lost with the texture; only specks (flakes, dots) are left out.
     """
     short = min(image.shape[:2])
     edges = _drop_loose(canny(smoothed(image)), LOOSE_EXTENT * short)
@@ -45,7 +43,7 @@ def structure(image: Pixels, keep: Pixels | None = None) -> Pixels:
 
 
 def object_region(control: Pixels, keep: Pixels) -> Pixels:
-    """The part of a control image (of one channel or three) inside the `keep` mask or a few pixels from its outline."""
+    """The part of a control image (one channel or three) inside the `keep` mask or within a few pixels of it."""
     margin = max(1, round(OBJECT_MARGIN * min(keep.shape)))
     kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * margin + 1, 2 * margin + 1))
     near = cv2.dilate(keep, kernel) > 127
@@ -53,10 +51,10 @@ def object_region(control: Pixels, keep: Pixels) -> Pixels:
 
 
 def soft_edges(image: Pixels) -> Pixels:
-    """How strong edges are, 0 … 255: the gradient's length, the largest over the colours, averaged over three scales.
+    """Edge strength, 0 … 255: the gradient's length, the largest over the colours, averaged over three scales.
 
-    A filter in place of HED (arXiv 1504.06375), whose public weights are pickled: like HED's, its lines are broad and
-    graded, and unlike HED's they know nothing of objects, so that texture is drawn as well.
+    It replaces HED (arXiv 1504.06375), whose public weights are pickled: like HED's, its lines are broad and graded;
+    unlike HED, it does not know objects, so texture is drawn as well.
     """
     short = min(image.shape[:2])
     strength = np.zeros(image.shape[:2], np.float32)

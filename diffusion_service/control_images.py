@@ -1,4 +1,4 @@
-"""The control images of source images: each computed once per source, kind and region, and kept for the siblings."""
+"""Control images, label maps and masks of source images, computed once per source, kind and region."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shared.schemas.diffusion import ControlKind, ControlRegion
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source image at the model's size (height × width × 3), and the way back; equal where all pixels are equal."""
+    """A source image at the model's size (height × width × 3) with its original size; compared by digest."""
 
     image: Pixels = field(compare=False, repr=False)
     geometry: Fit
@@ -26,12 +26,12 @@ class Source:
 
 
 class ControlImages:
-    """What can be read from a source; to be used from the one thread that owns the networks."""
+    """Computes and caches what is read from a source; use it from the thread that runs the networks."""
 
     def __init__(
         self, segmenter: Segmenter | None, palette: Pixels | None = None, depth: DepthEstimator | None = None
     ) -> None:
-        """`palette` (labels × 3) colours the segmenter's labels, `depth` estimates depth: for the kinds named so."""
+        """`palette` (labels × 3) colours labels for kind `segmentation`; `depth` estimates depth for kind `depth`."""
         self.segmenter = segmenter
         self._palette = palette
         self._depth = depth
@@ -40,11 +40,11 @@ class ControlImages:
 
     @property
     def regions(self) -> tuple[ControlRegion, ...]:
-        """The control regions that can be found."""
+        """The control regions that are available."""
         return ("full",) if self.segmenter is None else ("full", "structure", "object")
 
     def keep(self, source: Source) -> Pixels | None:
-        """The mask of what must stay in a source; None without a segmenter."""
+        """The mask of a source's pixels that must not change; None without a segmenter."""
         return None if self.segmenter is None else self.segmenter.kept(self.labels(source))
 
     def _compute_labels(self, source: Source) -> LabelMap:
@@ -54,7 +54,7 @@ class ControlImages:
         return self.segmenter.label_map(source.image)
 
     def _compute_image(self, source: Source, kind: ControlKind, region: ControlRegion) -> Pixels:
-        """Height × width, or with colours × 3. Raises InvalidInput where kind or region cannot be found."""
+        """Height × width, or × 3 with colours. Raises InvalidInput if kind or region is not available."""
         if region == "full":
             return self._whole(source.image, source, kind)
         keep = self.keep(source)
@@ -72,7 +72,7 @@ class ControlImages:
         return conditioning.object_region(self._whole(source.image, source, kind), keep)
 
     def _structure(self, source: Source, kind: ControlKind, keep: Pixels) -> Pixels:
-        """Edges without rain and texture; classes and depth have neither, so that they are whole."""
+        """Edges without rain and texture; label maps and depth have neither, so they are used unchanged."""
         if kind == "canny":
             return conditioning.structure(source.image, keep)
         if kind == "soft_edges":

@@ -1,4 +1,4 @@
-"""Depth from one image, for the ControlNet of kind `depth`: near is bright."""
+"""Depth estimation from one image, for the ControlNet of kind `depth`: near is bright."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DepthEstimator:
 
     @torch.inference_mode()
     def depth(self, image: Pixels) -> Pixels:
-        """Height × width: 0 for what is farthest in an RGB image, 255 for what is nearest."""
+        """Depth of an RGB image, height × width: 0 for the farthest pixels, 255 for the nearest."""
         inputs = self._processor(images=Image.fromarray(image), return_tensors="pt")
         pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
         near = self._model(pixel_values=pixel_values).predicted_depth.float()[:, None]

@@ -1,4 +1,4 @@
-"""Weights distilled to few steps: a whole UNet, or a LoRA merged into a second copy of the base's.
+"""Load weights distilled to few steps: a whole UNet, or a LoRA merged into a second copy of the base's.
 
 Everything else (autoencoder, text encoders, ControlNets) is the base's own. LoRA files have keys as diffusers writes
 them or as kohya's trainer does (`lora_unet_...`, the layout of the published ones); diffusers converts them.
@@ -23,7 +23,7 @@ from shared.problems import InvalidInput
 from shared.profiles import FewStep, Lora
 from shared.weights import Weights
 
-# What ControlNets and text encoders were made for.
+# The UNet's configuration that ControlNets and text encoders depend on.
 _SHARED_CONFIG = (
     "in_channels",
     "out_channels",
@@ -37,7 +37,7 @@ _SHARED_CONFIG = (
 
 @dataclass(frozen=True, slots=True)
 class FewStepDiffusion:
-    """Networks that render in so many steps with so much guidance, and in no other number."""
+    """Networks that render with exactly this number of steps and this guidance."""
 
     networks: StableDiffusion
     steps: int
@@ -45,9 +45,9 @@ class FewStepDiffusion:
 
 
 def load_few_step(few_step: FewStep, base: Weights, networks: StableDiffusion) -> FewStepDiffusion:
-    """The few-step weights beside the base's loaded `networks`.
+    """Load the few-step weights, which share the base's loaded `networks`.
 
-    Raises ValueError for weights or a scheduler that do not fit the base, OSError where files are missing.
+    Raises ValueError for weights or a scheduler that do not fit the base, OSError if files are missing.
     """
     device = str(networks.device)
     if few_step.lora is None:
@@ -59,15 +59,15 @@ def load_few_step(few_step: FewStep, base: Weights, networks: StableDiffusion) -
     few = replace(networks, unet=networks.acceleration.compiled(unet), sampling=sampling)
     try:
         few.fresh_scheduler(few_step.steps)
-    except InvalidInput as problem:  # now, not at the first request
+    except InvalidInput as problem:  # at start, not at the first request
         raise ValueError(f"[diffusion.few_step]: {problem.detail}") from problem
     return FewStepDiffusion(few, few_step.steps, few_step.guidance)
 
 
-def _check_layout(weights: Weights, config: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    different = [name for name in _SHARED_CONFIG if config.get(name) != wanted.get(name)]
+def _check_layout(weights: Weights, config: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    different = [name for name in _SHARED_CONFIG if config.get(name) != expected.get(name)]
     if different:
-        differences = "; ".join(f"{name} is {config.get(name)}, base's {wanted.get(name)}" for name in different)
+        differences = "; ".join(f"{name} is {config.get(name)}, base's {expected.get(name)}" for name in different)
         raise ValueError(f"the UNet {weights.id} does not have the layout of base: {differences}")
 
 

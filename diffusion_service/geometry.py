@@ -1,9 +1,9 @@
-"""From a source image of any size to the sizes a diffusion model computes at, and back to exactly the source's size.
+"""Resize source images of any size for a diffusion model, and back to exactly the source's size.
 
 The image is scaled so that its short side is the model's native resolution (less for very elongated images, whose
-area is capped), then padded at the right and at the bottom with its own last pixels to multiples of what the networks
-divide by. The way back cuts the padding off and scales to the source's size: nothing drifts, masks of the source
-stay valid for the new image.
+area is capped), then padded at the right and at the bottom by repeating its last pixels to multiples of what the
+networks divide by. The inverse crops the padding and scales to the source's size: nothing shifts, so masks of the
+source stay valid for the new image.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Fit:
 
 
 def fit(width: int, height: int, resolution: int, multiple: int) -> Fit:
-    """How a source of `width` × `height` is computed by a model of native `resolution`, in multiples of `multiple`."""
+    """The sizes for a source of `width` × `height` and a model of native `resolution`, in multiples of `multiple`."""
     scale = min(resolution / min(width, height), sqrt(MAX_AREA / (width * height)) * resolution)
     scaled = (max(1, round(width * scale)), max(1, round(height * scale)))
     padded = (ceil(scaled[0] / multiple) * multiple, ceil(scaled[1] / multiple) * multiple)
@@ -37,7 +37,7 @@ def fit(width: int, height: int, resolution: int, multiple: int) -> Fit:
 
 
 def to_model(pixels: Pixels, geometry: Fit) -> Pixels:
-    """The source (or, without interpolation, its mask) at the size that the model computes at."""
+    """Resize the source (or, without interpolation, its mask) to the size that the model computes at."""
     right = geometry.padded[0] - geometry.scaled[0]
     bottom = geometry.padded[1] - geometry.scaled[1]
     scaled = _resize(pixels, geometry.scaled)
@@ -45,7 +45,7 @@ def to_model(pixels: Pixels, geometry: Fit) -> Pixels:
 
 
 def to_source(pixels: Pixels, geometry: Fit) -> Pixels:
-    """What the model computed (image, mask or edges), at exactly the source's size."""
+    """Resize the model's image, mask or edges to exactly the source's size."""
     return _resize(pixels[: geometry.scaled[1], : geometry.scaled[0]], geometry.source)
 
 

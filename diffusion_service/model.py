@@ -1,4 +1,4 @@
-"""What diffusion_service loads, and a request's way through it: decode, batch, compute, encode."""
+"""The networks that diffusion_service loads, and how it processes a request: decode, batch, compute, encode."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Result = TypeVar("Result")
 
 
 class DiffusionModel:
-    """The editors over one set of weights, behind one batcher; they keep no state between its batches but caches."""
+    """The editors over one set of weights, behind one batcher; between batches they keep only caches."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class DiffusionModel:
         batches_at_once: int = 1,
         acceleration: Acceleration = OFF,
     ) -> None:
-        """Load the profile's weights onto `device` (torch's name) and use each editor once, so that nobody waits."""
+        """Load the profile's weights onto `device` (torch's name) and warm up each editor."""
         if "canny" not in profile.controlnets:
             raise ValueError("the profile names no ControlNet for canny edges; add [diffusion.controlnets.canny]")
         networks = load(
@@ -92,11 +92,11 @@ class DiffusionModel:
         self._batcher = make_batcher(_compute, profile.max_batch, batches_at_once)
 
     async def render(self, request: RenderRequest, deadline: float) -> RenderReply:
-        """Render all of a request; raises InvalidInput for a source or prompt that cannot be rendered."""
+        """Render all images of a request; raises InvalidInput for a source or prompt that cannot be rendered."""
         source = await asyncio.to_thread(lambda: self._controlnet.source(decode(request.source.png)))
-        self._check_regions({one.region for one in request.renderings})
+        self._check_regions({rendering.region for rendering in request.renderings})
         controls = chosen_controls(request.control, request.control_scale, request.controls)
-        self._check_kinds({one.kind for one in controls})
+        self._check_kinds({control.kind for control in controls})
         width, height = source.geometry.padded
         rendered = await self._run(
             self._controlnet.render,
@@ -110,7 +110,7 @@ class DiffusionModel:
         return await asyncio.to_thread(_reply, source, request, controls, rendered)
 
     async def edit(self, request: EditRequest, deadline: float) -> EditReply:
-        """Invert and edit; raises InvalidInput for what cannot be inverted, aligned or found in the prompts."""
+        """Invert and edit; raises InvalidInput if inversion or alignment fails, or a phrase is not in the prompt."""
         self._check_regions({request.control} - {"none", "empty"})
         source = await asyncio.to_thread(lambda: self._controlnet.source(decode(request.source.png)))
         caption = self._networks.prompts.fitted(request.caption)
@@ -127,10 +127,10 @@ class DiffusionModel:
         return await asyncio.to_thread(_edit_reply, request, inversion, edited, tokens)
 
     async def corrupt(self, request: CorruptRequest) -> CorruptReply:
-        """Corrupt on the CPU, beside the networks' thread; raises InvalidInput for a source that is too small."""
+        """Corrupt on the CPU, outside of the networks' thread; raises InvalidInput for a source that is too small."""
         source = await asyncio.to_thread(decode, request.source.png)
         images = []
-        for corruption in request.corruptions:  # one at a time, so that whoever leaves stops it
+        for corruption in request.corruptions:  # one at a time, so that a cancelled request stops
             pixels = await asyncio.to_thread(corrupted, source, corruption)
             images.append(ImagePayload(png=await asyncio.to_thread(encode, pixels)))
         return CorruptReply(images=images)
@@ -139,20 +139,20 @@ class DiffusionModel:
         self, work: Callable[[Key, Sequence[Item]], Sequence[Result | InvalidInput]], key: Key, items: Sequence[Item],
         deadline: float,
     ) -> list[Result]:  # fmt: skip
-        """Items through the one batcher; those of equal work and key are computed together."""
+        """Submit items to the batcher; those of equal work and key share a batch."""
         results: list[Result] = await self._batcher.submit_all(items, key=(work, key), deadline=deadline)
         return results
 
-    def _check_regions(self, asked: set[Any]) -> None:
-        if refused := asked - set(self._controlnet.images.regions):
+    def _check_regions(self, requested: set[Any]) -> None:
+        if refused := requested - set(self._controlnet.images.regions):
             raise InvalidInput(f"no segmenter in this profile, so no control region {sorted(refused)}; use 'full'")
 
-    def _check_kinds(self, asked: set[ControlKind]) -> None:
-        there = self._networks.controlnets
-        if refused := sorted(asked - set(there)):
+    def _check_kinds(self, requested: set[ControlKind]) -> None:
+        available = self._networks.controlnets
+        if refused := sorted(requested - set(available)):
             raise InvalidInput(
                 f"this profile has no ControlNet for {', '.join(refused)}; "
-                f"kinds of control that it has: {', '.join(there)}"
+                f"kinds of control that it has: {', '.join(available)}"
             )
 
     def _warm_up(self, side: int, few_step: FewStepDiffusion | None) -> None:
@@ -162,7 +162,7 @@ class DiffusionModel:
         self._controlnet.render(BatchKey(side, side, steps=1, guidance=2.0, controls=controls), [item])
         if few_step is not None:
             self._controlnet.render(BatchKey(side, side, few_step.steps, few_step.guidance, controls), [item])
-        with suppress(InvalidInput):  # weights that cannot be inverted still render; edits are refused in words
+        with suppress(InvalidInput):  # weights that cannot be inverted still render; edits are refused with a reason
             key = InversionKey(side, side, 1, 1.0, None, "none", 1.0)
             (inversion,) = self._inverter.invert(key, [InversionItem(source, "warm-up")])
             assert isinstance(inversion, Inversion)
@@ -201,7 +201,7 @@ def _control_images(profile: Diffusion, device: str) -> ControlImages:
 
 def _inversion_key(request: EditRequest, source: Source) -> InversionKey:
     width, height = source.geometry.padded
-    # The way up knows no guidance, so `direct` can serve any.
+    # The inversion uses no guidance, so `direct` fits any.
     guidance, null_text = (1.0, None) if request.inversion == "direct" else (request.guidance, request.null_text)
     return InversionKey(width, height, request.steps, guidance, null_text, request.control, request.control_scale)
 
@@ -213,7 +213,7 @@ def _edit_key(request: EditRequest, source: Source) -> EditKey:
 
 
 def _edit_control(images: ControlImages, source: Source, control: EditControl) -> Pixels | None:
-    """The control image of an edit, or None where the UNet runs alone."""
+    """The control image of an edit, or None if the UNet runs alone."""
     if control == "none":
         return None
     return np.zeros(source.image.shape[:2], np.uint8) if control == "empty" else images.image(source, "canny", control)
@@ -226,34 +226,34 @@ def _payload(pixels: Pixels, source: Source) -> ImagePayload:
 def _reply(source: Source, request: RenderRequest, controls: Controls, rendered: Sequence[Rendered]) -> RenderReply:
     by_kind: dict[ControlKind, dict[ControlRegion, ImagePayload]] = {
         strength.kind: {
-            rendering.region: _payload(one.controls[place], source)
-            for rendering, one in zip(request.renderings, rendered, strict=True)
+            rendering.region: _payload(result.controls[index], source)
+            for rendering, result in zip(request.renderings, rendered, strict=True)
         }
-        for place, strength in enumerate(controls)
+        for index, strength in enumerate(controls)
     }
     first, keep = controls[0].kind, rendered[0].keep
     return RenderReply(
-        images=[_payload(one.image, source) for one in rendered],
+        images=[_payload(result.image, source) for result in rendered],
         controls=by_kind.pop(first),
         keep_mask=None if keep is None else _payload(keep, source),
         evaluations=rendered[0].evaluations,
-        prompts=[one.prompt for one in rendered],
+        prompts=[result.prompt for result in rendered],
         further_controls=by_kind,
         protection=None if request.protection is None else _protection(source, rendered),
     )
 
 
 def _protection(source: Source, rendered: Sequence[Rendered]) -> ProtectionReply:
-    found = rendered[0].regions
+    regions = rendered[0].regions
     return ProtectionReply(
-        mask=_payload(union(found, source.image.shape[:2]), source),
-        regions=[_region(to_source(region.mask.view(np.uint8), source.geometry), region.label) for region in found],
-        outcomes=[list(one.outcomes) for one in rendered],
+        mask=_payload(union(regions, source.image.shape[:2]), source),
+        regions=[_region(to_source(region.mask.view(np.uint8), source.geometry), region.label) for region in regions],
+        outcomes=[list(result.outcomes) for result in rendered],
     )
 
 
 def _region(mask: Pixels, label: str) -> ProtectedRegion:
-    """A region (height × width, not 0 inside) as it is told, in the source's pixels."""
+    """A region (height × width, not 0 inside) for the reply, in the source's pixels."""
     left, top, width, height = cv2.boundingRect(mask)
     return ProtectedRegion(
         label=label, share=float(mask.astype(bool).mean()), box=(left, top, left + width, top + height)
@@ -266,10 +266,10 @@ def _edit_reply(
     source, width = inversion.source, len(request.self_fractions)
     per_edit = list(chunks(edited, width))
     height, breadth = source.image.shape[:2]
-    masks = [attention_to(inversion.maps, places, height, breadth).mul(255).byte().numpy() for places in tokens]
+    masks = [attention_to(inversion.maps, positions, height, breadth).mul(255).byte().numpy() for positions in tokens]
     return EditReply(
         reconstruction=_payload(inversion.reconstruction, source),
-        images=[[_payload(one.image, source) for one in row] for row in per_edit],
+        images=[[_payload(result.image, source) for result in row] for row in per_edit],
         attention=[_payload(mask, source) for mask in masks],
         keep_mask=None if inversion.keep is None else _payload(inversion.keep, source),
         evaluations=EditEvaluations(

@@ -1,7 +1,7 @@
-"""Colours of segmentation maps, as the ControlNets that read them were trained: index of a label → red, green, blue.
+"""Colours of segmentation maps that ControlNets were trained with: index of a label → red, green, blue.
 
-`ade20k` holds the colours of the 150 classes of ADE20K (arXiv 1608.05442) in their usual order, which is that of the
-public segmenters for it and of `lllyasviel/control_v11p_sd15_seg`.
+`ade20k` holds the colours of the 150 classes of ADE20K (arXiv 1608.05442) in their usual order, which the public
+segmenters for it and `lllyasviel/control_v11p_sd15_seg` use.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ffcc00 ff008f 00ffeb 85ff00 ff00eb f500ff ff007a fff500 0abed4 d6ff00 00ccff 140
 
 
 def palette(chosen: Literal["ade20k"] | Mapping[str, Sequence[int]], labels: Sequence[str]) -> Pixels:
-    """Colours (labels × 3) of a segmenter's labels in their order; a label that a mapping leaves out is black.
+    """Colours (labels × 3) of a segmenter's labels in their order; a label missing from a mapping is black.
 
-    Raises ValueError for a label that the segmenter has not, or another number of labels than the palette is for.
+    Raises ValueError for a label that the segmenter lacks, or if the number of labels does not match the palette.
     """
     if chosen == "ade20k":
         colours = np.array([list(bytes.fromhex(code)) for code in _ADE20K.split()], np.uint8)

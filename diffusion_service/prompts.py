@@ -1,8 +1,8 @@
-"""Prompts to what the UNet attends to, in the layouts of Stable Diffusion 1.x/2.x (one encoder) and XL (two).
+"""Encode prompts for the UNet, in the layouts of Stable Diffusion 1.x/2.x (one encoder) and XL (two).
 
-CLIP's text encoders read a fixed number of tokens (77 with the large weights). A longer prompt is cut at the end of
-the last sentence that fits, never in the middle of one that could have been left out, and the reply says what was
-read. Prompts are encoded one at a time, so that an embedding never depends on its neighbours, and kept for reuse.
+CLIP's text encoders read a fixed number of tokens (77 with the large weights). A longer prompt is cut after the last
+sentence that fits, or if none does, after the last word; the reply contains the text that was read. Prompts are
+encoded one at a time, so that an embedding never depends on its neighbours, and cached.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PromptEncoder:
         return [encoder for _, encoder in self._pairs]
 
     def fitted(self, prompt: str) -> str:
-        """The prompt, or as many of its first sentences (failing that, words) as the text encoders can read."""
+        """Cut the prompt to as many of its first sentences (failing that, words) as the text encoders can read."""
         if self._fits(prompt):
             return prompt
         for pattern in (r"(?<=[.!?;])\s+", r"\s+"):
@@ -64,7 +64,7 @@ class PromptEncoder:
         """The token ids of each word, without the begin and end tokens. All of XL's tokenizers split words alike."""
         tokenizer = self._pairs[0][0]
         ids = tokenizer(prompt, add_special_tokens=False).input_ids
-        added = tokenizer.added_tokens_decoder  # words of their own, as textual inversion adds them
+        added = tokenizer.added_tokens_decoder  # each is a word, as textual inversion adds them
         words: list[tuple[int, ...]] = [()]
         for number, piece in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
             words[-1] += (number,)
@@ -92,7 +92,7 @@ class PromptEncoder:
 
     def _encode_with(self, index: int, prompt: str) -> Conditioning:
         tokenizer, encoder = self._pairs[index]
-        # Padded here: a tokenizer asked to pad keeps that setting, and other threads count words by the same one.
+        # Padded here: a tokenizer keeps its padding setting, and other threads count tokens with the same one.
         ids = tokenizer(prompt).input_ids
         padded = torch.tensor([ids + [tokenizer.pad_token_id] * (self._limits[index] - len(ids))])
         output = encoder(padded.to(encoder.device), output_hidden_states=len(self._pairs) > 1)

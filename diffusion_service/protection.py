@@ -1,10 +1,10 @@
-"""Protected classes: their regions in the source, how their shape is held while an image is made, what became of them.
+"""Protected classes: find their regions in the source, preserve their shape while rendering, measure the outcome.
 
 `blended` (after blended latent diffusion, arXiv 2206.02779): after each of the first steps, the latents inside the mask
 are those of the source, noised to that step's level with the image's own noise. `relit` does the same with a source
-whose light is the new image's: from place to place, its mean latent inside the mask is that of what the network sees
-there by now. The mask is soft: a latent counts as far as the mask covers it. A strength below 1 holds nothing in the
-last steps, so that light and seams settle. Pixels are never pasted.
+whose light is adapted to the new image: its local mean latent inside the mask is set to that of the network's current
+prediction. The mask is soft: a latent is weighted by its coverage. With a strength below 1 the last steps are free, so
+that light and seams settle. Pixels are never pasted.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ class Region:
     mask: Mask
 
 
-def regions(label_map: LabelMap, labels: Sequence[str], protected: Sequence[str]) -> list[Region]:
-    """The regions of the protected classes, specks left out. Raises InvalidInput for a class that is no label."""
+def find_regions(label_map: LabelMap, labels: Sequence[str], protected: Sequence[str]) -> list[Region]:
+    """The regions of the protected classes without specks. Raises InvalidInput for a class that is not a label."""
     if unknown := sorted(set(protected) - set(labels)):
         raise InvalidInput(
             f"the segmenter knows no class {', '.join(unknown)} to protect; it knows {', '.join(dict.fromkeys(labels))}"
         )
-    found = []
+    matches = []
     for label in dict.fromkeys(protected):
-        of_label = np.isin(label_map, [place for place, name in enumerate(labels) if name == label])
-        found += [Region(label, mask) for mask in connected(of_label)]
-    return found
+        of_label = np.isin(label_map, [index for index, name in enumerate(labels) if name == label])
+        matches += [Region(label, mask) for mask in connected(of_label)]
+    return matches
 
 
-def outcomes(
-    found: Sequence[Region], label_map: LabelMap, labels: Sequence[str], image: Pixels
+def region_outcomes(
+    regions: Sequence[Region], label_map: LabelMap, labels: Sequence[str], image: Pixels
 ) -> tuple[RegionOutcome, ...]:
-    """What became of the source's regions in an image (height × width × 3) of the given label map."""
-    whole = union(found, label_map.shape) > 0
+    """Measure the source's regions in an image (height × width × 3) with the given label map."""
+    whole = union(regions, label_map.shape) > 0
     return tuple(
         RegionOutcome(
-            iou=_overlap(region, [one for one in found if one is not region], label_map, labels),
+            iou=_overlap(region, [other for other in regions if other is not region], label_map, labels),
             outline=outline_contrast(image, region.mask),
             inside=mean_colour(image, region.mask),
             around=mean_colour(image, _beside(region.mask) & ~whole),
         )
-        for region in found
+        for region in regions
     )
 
 
@@ -81,15 +81,15 @@ def _beside(mask: Mask) -> Mask:
 
 
 def _overlap(region: Region, others: Sequence[Region], label_map: LabelMap, labels: Sequence[str]) -> float:
-    """IoU of a region with its class's connected regions that touch it, other regions of the source left out."""
-    there = np.isin(label_map, [place for place, name in enumerate(labels) if name == region.label])
-    return overlap(region.mask, [other.mask for other in others], there)
+    """IoU of a region with its class's connected regions that touch it, excluding other regions of the source."""
+    predicted = np.isin(label_map, [index for index, name in enumerate(labels) if name == region.label])
+    return overlap(region.mask, [other.mask for other in others], predicted)
 
 
 def outline_contrast(image: Pixels, mask: Mask) -> float:
     """Mean length of the gradient, in grey levels per pixel, in a band along the outline of a mask.
 
-    The image's border is no outline; a mask without any has 0.
+    The image's border does not count as outline; the result is 0 for a mask without outline.
     """
     half = max(1, round(OUTLINE * min(mask.shape)))
     kernel = np.ones((2 * half + 1, 2 * half + 1), np.uint8)
@@ -102,42 +102,45 @@ def outline_contrast(image: Pixels, mask: Mask) -> float:
     return float(np.hypot(across, along)[band].mean())
 
 
-def soft_mask(found: Sequence[Region], shape: tuple[int, int], factor: int) -> Tensor:
+def soft_mask(regions: Sequence[Region], shape: tuple[int, int], factor: int) -> Tensor:
     """How far the regions cover each latent: 1 × 1 × latent height × latent width, 0 … 1; `shape` is in pixels."""
-    whole = union(found, shape)
+    whole = union(regions, shape)
     reach = max(1, round(SPREAD * min(shape)))
     wide = cv2.dilate(whole, np.ones((2 * reach + 1, 2 * reach + 1), np.uint8))
     coverage = torch.from_numpy(wide).float()[None, None] / 255
     return interpolate(coverage, (shape[0] // factor, shape[1] // factor), mode="area")
 
 
-def union(found: Sequence[Region], shape: tuple[int, ...]) -> Pixels:
+def union(regions: Sequence[Region], shape: tuple[int, ...]) -> Pixels:
     """All regions as one mask: height × width, 255 inside."""
     whole = np.zeros(shape, np.bool_)
-    for region in found:
+    for region in regions:
         whole |= region.mask
     return np.where(whole, 255, 0).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What latents hold at some time of a schedule: `signal` · clean latents + `noise` · noise of unit variance."""
+    """Noise level at a time of a schedule: latents = `signal` · clean latents + `noise` · noise of unit variance."""
 
     signal: float
     noise: float
 
     @classmethod
     def of(cls, scheduler: Any, time: Tensor | None) -> Level:
-        """The level of a scheduler of diffusers, whatever its convention; None stands for the end, without noise."""
+        """The level of any diffusers scheduler at a time; None stands for the end, without noise."""
         if time is None:
             return cls(1.0, 0.0)
-        one, none = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1)
+        signal_only, noise_only = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1)
         times = time.reshape(1).cpu()
-        signal, noise = scheduler.add_noise(one, none, times), scheduler.add_noise(none, one, times)
+        signal, noise = (
+            scheduler.add_noise(signal_only, noise_only, times),
+            scheduler.add_noise(noise_only, signal_only, times),
+        )
         return cls(float(signal), float(noise))
 
     def clean(self, latents: Tensor, predicted: Tensor, kind: str) -> Tensor:
-        """The clean latents that a network means by its prediction of a `kind` (epsilon, v_prediction, sample)."""
+        """The clean latents implied by a network's prediction of a `kind` (epsilon, v_prediction, sample)."""
         size = float(np.hypot(self.signal, self.noise))
         signal, noise, latents = self.signal / size, self.noise / size, latents / size
         if kind == "sample":
@@ -149,10 +152,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is held of one source in one image: tensors of 1 × channels × latent height × latent width.
+    """The protected shape of one source in one image: tensors of 1 × channels × latent height × latent width.
 
-    `mask` has one channel; `noise` is that which the image starts from; `until` counts the steps after which nothing is
-    held any more; `relit` says which of the two ways.
+    `mask` has one channel; `noise` is the image's initial noise; protection ends after `until` steps; `relit` selects
+    between the two ways.
     """
 
     source: Tensor
@@ -161,19 +164,19 @@ class Shape:
     until: int
     relit: bool
 
-    def held(self, latents: Tensor, level: Level, seen: Tensor) -> Tensor:
-        """The latents after a step, at `level`, with the source's shape; `seen` is what the step took for clean."""
-        clean = relit(self.source, seen, self.mask) if self.relit else self.source
+    def held(self, latents: Tensor, level: Level, predicted_clean: Tensor) -> Tensor:
+        """The latents after a step, at `level`, with the source's shape; `predicted_clean` is the step's prediction."""
+        clean = relit(self.source, predicted_clean, self.mask) if self.relit else self.source
         noised = level.signal * clean + level.noise * self.noise
         return self.mask * noised + (1 - self.mask) * latents
 
 
-def relit(source: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
+def relit(source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     """The source's latents with the local means of others, both taken inside the mask."""
     half = max(1, round(LIGHT_REACH * min(source.shape[-2:]) / 2))
 
-    def mean(of: Tensor) -> Tensor:
-        return avg_pool2d(of * mask, 2 * half + 1, stride=1, padding=half)
+    def mean(latents: Tensor) -> Tensor:
+        return avg_pool2d(latents * mask, 2 * half + 1, stride=1, padding=half)
 
     covered = avg_pool2d(mask, 2 * half + 1, stride=1, padding=half).clamp(min=1e-4)
-    return source + (mean(seen) - mean(source)) / covered
+    return source + (mean(target) - mean(source)) / covered

@@ -1,4 +1,4 @@
-"""The schedulers of diffusers that may be named, and what their steps take so that an image follows from its seed."""
+"""The supported schedulers of diffusers, with step arguments that make an image depend on its seed only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from diffusers import (
 from shared.problems import InvalidInput
 from shared.seeds import derive_seed
 
-# These draw noise within a step, so each row of a batch has a generator of its own; all others draw none.
+# These draw noise within a step, so each row of a batch has its own generator; all others draw none.
 DRAWING = {cls.__name__: cls for cls in (LCMScheduler, TCDScheduler)}
 SCHEDULERS = {
     cls.__name__: cls
@@ -39,7 +39,7 @@ _STEP_OPTIONS = ("eta",)  # of `step`, not of the configuration; TCD: 0 draws no
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A class of scheduler with its configuration, and what each of its steps takes besides."""
+    """A class of scheduler with its configuration, and additional arguments of its steps."""
 
     kind: Any
     config: Mapping[str, Any]
@@ -47,18 +47,18 @@ class Sampling:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], name: str | None, options: Mapping[str, Any] | None = None) -> Sampling:
-        """That of weights' `config`; `name` and `options` go over its own class and values.
+        """The sampling of weights' `config`; `name` and `options` override its class and values.
 
-        Raises ValueError for a class that is none of `SCHEDULERS`, and for options that it does not have.
+        Raises ValueError for a class that is not in `SCHEDULERS`, and for options that it does not have.
         """
         name, options = name or str(config["_class_name"]), options or {}
         if name not in SCHEDULERS:
             raise ValueError(f"scheduler {name} is not supported; choose one of {', '.join(sorted(SCHEDULERS))}")
         kind = SCHEDULERS[name]
         of_step = [option for option in _STEP_OPTIONS if name in DRAWING and option in signature(kind.step).parameters]
-        there = [*signature(kind.__init__).parameters][1:] + of_step
-        if unknown := sorted(set(options) - set(there)):
-            raise ValueError(f"scheduler {name} has no option {', '.join(unknown)}; it has {', '.join(there)}")
+        available = [*signature(kind.__init__).parameters][1:] + of_step
+        if unknown := sorted(set(options) - set(available)):
+            raise ValueError(f"scheduler {name} has no option {', '.join(unknown)}; it has {', '.join(available)}")
         return cls(
             kind,
             {**config, **{option: value for option, value in options.items() if option not in of_step}},
@@ -66,7 +66,7 @@ class Sampling:
         )
 
     def start(self, steps: int, device: torch.device) -> Any:
-        """A scheduler of a batch's own (they keep state). Raises InvalidInput for steps that it cannot take."""
+        """Create a scheduler for one batch (they keep state). Raises InvalidInput for an unsupported step count."""
         scheduler = self.kind.from_config(self.config)
         try:
             scheduler.set_timesteps(steps, device=device)
@@ -75,7 +75,7 @@ class Sampling:
         return scheduler
 
     def step_arguments(self, seeds: Sequence[int]) -> dict[str, Any]:
-        """What `step` takes for a batch whose rows have these seeds; a row's noise depends on its seed alone."""
+        """Arguments of `step` for a batch whose rows have these seeds; a row's noise depends on its seed only."""
         if self.kind.__name__ not in DRAWING:
             return {}
         generators = [torch.Generator("cpu").manual_seed(derive_seed("noise within steps", seed)) for seed in seeds]

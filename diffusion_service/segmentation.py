@@ -1,4 +1,4 @@
-"""What is where in an image, by a semantic segmenter, and which part of it must stay, as one mask."""
+"""Semantic segmentation of source images, and the mask of the labels that must not change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LabelMap = NDArray[np.int64]
 
 
 class Segmenter:
-    """A semantic segmentation model and the labels that count as what must stay."""
+    """A semantic segmentation model and the labels that must not change."""
 
     def __init__(self, weights: Weights, keep_labels: Sequence[str], *, device: str) -> None:
         """Load weights in Hub layout (safetensors). `keep_labels` are names from the model's own label list."""
@@ -52,9 +52,9 @@ class Segmenter:
         return np.asarray(classes.cpu().numpy(), np.int64)
 
     def keep_mask(self, image: Pixels) -> Pixels:
-        """A height × width mask of an RGB image: 255 where a pixel belongs to what must stay, 0 elsewhere."""
+        """A height × width mask of an RGB image: 255 where a pixel has a label that must not change, else 0."""
         return self.kept(self.label_map(image))
 
     def kept(self, label_map: LabelMap) -> Pixels:
-        """The same of an image's label map."""
+        """As `keep_mask`, from an image's label map."""
         return np.where(np.isin(label_map, self._keep), 255, 0).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Weights in Stable Diffusion's Hub layout (1.x, 2.x, XL) with ControlNets, loaded from safetensors only."""
+"""Load and run weights in Stable Diffusion's Hub layout (1.x, 2.x, XL) with ControlNets, from safetensors only."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from shared.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Control images of one kind as batch × 3 × height × width in 0 … 1, and the weight that they have.
+    """Control images of one kind as batch × 3 × height × width in 0 … 1, and their weight.
 
-    `emphasis` (batch × 1 × height × width) multiplies that weight from place to place.
+    `emphasis` (batch × 1 × height × width) multiplies that weight locally.
     """
 
     images: Tensor
@@ -42,7 +42,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class StableDiffusion:
-    """The networks and what follows from their configuration.
+    """The networks and the sizes that follow from their configuration.
 
     `resolution` is the native size in pixels, `factor` the pixels per latent, `multiple` what sizes in pixels must
     divide by.
@@ -61,7 +61,7 @@ class StableDiffusion:
     acceleration: Acceleration = OFF
 
     def fresh_scheduler(self, steps: int) -> Any:
-        """A scheduler of this batch's own (they keep state), set to `steps` steps."""
+        """Create a scheduler for one batch (they keep state), set to `steps` steps."""
         return self.sampling.start(steps, self.device)
 
     def noise(self, seed: int, width: int, height: int) -> Tensor:
@@ -72,13 +72,13 @@ class StableDiffusion:
         return self.acceleration.moved(noise, self.device)
 
     def control(self, images: Sequence[Pixels], scale: float, kind: ControlKind = "canny") -> Control:
-        """A ControlNet's input for control images, grey or RGB, one per row of a batch."""
+        """Build a ControlNet's input from control images, grey or RGB, one per row of a batch."""
         batch = self.acceleration.moved(torch.from_numpy(np.stack(images)), self.device).to(self.dtype).div(255)
         coloured = batch[:, None].expand(-1, 3, -1, -1) if batch.ndim == 3 else batch.permute(0, 3, 1, 2)
         return Control(coloured, scale, kind)
 
     def added(self, prompts: Sequence[Conditioning], width: int, height: int) -> dict[str, Tensor] | None:
-        """What XL's UNet wants besides the states of the prompts: the pooled ones, and sizes; None for 1.x and 2.x."""
+        """Additional inputs of XL's UNet: the pooled states of the prompts, and sizes; None for 1.x and 2.x."""
         pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
         if not pooled:
             return None
@@ -95,16 +95,16 @@ class StableDiffusion:
         controls: Sequence[Control],
         injection: Injection | None = None,
     ) -> Tensor:
-        """One forward pass: what the UNet says of a batch of latents, in single precision.
+        """One forward pass: the UNet's output for a batch of latents, in single precision.
 
-        `states` are batch × tokens × width. Without `controls` the UNet runs alone; what several ControlNets say is
-        added up, as diffusers' MultiControlNetModel does. `injection` reaches the attention layers of the UNet, not
-        those of the ControlNets. Passes with it, and those outside inference mode (inversion), are
-        never compiled.
+        `states` are batch × tokens × width. Without `controls` the UNet runs alone; the outputs of several ControlNets
+        are summed, as diffusers' MultiControlNetModel does. `injection` applies to the attention layers of the UNet,
+        not to those of the ControlNets. Passes with it, and those outside inference mode (inversion), are never
+        compiled.
         """
         speed = self.acceleration
         plain = injection is None and torch.is_inference_mode_enabled()
-        time = torch.as_tensor(time, device=self.device)  # a number would be compiled anew for every step
+        time = torch.as_tensor(time, device=self.device)  # a number would be recompiled at every step
         speed.start_step()
         with speed.kernels(), nullcontext() if plain else speed.eagerly():
             predicted = self._forward(latents, time, states, added, controls, injection)
@@ -129,12 +129,12 @@ class StableDiffusion:
             )  # fmt: skip
             if control.emphasis is not None:
                 down, middle = (
-                    [_emphasised(one, control.emphasis) for one in down],
+                    [_emphasised(residual, control.emphasis) for residual in down],
                     _emphasised(middle, control.emphasis),
                 )
             if residuals:
                 before = residuals["down_block_additional_residuals"]
-                down = [one + other for one, other in zip(before, down, strict=True)]
+                down = [residual + other for residual, other in zip(before, down, strict=True)]
                 middle = residuals["mid_block_additional_residual"] + middle
             residuals = {"down_block_additional_residuals": down, "mid_block_additional_residual": middle}
         predicted: Tensor = self.unet(
@@ -148,7 +148,7 @@ class StableDiffusion:
     def encode(self, image: Pixels) -> Tensor:
         """Latents (1 × channels × latent height × width, single precision) of an image of height × width × 3.
 
-        The mean of what the encoder says, so that nothing is drawn.
+        It is the mean of the encoder's distribution, so nothing is random.
         """
         copied = self.acceleration.moved(torch.from_numpy(image), self.device)
         pixels = copied.permute(2, 0, 1)[None].to(self.vae.dtype) / 127.5 - 1
@@ -157,14 +157,14 @@ class StableDiffusion:
         return (mean - shift) * scale
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Latents to images, batch × 3 × height × width in 0 … 1, one at a time: no image sees its neighbours."""
+        """Decode latents to images, batch × 3 × height × width in 0 … 1, one at a time: images are independent."""
         shift = self.vae.config.shift_factor or 0.0
         scaled = (latents / self.vae.config.scaling_factor + shift).to(self.vae.dtype)
         images = torch.cat([self.vae.decode(latent[None]).sample.float() for latent in scaled])
         return (images / 2 + 0.5).clamp(0, 1)
 
     def pictures(self, latents: Tensor) -> list[Pixels]:
-        """The same as pixels, height × width × 3 each."""
+        """Decode latents to pixels, height × width × 3 each."""
         return list(self.decode(latents).mul(255).round().byte().permute(0, 2, 3, 1).cpu().numpy())
 
 
@@ -179,14 +179,14 @@ def load(
 ) -> StableDiffusion:
     """Load base weights and their ControlNets, by kind of control.
 
-    `vae` is an autoencoder in place of the base's own, as is usual for XL, whose own overflows in half precision.
-    `scheduler` overrides the class named in the weights by another of diffusers'; the rest of its configuration stays.
-    Raises ValueError when the scheduler is none of them, OSError when files are missing or not safetensors.
+    `vae` replaces the base's own autoencoder, as is usual for XL, whose own overflows in half precision.
+    `scheduler` overrides the scheduler class named in the weights; the rest of its configuration stays.
+    Raises ValueError for an unsupported scheduler, OSError if files are missing or not safetensors.
     """
     sampling = Sampling.of(_read_json(base, "scheduler/scheduler_config.json"), scheduler)
     unet = load_network(UNet2DConditionModel, base, "unet", device)
     coder = load_network(AutoencoderKL, vae or base, "" if vae else "vae", device)
-    # Module's own `to`: that of diffusers warns of layers to keep in float32, of which this class has none.
+    # Module's own `to`: diffusers' version warns about layers to keep in float32, which this class does not have.
     coder = torch.nn.Module.to(coder, acceleration.coder_dtype(coder.dtype, device, bool(coder.config.force_upcast)))
     factor = 2 ** (len(coder.config.block_out_channels) - 1)
     nets = {kind: load_network(ControlNetModel, weights, "", device) for kind, weights in controls.items()}
@@ -206,12 +206,12 @@ def load(
 
 
 def _emphasised(residual: Tensor, emphasis: Tensor) -> Tensor:
-    """A residual of some level of the UNet, weighted from place to place."""
+    """Weight a residual of a level of the UNet locally."""
     return residual * interpolate(emphasis, residual.shape[-2:], mode="area").to(residual.dtype)
 
 
 def load_network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any:
-    """A network of one of diffusers' classes, from a folder within the weights (or from their root), for inference."""
+    """Load a network of a diffusers class, from a subfolder of the weights (or their root), for inference."""
     network = cls.from_pretrained(
         weights.location,
         subfolder=_inside(weights, subfolder) or None,
@@ -219,8 +219,8 @@ def load_network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any
         variant=weights.variant,
         torch_dtype=getattr(torch, weights.dtype),
         use_safetensors=True,
-        local_files_only=HF_HUB_OFFLINE,  # or weights in several files are asked for on the Hub even offline
-        low_cpu_mem_usage=False,  # True needs accelerate, and only spares memory that the weights take anyway
+        local_files_only=HF_HUB_OFFLINE,  # else sharded weights are looked up on the Hub even offline
+        low_cpu_mem_usage=False,  # True needs accelerate, and saves no memory that the weights do not take anyway
     )
     return network.to(device).to(memory_format=torch.channels_last).eval().requires_grad_(False)
 

@@ -16,10 +16,10 @@ from shared.problems import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """DDIM sampling as a line per step: next latent = keep · latent + gain · output of the network at `time`.
+    """DDIM sampling as a linear equation per step: next latent = keep · latent + gain · network output at `time`.
 
-    Inversion solves that line for the latent, so it undoes a step exactly where the output is the same. That holds for
-    v prediction down to a signal of zero, where the usual formula divides by it.
+    Inversion solves the equation for the latent, so it undoes a step exactly if the output is the same. For
+    v prediction that holds down to a signal of zero, where the usual formula divides by it.
     """
 
     times: tuple[int, ...]
@@ -30,7 +30,7 @@ class Steps:
     def of(cls, scheduler_config: Mapping[str, Any], count: int) -> Steps:
         """The steps of the weights' own noise schedule, spacing and prediction type.
 
-        Raises InvalidInput for epsilon prediction on a schedule without any signal at its first time.
+        Raises InvalidInput for epsilon prediction on a schedule with zero signal at its first time.
         """
         config = {**scheduler_config, "clip_sample": False, "thresholding": False}
         scheduler = DDIMScheduler.from_config(config)
@@ -53,7 +53,7 @@ class Steps:
         return self.keep[step] * latents + self.gain[step] * output
 
     def up(self, step: int, latents: Tensor, output: Tensor) -> Tensor:
-        """The latents from which `down` gives these."""
+        """The inverse of `down`."""
         return (latents - self.gain[step] * output) / self.keep[step]
 
 

@@ -1,1 +1,1 @@
-"""The one composition root: the whole system in one process. Nobody imports it."""
+"""The composition root: runs the whole system in one process. No other package imports it but contrafact.test()."""

@@ -1,4 +1,4 @@
-"""`python -m embedded`: the whole system on this machine, until Ctrl-C."""
+"""`python -m embedded`: run the whole system on this machine until Ctrl-C."""
 
 from __future__ import annotations
 

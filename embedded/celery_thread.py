@@ -1,4 +1,4 @@
-"""Celery's own worker, run by a thread of this process on the in-memory broker."""
+"""Run Celery's worker in a thread of this process, on the in-memory broker."""
 
 from __future__ import annotations
 

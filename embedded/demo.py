@@ -1,7 +1,7 @@
-"""`make demo`: one whole job on this machine, as a user would run it, with small models.
+"""`make demo`: run one whole job on this machine, as a user would, with small models.
 
-Two models under test see 75 drawn street pictures and their counterfactuals. One has a planted weakness, and the
-demo shows whether Contrafact finds it. The commands are the public ones; they are printed before they run.
+Two models under test are tested on 75 drawn street images and their counterfactuals. One has a planted weakness, and
+the demo shows whether Contrafact finds it. It uses the public commands and prints each before it runs.
 
     python -m embedded.demo [--directory contrafact-demo] [--per-class 25]
     python -m embedded.demo --roads [--images 60]     # segmenters instead, on driving scenes with masks
@@ -58,17 +58,17 @@ def run_roads_demo(directory: Path, count: int) -> JobResults:
     """The same over driving scenes with masks."""
     folder = write_demo(directory / "roads", demo_scenes(count))
     print(f"Drew {count} driving scenes into {folder}, with their masks.")
-    asked = [str(folder), "--masks", str(folder / "classes.json"), "--task", ROADS_TASK]
-    return _run(directory, "tiny-roads", asked)
+    arguments = [str(folder), "--masks", str(folder / "classes.json"), "--task", ROADS_TASK]
+    return _run(directory, "tiny-roads", arguments)
 
 
-def _run(directory: Path, profile: str, asked: list[str]) -> JobResults:
-    """One job over a folder, as `contrafact submit` is asked for it, on an embedded system with a shipped profile."""
+def _run(directory: Path, profile: str, arguments: list[str]) -> JobResults:
+    """Run one job by `contrafact submit` on an embedded system with a shipped profile."""
     page = directory / "report.html"
     print("Starting gateway, worker and four model services in this process ...\n")
     with run_embedded(directory / "data", profile) as system:
         os.environ["CONTRAFACT_URL"] = system.base_url
-        job = _say_and_run(["submit", *asked, "--set", 'factors=["weather"]', "--wait"]).splitlines()[0]
+        job = _say_and_run(["submit", *arguments, "--set", 'factors=["weather"]', "--wait"]).splitlines()[0]
         _say_and_run(["report", job, "--out", str(page)])
         with contextlib.closing(Client(system.base_url)) as client:
             picture = draw_finding(client, job, directory / "finding.png")

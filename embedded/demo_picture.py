@@ -1,6 +1,6 @@
-"""The first finding of a job as one picture: source, null arm and counterfactual, and what the model said of each.
+"""Draw a job's first finding as one picture: source, null arm and counterfactual with their predictions.
 
-What a segmenter said is painted over the images.
+Predictions of segmenters are painted over the images.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shared.schemas.jobs import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import CellEffect, ModelResults
 
 SIDE, GAP, LINE, MARGIN = 256, 16, 22, 16
-FOUND = 0.5  # IoU from which on a class is found
+DETECTED = 0.5  # IoU from which a class counts as detected
 LETTERS = 105  # of a line below the pictures
 INK, QUIET, RED = (28, 28, 30), (110, 110, 115), (176, 42, 32)
 
@@ -27,38 +27,38 @@ def draw_finding(client: Client, job: str, path: Path) -> Path | None:
     metrics = client.results(job, {}, limit=1).metrics
     if metrics is None:
         return None
-    weaknesses = [(found, effect) for found in metrics.results for effect in found.findings]
-    for found, effect in weaknesses:
+    weaknesses = [(results, effect) for results in metrics.results for effect in results.findings]
+    for results, effect in weaknesses:
         cell = effect.cell
-        where = {"model": found.model, "class": cell.label, "factor": cell.factor, "value": cell.value}
+        where = {"model": results.model, "class": cell.label, "factor": cell.factor, "value": cell.value}
         views = client.counterfactuals(job, {**where, "verdict": "accepted", "flipped": "true"})
         view = next((view for view in views if view.image and view.null_image), None)
         if view is not None:
-            _draw(client, view, found, effect).save(path)
+            _draw(client, view, results, effect).save(path)
             return path
     return None
 
 
-def _draw(client: Client, view: CounterfactualView, found: ModelResults, effect: CellEffect) -> Image.Image:
+def _draw(client: Client, view: CounterfactualView, results: ModelResults, effect: CellEffect) -> Image.Image:
     assert view.image is not None
     assert view.null_image is not None
-    said = next(opinion for opinion in view.predictions if opinion.model == found.model)
+    opinion = next(candidate for candidate in view.predictions if candidate.model == results.model)
     columns = [
-        ("source image", view.source.image, said.original),
-        ("null arm: rendered, caption unchanged", view.null_image, said.null_arm),
-        ("counterfactual", view.image, said.counterfactual),
+        ("source image", view.source.image, opinion.original),
+        ("null arm: rendered, caption unchanged", view.null_image, opinion.null_arm),
+        ("counterfactual", view.image, opinion.counterfactual),
     ]
     width = 2 * MARGIN + len(columns) * SIDE + (len(columns) - 1) * GAP
-    sentences = (_change(view), f"{found.model}: {effect.sentence}")
+    sentences = (_change(view), f"{results.model}: {effect.sentence}")
     below = [line for text in sentences for line in wrap(_plain(text), LETTERS)]
     canvas = Image.new("RGB", (width, 2 * MARGIN + SIDE + (3 + len(below)) * LINE), "white")
     draw = ImageDraw.Draw(canvas)
     for number, (title, digest, prediction) in enumerate(columns):
         left = MARGIN + number * (SIDE + GAP)
-        picture = Image.open(io.BytesIO(_shown(client, digest, prediction, found)), formats=("PNG",)).convert("RGB")
+        picture = Image.open(io.BytesIO(_shown(client, digest, prediction, results)), formats=("PNG",)).convert("RGB")
         canvas.paste(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS), (left, MARGIN))
         draw.text((left, MARGIN + SIDE + 6), title, fill=QUIET, font=ImageFont.load_default(13))
-        text, colour = _said(prediction, said, view.source.ground_truth, effect.cell.label)
+        text, colour = _verdict(prediction, opinion, view.source.ground_truth, effect.cell.label)
         draw.text((left, MARGIN + SIDE + 6 + LINE), text, fill=colour, font=ImageFont.load_default(17))
     top = MARGIN + SIDE + 6 + 5 * LINE // 2
     for line, text in enumerate(below):
@@ -66,25 +66,28 @@ def _draw(client: Client, view: CounterfactualView, found: ModelResults, effect:
     return canvas
 
 
-def _shown(client: Client, digest: str, prediction: PredictionView | None, found: ModelResults) -> bytes:
+def _shown(client: Client, digest: str, prediction: PredictionView | None, results: ModelResults) -> bytes:
     image = client.image(digest)
-    if prediction is None or prediction.segmentation is None or found.segmentation is None:
+    if prediction is None or prediction.segmentation is None or results.segmentation is None:
         return image
-    colours = [ImageColor.getrgb(colour)[:3] for colour in found.segmentation.colours]
+    colours = [ImageColor.getrgb(colour)[:3] for colour in results.segmentation.colours]
     return painted_png(image, client.image(prediction.segmentation.map), colours)
 
 
-def _said(
-    prediction: PredictionView | None, said: ModelOpinion, truth: str | None, label: str | None
+def _verdict(
+    prediction: PredictionView | None, opinion: ModelOpinion, truth: str | None, label: str | None
 ) -> tuple[str, tuple[int, int, int]]:
     if prediction is None:
         return "", INK
-    if (seen := prediction.segmentation) is not None:
-        overlap = next((one.iou for one in seen.classes if one.name == label), seen.mean_iou)
+    if (segmentation := prediction.segmentation) is not None:
+        overlap = next(
+            (overlap_of_class.iou for overlap_of_class in segmentation.classes if overlap_of_class.name == label),
+            segmentation.mean_iou,
+        )
         if overlap is None:
             return "", INK
-        return f"{label or 'all classes'}: IoU {overlap:.0%}", INK if overlap >= FOUND else RED
-    right = prediction.predicted == (truth or (said.original.predicted if said.original else None))
+        return f"{label or 'all classes'}: IoU {overlap:.0%}", INK if overlap >= DETECTED else RED
+    right = prediction.predicted == (truth or (opinion.original.predicted if opinion.original else None))
     return (
         f"{'right' if right else 'WRONG'}: {prediction.predicted} {prediction.probability:.0%}",
         INK if right else RED,

@@ -1,4 +1,4 @@
-"""The directory that an embedded system lives in: database, objects, and the lock that keeps a second one out."""
+"""The data directory of an embedded system, and the lock that keeps a second process out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DirectoryInUse(Exception):
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the directory (made if need be) alone. Raises DirectoryInUse.
+    """Lock the directory for this process; create it if needed. Raises DirectoryInUse.
 
     The operating system drops the lock when the process dies, however it dies.
     """

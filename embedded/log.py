@@ -1,4 +1,4 @@
-"""Where an embedded system writes its log: everything into its directory, only what went wrong onto the terminal."""
+"""Logging of an embedded system: everything into a file in its directory, warnings to the terminal."""
 
 from __future__ import annotations
 

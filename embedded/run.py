@@ -1,9 +1,9 @@
-"""The whole system in one process: the same apps, worker and methods as deployed, over SQLite and a directory.
+"""Run the whole system in one process: the deployed apps, worker and methods over SQLite and a directory.
 
 Gateway and model services are served by threads on loopback ports, Celery's worker is a thread on an in-memory broker,
-and two batches are computed at a time, for the source images that were begun first (`shared.turns`). The gateway
+and two batches are computed at a time, those of the oldest source images first (`shared.turns`). The gateway
 answers at once; services load meanwhile, and steps wait for them.
-Started again on the same directory, after whatever end, it goes on with the jobs that are not finished.
+Started again on the same directory, even after a crash, it resumes the unfinished jobs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DEADLINE_SECONDS = 3000.0  # on a slow machine a rendering waits behind those of
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """A running system: where the gateway and each model service answer."""
+    """A running system: the URLs of the gateway and of each model service, and its directory."""
 
     base_url: str
     service_urls: Mapping[ServiceName, str]
@@ -69,9 +69,9 @@ def run_embedded(
     images_in_flight: int = 8,
     service_urls: Mapping[ServiceName, str] | None = None,
 ) -> Iterator[Embedded]:
-    """Run the system until the block ends; then everything in it stops, and unfinished images wait for the next time.
+    """Run the system until the block ends; then everything stops, and unfinished images wait for the next run.
 
-    `port` 0 takes a free one. With `service_urls`, the model services of another place are used and none is started.
+    `port` 0 takes a free one. With `service_urls`, these model services are used and none is started.
     Raises `embedded.directory.DirectoryInUse`, `shared.profiles.ProfileError`, and OSError for a port that is taken.
     """
     directory = directory.resolve()
@@ -108,7 +108,7 @@ def _engine(url: str) -> Iterator[Engine]:
     engine = open_engine(url)
     migrate(engine)
     with open_sessions(engine).begin() as session:
-        leases.expire_leases(session)  # the lock says that whoever held them is dead
+        leases.expire_leases(session)  # the directory's lock proves that their holders are dead
         dispatch.give_out_anew(session)
     yield engine
     engine.dispose()
@@ -138,7 +138,7 @@ def _worker(
 
 @contextmanager
 def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iterator[dict[ServiceName, str]]:
-    """The ports of the four services at once; one thread imports and serves them; they load one after the other."""
+    """Yield the URLs of the four services at once; a thread imports and serves them, and they load one by one."""
     cores = usable_cores()
     at_once = min(cores, BATCHES_AT_ONCE)
     settings = ServiceSettings(
@@ -154,7 +154,7 @@ def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iter
     stopping = threading.Event()
 
     def serve_all() -> None:
-        os.environ.setdefault("TQDM_DISABLE", "1")  # the libraries' bars would run through our own lines
+        os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars of libraries would mix with our own lines
         for name in START_ORDER:
             if stopping.is_set():
                 return

@@ -1,4 +1,4 @@
-"""ASGI apps served by uvicorn in threads of this process, on loopback ports."""
+"""Serve ASGI apps by uvicorn in threads of this process, on loopback ports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRACE_SECONDS = 3
 
 
 class ListeningPort:
-    """A port of this machine that is ours before the app behind it exists; nobody answers there until `serve`.
+    """A port that is bound before its app exists; requests wait until `serve`.
 
     `port` 0 takes a free one. Raises OSError when the port is taken.
     """

@@ -1,6 +1,6 @@
-"""The trainer of repairs in this process: Celery's thread hands over the grants, one thread of its own works them off.
+"""Run the trainer of repairs in this process: Celery's thread queues the leases, a separate thread works on them.
 
-So a long training holds up no source image. torch and the trainer's code are imported with the first grant.
+So a long training delays no source image. torch and the trainer's code are imported with the first lease.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from celery import Celery
 
 from shared.problems import DependencyFailed
-from shared.schemas.repairs import REPAIR, Grant
+from shared.schemas.repairs import REPAIR, RepairLease
 from shared.storage import ObjectStore
 
 STOP_SECONDS = 30.0
@@ -28,26 +28,26 @@ class TrainerThread:
     def __init__(self, celery: Celery, store: ObjectStore, profile: str) -> None:
         """Register the task; call it before the app's worker starts."""
         self._store, self._profile = store, profile
-        self._grants: queue.SimpleQueue[Grant | None] = queue.SimpleQueue()
+        self._leases: queue.SimpleQueue[RepairLease | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
 
         def repair(message: dict[str, Any]) -> None:
-            self._grants.put(Grant.model_validate(message))
+            self._leases.put(RepairLease.model_validate(message))
 
         celery.task(repair, name=REPAIR, ignore_result=True, shared=False)
         self._thread = threading.Thread(target=self._work, name="trainer", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """What was trained until the last checkpoint is kept."""
+        """Stop the training; its last checkpoint is kept."""
         self._stopping.set()
-        self._grants.put(None)
+        self._leases.put(None)
         self._thread.join(STOP_SECONDS)
 
     def _work(self) -> None:
-        while (grant := self._grants.get()) is not None and not self._stopping.is_set():
+        while (lease := self._leases.get()) is not None and not self._stopping.is_set():
             module = importlib.import_module("evaluator_service.repair_worker")
             try:
-                module.Trainer(self._store, self._profile, "auto", stopping=self._stopping).work(grant)
+                module.Trainer(self._store, self._profile, "auto", stopping=self._stopping).work(lease)
             except DependencyFailed as error:
-                logger.warning("repair %s is given back: %s", grant.repair, error)
+                logger.warning("repair %s is released: %s", lease.repair, error)

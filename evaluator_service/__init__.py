@@ -1,1 +1,1 @@
-"""evaluator_service: predictions of models under test, embeddings of the scorer, structure agreement."""
+"""evaluator_service: predictions of models under test, and the scores that the image and text checks need."""

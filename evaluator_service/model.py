@@ -1,4 +1,4 @@
-"""What evaluator_service loads, and a request's way through it: decode, batch, compute."""
+"""The models that evaluator_service loads, and how it processes a request: decode, batch, compute."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KNOWN_TEXTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What items must agree on to be computed together: the network, by its kind, or itself if it is under test."""
+    """Items with equal keys share a batch: the same kind of network, and the same network if it is under test."""
 
     kind: Literal["classifier", "segmenter", "image embedding", "text embedding", "sentence embedding"]
     network: Any = None
@@ -52,7 +52,7 @@ class BatchKey:
 
 
 class EvaluatorModel:
-    """The models under test and the scorer, behind one batcher whose thread owns them all."""
+    """The models under test and the scorer, behind one batcher whose thread runs them all."""
 
     def __init__(self, profile: Evaluator, device: str, make_batcher: MakeBatcher, model_origin: str = "") -> None:
         """Load the profile's weights onto `device` (torch's name); `model_origin`: where uploaded models come from."""
@@ -76,7 +76,7 @@ class EvaluatorModel:
         self._batcher = make_batcher(self._compute, profile.max_batch)
 
     async def predict(self, request: PredictRequest, deadline: float) -> PredictReply:
-        """Class probabilities by one model under test; raises NotFound for an alias that does not exist."""
+        """Class probabilities of one model under test; raises NotFound for an unknown alias."""
         network = await self._tested.classifier(request)
         if isinstance(network, EndpointClassifier):
             rows = await network.probabilities([image.png for image in request.images], deadline)
@@ -86,18 +86,18 @@ class EvaluatorModel:
         return PredictReply(classes=network.classes, probabilities=rows)
 
     async def segment(self, request: SegmentRequest, deadline: float) -> SegmentReply:
-        """A class for every pixel, by one segmenter under test; raises as `predict` does."""
+        """Label maps of one segmenter under test; raises as `predict` does."""
         network = await self._tested.segmenter(request)
         if isinstance(network, EndpointSegmenter):
             maps = await network.label_maps([image.png for image in request.images], deadline)
         else:
             images = await _decode(request.images)
             maps = await self._batcher.submit_all(images, key=BatchKey("segmenter", network), deadline=deadline)
-        pngs = await asyncio.to_thread(lambda: [encode(one) for one in maps])
+        pngs = await asyncio.to_thread(lambda: [encode(label_map) for label_map in maps])
         return SegmentReply(classes=network.classes, maps=[ImagePayload(png=png) for png in pngs])
 
     async def examine(self, request: ExamineRequest) -> ExamineReply:
-        """What an uploaded model is; raises InvalidInput for one that cannot be used."""
+        """Task and classes of an uploaded model; raises InvalidInput if it cannot be used."""
         return await self._tested.examine(request)
 
     async def embed(self, request: EmbedRequest, deadline: float) -> EmbedReply:
@@ -110,7 +110,7 @@ class EvaluatorModel:
         return EmbedReply(images=of_images, texts=of_texts, logit_scale=self._scorer.logit_scale)
 
     async def embed_texts(self, request: EmbedTextsRequest, deadline: float) -> EmbedTextsReply:
-        """Embeddings of texts by the text embedder; raises InvalidInput where the profile has none."""
+        """Embeddings of texts by the text embedder; raises InvalidInput if the profile has none."""
         embedder = self._text_embedder
         if embedder is None:
             raise InvalidInput("this profile has no text embedder; name one as [evaluator.text_embedder]")
@@ -118,25 +118,26 @@ class EvaluatorModel:
         async def compute(texts: Sequence[str]) -> list[list[float]]:
             rows = await asyncio.to_thread(lambda: [embedder.tokens(text) for text in texts])
             lengths = [embedder.padded(len(row)) for row in rows]
-            found: dict[int, list[float]] = {}
+            embeddings: dict[int, list[float]] = {}
             for length in dict.fromkeys(lengths):
-                places = [place for place, other in enumerate(lengths) if other == length]
-                asked = [rows[place] for place in places]
+                indices = [index for index, other in enumerate(lengths) if other == length]
+                batch = [rows[index] for index in indices]
                 key = BatchKey("sentence embedding", length=length)
-                found |= zip(places, await self._batcher.submit_all(asked, key=key, deadline=deadline), strict=True)
-            return [found[place] for place in range(len(rows))]
+                results = await self._batcher.submit_all(batch, key=key, deadline=deadline)
+                embeddings |= zip(indices, results, strict=True)
+            return [embeddings[index] for index in range(len(rows))]
 
-        return EmbedTextsReply(texts=await _recalled(request.texts, self._known_sentences, compute))
+        return EmbedTextsReply(texts=await _cached(request.texts, self._known_sentences, compute))
 
     async def structure(self, request: StructureRequest) -> StructureReply:
-        """Structure agreement of each image with the source; raises InvalidInput where sizes differ."""
+        """Structure agreement of each image with the source; raises InvalidInput if sizes differ."""
         return await asyncio.to_thread(_agreements, request)
 
     async def shapes(self, request: ShapesRequest, deadline: float) -> ShapesReply:
-        """Whether shapes stayed where they were; raises InvalidInput where sizes differ."""
+        """Whether shapes stayed in place; raises InvalidInput if sizes differ."""
         if self._judge is None or self._segmenter is None:
-            nothing = ShapesOutcome(classes=[], things=[])
-            return ShapesReply(judged=[], unjudged=[], things=[], outcomes=[nothing] * len(request.images))
+            empty = ShapesOutcome(classes=[], things=[])
+            return ShapesReply(judged=[], unjudged=[], things=[], outcomes=[empty] * len(request.images))
         images = await _decode([request.source, *request.images])
         maps = await self._batcher.submit_all(images, key=BatchKey("segmenter", self._segmenter), deadline=deadline)
         places = self._judge.places(self._segmenter.classes, request.classes)
@@ -146,7 +147,7 @@ class EvaluatorModel:
         async def compute(missing: Sequence[str]) -> list[list[float]]:
             return await self._batcher.submit_all(missing, key=BatchKey("text embedding"), deadline=deadline)
 
-        return await _recalled(texts, self._known_texts, compute)
+        return await _cached(texts, self._known_texts, compute)
 
     def _compute(self, key: BatchKey, items: Sequence[Pixels | str | tuple[int, ...]]) -> list[Any]:
         texts = [item for item in items if isinstance(item, str)]
@@ -170,12 +171,12 @@ class EvaluatorModel:
         return [[float(value) for value in row] for row in rows]
 
 
-async def _recalled(
+async def _cached(
     texts: Sequence[str],
     known: dict[str, list[float]],
     compute: Callable[[Sequence[str]], Awaitable[list[list[float]]]],
 ) -> list[list[float]]:
-    """Texts recur (every image is held against the same class names), so their embeddings are kept in `known`."""
+    """Compute embeddings of the texts that `known` lacks and cache them: class names recur for every image."""
     rows = {text: known[text] for text in texts if text in known}
     missing = [text for text in dict.fromkeys(texts) if text not in rows]
     new = dict(zip(missing, await compute(missing), strict=True))

@@ -1,10 +1,10 @@
-"""The trainer: a Celery worker of its own on the queue `repairs`, which trains and judges the arms of one repair.
+"""The trainer: a separate Celery worker on the queue `repairs`, which trains and evaluates the arms of a repair.
 
-    grant ──► order, images and model from the object store ──► each arm: train ─ judge ─ package ──► outcome
+    lease ──► order, images and model from the object store ──► each arm: train ─ judge ─ package ──► outcome
 
-It shares nothing with the gateway but the broker and the object store. Whatever is done is in the store: checkpoints,
-and each arm's judgement once; so a repair goes on where any trainer left it. Every few seconds it writes a sign of life
-and looks whether its grant still holds; who holds none stops, and nothing that it writes later is read.
+It shares only the broker and the object store with the gateway. Checkpoints and each arm's judgement are stored, so any
+trainer can resume a repair. Every few seconds it writes a heartbeat and verifies its lease; a trainer that lost its
+lease stops, and nothing that it writes later is read.
 
     python -m evaluator_service.repair_worker
 """
@@ -31,8 +31,8 @@ from celery.signals import worker_shutting_down
 from prometheus_client import start_http_server
 
 from evaluator_service.models_under_test.uploads import unpack
-from evaluator_service.retraining import Lessons, learnt, pack, train, unpack_checkpoint
-from evaluator_service.trainable import TRAINABLES, Lesson, Trainable
+from evaluator_service.retraining import ArmDataset, copy_weights, pack, train, unpack_checkpoint
+from evaluator_service.trainable import TRAINABLES, Trainable, TrainingExample
 from evaluator_service.trainer_settings import TrainerSettings
 from shared import logging as json_logging
 from shared.celery_app import broker_fault, open_celery
@@ -46,11 +46,11 @@ from shared.schemas.repairs import (
     TRAINED,
     Arm,
     Example,
-    Grant,
+    Heartbeat,
     Judgement,
+    RepairLease,
     RepairOrder,
     RepairOutcome,
-    SignOfLife,
     TrainedArm,
 )
 from shared.service import LOADING
@@ -65,12 +65,12 @@ IMAGES_HELD = 2_000
 logger = logging.getLogger("contrafact.trainer")
 
 
-class Ended(Exception):
-    """The grant holds no more, or the trainer is being stopped: nothing more is to be done or written."""
+class LeaseEnded(Exception):
+    """The lease was lost, or the trainer is being stopped: no more work may be done or written."""
 
 
 class Trainer:
-    """Works off grants."""
+    """Works on leased repairs."""
 
     def __init__(
         self,
@@ -81,60 +81,60 @@ class Trainer:
         beat_seconds: float = BEAT_SECONDS,
         stopping: threading.Event | None = None,
     ) -> None:
-        """`device` is torch's name, or auto; once `stopping` is set, work ends at its next step or image."""
+        """`device` is torch's name, or `auto`; once `stopping` is set, work ends at the next step or image."""
         self._store, self._profile, self._device = store, profile, device
         self._beat_seconds = beat_seconds
         self._stopping = stopping or threading.Event()
 
-    def work(self, grant: Grant) -> None:
-        """Do what the grant is for, unless it holds no more. Raises DependencyFailed; the grant then lapses."""
-        with json_logging.bound(repair=grant.repair):
+    def work(self, lease: RepairLease) -> None:
+        """Run the leased repair unless the lease was lost. Raises DependencyFailed; the lease then expires."""
+        with json_logging.bound(repair=lease.repair):
             try:
-                with _signs_of_life(self._store, grant, self._beat_seconds, self._stopping) as life:
-                    outcome = self._outcome(grant, life)
-                    life.refuse_ended()
-                    key = repair_key(grant.repair, grant.token, "outcome.json")
+                with _heartbeats(self._store, lease, self._beat_seconds, self._stopping) as state:
+                    outcome = self._outcome(lease, state)
+                    state.refuse_ended()
+                    key = repair_key(lease.repair, lease.token, "outcome.json")
                     self._store.put(key, outcome.model_dump_json().encode())
-            except Ended:
-                logger.info("repair %s is somebody else's now, or nobody's", grant.repair)
+            except LeaseEnded:
+                logger.info("the lease of repair %s has ended", lease.repair)
 
-    def _outcome(self, grant: Grant, life: _Life) -> RepairOutcome:
+    def _outcome(self, lease: RepairLease, state: _LeaseState) -> RepairOutcome:
         try:
-            order = RepairOrder.model_validate_json(self._store.get(repair_key(grant.repair, "order.json")))
+            order = RepairOrder.model_validate_json(self._store.get(repair_key(lease.repair, "order.json")))
             with tempfile.TemporaryDirectory(prefix="repair-") as place:
-                return _Repair(order, self._store, Path(place), life).run(self._profile, self._device)
-        except (Ended, DependencyFailed):
+                return _Repair(order, self._store, Path(place), state).run(self._profile, self._device)
+        except (LeaseEnded, DependencyFailed):
             raise
         except Problem as problem:
             return RepairOutcome(problem=problem.detail)
         except ObjectMissing as error:
             return RepairOutcome(problem=f"{error.args[0]} is gone; was the job deleted, or the model?")
-        except Exception as error:  # whatever a model or its library raises is the repair's own failure
-            logger.exception("repair %s failed", grant.repair)
+        except Exception as error:  # any error of a model or its library is the repair's own failure
+            logger.exception("repair %s failed", lease.repair)
             return RepairOutcome(problem=f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
 
 
 class _Repair:
-    """One order on its way: the model, the images, and what of it is done."""
+    """One order in progress: its model, images and finished arms."""
 
-    def __init__(self, order: RepairOrder, store: ObjectStore, place: Path, life: _Life) -> None:
-        self._order, self._store, self._place, self._life = order, store, place, life
+    def __init__(self, order: RepairOrder, store: ObjectStore, place: Path, state: _LeaseState) -> None:
+        self._order, self._store, self._place, self._state = order, store, place, state
         self._opened = lru_cache(IMAGES_HELD)(self._open)
 
     def run(self, profile: str, device: str) -> RepairOutcome:
-        """Judge the model as it is, then train and judge every arm from there."""
+        """Evaluate the original model, then train every arm from it and evaluate that."""
         order = self._order
-        classes = order.classes or sorted({one.label for one in [*order.originals, *order.judged]})
+        classes = order.classes or sorted({example.label for example in [*order.originals, *order.judged]})
         with LOADING:
             trainable = TRAINABLES[order.kind](self._weights(profile), classes, device=choose_device(torch, device))
-        start = learnt(trainable.model)
-        judgements: dict[Arm, Judgement] = {"before": self._judged("before", trainable)}
-        for place, arm in enumerate(TRAINED):
+        start = copy_weights(trainable.model)
+        judgements: dict[Arm, Judgement] = {"before": self._evaluated("before", trainable)}
+        for number, arm in enumerate(TRAINED):
             if (known := self._known(arm)) is None:
                 trainable.model.load_state_dict(start)
-                self._train(arm, place, trainable)
-                self._keep(arm, trainable)  # before the judgement: who finds that, looks no further
-                known = self._judged(arm, trainable)
+                self._train(arm, number, trainable)
+                self._keep(arm, trainable)  # before the judgement, which marks the arm as finished
+                known = self._evaluated(arm, trainable)
             judgements[arm] = known
         libraries = {name: version(name) for name in ("contrafact", "torch", "transformers", "accelerate", "kornia")}
         return RepairOutcome(judgements=judgements, versions={"python": platform.python_version(), **libraries})
@@ -159,10 +159,10 @@ class _Repair:
         total = len(TRAINED) * order.parameters.steps
 
         def stepped(step: int) -> None:
-            self._life.reached(place * order.parameters.steps + step, total, arm)
+            self._state.reached(place * order.parameters.steps + step, total, arm)
 
         def saved(checkpoint: Path) -> None:
-            self._life.refuse_ended()
+            self._state.refuse_ended()
             with tempfile.TemporaryFile() as file:
                 pack(checkpoint, file)
                 self._store.put_file(key, file)
@@ -171,9 +171,9 @@ class _Repair:
             resume_from = unpack_checkpoint(BytesIO(self._store.get(key)), self._place / "resumed")
         except ObjectMissing:
             resume_from = None
-        lessons = Lessons(order, arm, trainable, self._lesson)
+        dataset = ArmDataset(order, arm, trainable, self._load_example)
         folder = self._place / arm
-        train(trainable, lessons, order.parameters, folder, resume_from=resume_from, stepped=stepped, saved=saved)
+        train(trainable, dataset, order.parameters, folder, resume_from=resume_from, stepped=stepped, saved=saved)
 
     def _known(self, arm: Arm) -> Judgement | None:
         try:
@@ -181,16 +181,16 @@ class _Repair:
         except ObjectMissing:
             return None
 
-    def _judged(self, arm: Arm, trainable: Trainable) -> Judgement:
-        """Ask an arm about every image, in parts between which the work may end."""
+    def _evaluated(self, arm: Arm, trainable: Trainable) -> Judgement:
+        """Evaluate an arm on every image; the work may be ended between images."""
         if (known := self._known(arm)) is not None:
             return known
-        found = trainable.judge([partial(self._checked_lesson, one) for one in self._order.judged])
-        self._store.put(repair_key(self._order.repair, arm, "judged.json"), found.model_dump_json().encode())
-        return found
+        judgement = trainable.judge([partial(self._load_unless_ended, example) for example in self._order.judged])
+        self._store.put(repair_key(self._order.repair, arm, "judged.json"), judgement.model_dump_json().encode())
+        return judgement
 
     def _keep(self, arm: TrainedArm, trainable: Trainable) -> None:
-        """Store the arm's model as a package: a plain tar of its files, sorted and dateless."""
+        """Store the arm's model as a package: a plain tar of its files, sorted and without dates."""
         folder = self._place / f"{arm}-model"
         folder.mkdir()
         trainable.save(folder)
@@ -198,87 +198,89 @@ class _Repair:
             write_tar(folder, file)
             self._store.put_file(repair_key(self._order.repair, arm, "package.tar"), file)
 
-    def _checked_lesson(self, example: Example) -> Lesson:
-        self._life.refuse_ended()
-        return self._lesson(example)
+    def _load_unless_ended(self, example: Example) -> TrainingExample:
+        self._state.refuse_ended()
+        return self._load_example(example)
 
-    def _lesson(self, example: Example) -> Lesson:
+    def _load_example(self, example: Example) -> TrainingExample:
         mask = None if example.mask is None else self._opened(example.mask, "L")
-        return Lesson(self._opened(example.image, "RGB"), example.label, mask)
+        return TrainingExample(self._opened(example.image, "RGB"), example.label, mask)
 
     def _open(self, digest: str, mode: Mode) -> Pixels:
         return decode(self._store.get(image_key(digest)), mode)
 
 
-class _Life:
-    """A grant as its holder sees it, and what there is to say of the work."""
+class _LeaseState:
+    """Whether the lease still holds, and the progress to report in the next heartbeat."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self.lost = threading.Event()
         self._stopping = stopping
-        self.said = SignOfLife(beat=0)
+        self.heartbeat = Heartbeat(beat=0)
 
     def reached(self, done: int, total: int, arm: str) -> None:
-        """Note how far the work is. Raises Ended."""
-        self.said = SignOfLife(beat=0, done=done, total=total, arm=arm)
+        """Record the progress. Raises LeaseEnded."""
+        self.heartbeat = Heartbeat(beat=0, done=done, total=total, arm=arm)
         self.refuse_ended()
 
     def refuse_ended(self) -> None:
-        """Raises Ended where the work must not go on."""
+        """Raise LeaseEnded if the work must not continue."""
         if self.lost.is_set() or self._stopping.is_set():
-            raise Ended
+            raise LeaseEnded
 
 
 @contextmanager
-def _signs_of_life(store: ObjectStore, grant: Grant, seconds: float, stopping: threading.Event) -> Iterator[_Life]:
-    """Write one at once and then regularly, while the block runs. Raises Ended where the grant holds no more."""
-    life, over = _Life(stopping), threading.Event()
+def _heartbeats(
+    store: ObjectStore, lease: RepairLease, seconds: float, stopping: threading.Event
+) -> Iterator[_LeaseState]:
+    """Write heartbeats at once and then regularly while the block runs. Raises LeaseEnded if the lease was lost."""
+    state, over = _LeaseState(stopping), threading.Event()
 
     def beat(number: int) -> None:
-        if not _holds(store, grant):
-            life.lost.set()
+        if not _holds(store, lease):
+            state.lost.set()
             return
-        said = life.said.model_copy(update={"beat": number})
-        store.put(repair_key(grant.repair, grant.token, "progress.json"), said.model_dump_json().encode())
+        heartbeat = state.heartbeat.model_copy(update={"beat": number})
+        store.put(repair_key(lease.repair, lease.token, "progress.json"), heartbeat.model_dump_json().encode())
 
-    def go_on() -> None:
+    def keep_beating() -> None:
         number = 1
-        while not over.wait(seconds) and not life.lost.is_set():
+        while not over.wait(seconds) and not state.lost.is_set():
             number += 1
             try:
                 beat(number)
-            except DependencyFailed as error:  # for a while; if for long, the grant lapses
-                logger.warning("no sign of life could be written: %s", error)
+            except DependencyFailed as error:  # a longer outage lets the lease expire
+                logger.warning("no heartbeat could be written: %s", error)
 
     beat(1)
-    life.refuse_ended()
-    thread = threading.Thread(target=go_on, name="signs of life", daemon=True)
+    state.refuse_ended()
+    thread = threading.Thread(target=keep_beating, name="heartbeat", daemon=True)
     thread.start()
     try:
-        yield life
+        yield state
     finally:
         over.set()
         thread.join()
 
 
-def _holds(store: ObjectStore, grant: Grant) -> bool:
+def _holds(store: ObjectStore, lease: RepairLease) -> bool:
     try:
-        return Grant.model_validate_json(store.get(repair_key(grant.repair, "grant.json"))) == grant
+        return RepairLease.model_validate_json(store.get(repair_key(lease.repair, "grant.json"))) == lease
     except ObjectMissing:
         return False
 
 
 def register(celery: Celery, trainer: Trainer) -> None:
-    """Make the trainer's work the task of a Celery app."""
+    """Register the trainer's work as a task of a Celery app."""
 
     def repair(message: dict[str, Any]) -> None:
-        trainer.work(Grant.model_validate(message))
+        trainer.work(RepairLease.model_validate(message))
 
     celery.task(repair, name=REPAIR, ignore_result=True, shared=False)
 
 
 def main() -> None:
-    """Train with the settings of the environment until told to stop."""
+    """Run the trainer with the settings of the environment until it is stopped."""
     json_logging.configure()
     logging.captureWarnings(True)
     os.environ.setdefault("TQDM_DISABLE", "1")
@@ -287,7 +289,7 @@ def main() -> None:
     celery = open_celery(settings.broker_url)
     if fault := broker_fault(celery):
         raise SystemExit(fault)
-    # A message is done with once it is read: whether the work is done, the gateway sees by its signs of life.
+    # A message is acknowledged once it is read: the gateway follows the work by its heartbeats.
     celery.conf.task_acks_late = False
     secret = settings.s3_secret_key.get_secret_value()
     place = (settings.object_store, "", settings.s3_endpoint, settings.s3_access_key, secret, settings.s3_secure)

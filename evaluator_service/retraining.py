@@ -1,11 +1,11 @@
-"""The training of one arm of a repair by transformers' Trainer: from the same start, under the same seed, equal steps.
+"""Train one arm of a repair by transformers' Trainer; all arms have the same start, seed and number of steps.
 
     repaired    half of every batch originals, half accepted counterfactuals
-    null        half originals, half null arms: what the generator's look alone teaches
-    originals   originals alone
-    augmented   originals alone, under RandAugment (Cubuk et al. 2020, arXiv 1909.13719), masks moved along
+    null        half originals, half null arms: the effect of the generator's look alone
+    originals   originals only
+    augmented   originals only, with RandAugment (Cubuk et al. 2020, arXiv 1909.13719) applied to images and masks
 
-What step k sees follows from seed and k, so a training that goes on from a checkpoint ends in the same weights.
+The data of step k depend on seed and k only, so a training resumed from a checkpoint ends with the same weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from transformers.utils.logging import disable_progress_bar
 
 from evaluator_service.models_under_test.hub import load_hub_model
-from evaluator_service.trainable import Lesson, Trainable
+from evaluator_service.trainable import Trainable, TrainingExample
 from shared.label_maps import VOID
 from shared.schemas.repairs import Example, RepairOrder, RepairParameters, TrainedArm
 from shared.seeds import derive_seed
@@ -34,12 +34,12 @@ CHECKPOINTS = 8  # of one arm
 WARM_UP = 0.05  # share of the steps
 CLIPPED_AT = 1.0  # norm of the gradient
 
-Open = Callable[[Example], Lesson]
+Open = Callable[[Example], TrainingExample]
 """The pixels of an example's image, with its ground truth."""
 
 
-class Lessons(Dataset[dict[str, Any]]):
-    """What an arm is shown, item by item in the order of the steps: a source image by lot, then an image of it."""
+class ArmDataset(Dataset[dict[str, Any]]):
+    """An arm's training data in the order of the steps: a random source image, then a random image of it."""
 
     def __init__(self, order: RepairOrder, arm: TrainedArm, trainable: Trainable, opened: Open) -> None:
         self._parameters, self._arm, self._trainable, self._opened = order.parameters, arm, trainable, opened
@@ -54,8 +54,8 @@ class Lessons(Dataset[dict[str, Any]]):
         random = np.random.default_rng(seed)
         pool = self._beside if self._beside and number % 2 else self._originals
         images = pool[random.integers(len(pool))]
-        lesson = self._opened(images[random.integers(len(images))])
-        return self._trainable.inputs(augmented(lesson, seed) if self._arm == "augmented" else lesson)
+        example = self._opened(images[random.integers(len(images))])
+        return self._trainable.inputs(augmented(example, seed) if self._arm == "augmented" else example)
 
 
 def _by_source(examples: Sequence[Example]) -> list[list[Example]]:
@@ -65,18 +65,18 @@ def _by_source(examples: Sequence[Example]) -> list[list[Example]]:
     return [grouped[source] for source in sorted(grouped)]
 
 
-def augmented(lesson: Lesson, seed: int) -> Lesson:
-    """A lesson under RandAugment of 2 operations of strength 9 of 30, its defaults, and a flip.
+def augmented(example: TrainingExample, seed: int) -> TrainingExample:
+    """Apply RandAugment (its defaults: 2 operations of strength 9 of 30) and a random flip.
 
-    What moves the image moves its mask alike (nearest), which is void where it comes from outside the image.
+    Geometric operations also move the mask (nearest neighbour), which is void outside of the image.
     """
-    from kornia.augmentation import AugmentationSequential, RandomHorizontalFlip  # take seconds, and one arm needs them
+    from kornia.augmentation import AugmentationSequential, RandomHorizontalFlip  # slow imports that only one arm needs
     from kornia.augmentation.auto import RandAugment
     from kornia.constants import DataKey, Resample
 
-    image = torch.from_numpy(lesson.image).permute(2, 0, 1)[None].float() / 255
-    known = np.full(lesson.image.shape[:2], VOID) if lesson.mask is None else lesson.mask
-    unlike_void = torch.from_numpy(VOID - known.astype(np.float32))[None, None]  # 0, what comes from outside, is void
+    image = torch.from_numpy(example.image).permute(2, 0, 1)[None].float() / 255
+    known = np.full(example.image.shape[:2], VOID) if example.mask is None else example.mask
+    unlike_void = torch.from_numpy(VOID - known.astype(np.float32))[None, None]  # padding is 0, hence void
     change = AugmentationSequential(
         RandomHorizontalFlip(p=0.5),
         RandAugment(n=2, m=9),
@@ -88,12 +88,12 @@ def augmented(lesson: Lesson, seed: int) -> Lesson:
         changed, moved = change(image, unlike_void)
     pixels = (changed[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     mask = (VOID - moved[0, 0].round()).to(torch.uint8).numpy()
-    return Lesson(pixels, lesson.label, None if lesson.mask is None else mask)
+    return TrainingExample(pixels, example.label, None if example.mask is None else mask)
 
 
 def train(
     trainable: Trainable,
-    lessons: Lessons,
+    dataset: ArmDataset,
     parameters: RepairParameters,
     folder: Path,
     *,
@@ -101,7 +101,7 @@ def train(
     stepped: Callable[[int], None],
     saved: Callable[[Path], None],
 ) -> None:
-    """Train in place. `stepped` hears of every step and may raise to end the training; `saved` of every checkpoint."""
+    """Train in place. `stepped` is called after every step and may raise to end it, `saved` after every checkpoint."""
     disable_progress_bar()
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -125,16 +125,16 @@ def train(
     trainer = Trainer(
         model=trainable.model,
         args=arguments,
-        train_dataset=lessons,
+        train_dataset=dataset,
         compute_loss_func=trainable.loss,
-        callbacks=[_Told(stepped, saved, resume_from)],
+        callbacks=[_Callbacks(stepped, saved, resume_from)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
 
 
-class _Told(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Passes on what the Trainer says, and sees to it that a training goes on from a checkpoint's weights."""
+class _Callbacks(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Forwards the Trainer's events, and loads a checkpoint's weights when a training is resumed."""
 
     def __init__(
         self, stepped: Callable[[int], None], saved: Callable[[Path], None], resumed_from: Path | None
@@ -142,7 +142,7 @@ class _Told(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self._stepped, self._saved, self._resumed_from = stepped, saved, resumed_from
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Load a checkpoint as any model of the Hub: the Trainer skips weights that are named otherwise there."""
+        """Load a checkpoint as a Hub model: the Trainer itself skips weights that are saved under another name."""
         if self._resumed_from is not None:
             model = given["model"]
             weights = Weights(path=self._resumed_from, licence="", gigabytes=1, dtype="float32")
@@ -158,21 +158,21 @@ class _Told(TrainerCallback):  # type: ignore[misc]  # transformers has no types
 
 
 def pack(folder: Path, file: IO[bytes]) -> None:
-    """A folder's files as a tar, under its own name."""
+    """Write a folder as a tar, under its own name."""
     with tarfile.open(fileobj=file, mode="w") as archive:
         archive.add(folder, folder.name)
     file.seek(0)
 
 
 def unpack_checkpoint(file: IO[bytes], folder: Path) -> Path:
-    """The checkpoint of a tar that `pack` made, in a folder that is emptied first."""
+    """Unpack a tar that `pack` wrote into a folder that is emptied first; return the checkpoint's folder."""
     shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(fileobj=file, mode="r:") as archive:
         archive.extractall(folder, filter="data")
-    (found,) = folder.iterdir()
-    return found
+    (checkpoint,) = folder.iterdir()
+    return checkpoint
 
 
-def learnt(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
-    """Copies of a model's weights, to start every arm from."""
+def copy_weights(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+    """Copies of a model's weights, from which every arm starts."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}

@@ -1,7 +1,7 @@
-"""What tells how alike things are: the scorer, and the text embedder.
+"""Embedding models for similarity: the scorer and the text embedder.
 
-The scorer is a CLIP's or SigLIP's joint space of images and texts; neither the generator's weights nor an oracle's. The
-text embedder is a model of language alone, which tells single words apart.
+The scorer is a CLIP or SigLIP (a joint space of images and texts), independent of the generator and the oracles. The
+text embedder is a language-only model, which can tell single words apart.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Scorer:
 
     @torch.inference_mode()
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """L2-normalised embeddings, texts × width. The first tokens of each are read (77 with OpenAI's weights).
+        """L2-normalised embeddings, texts × width. Texts are cut to the model's length (77 tokens with OpenAI's CLIP).
 
-        All texts are padded to that length: so an embedding does not depend on its neighbours' lengths, and SigLIP was
-        trained so. CLIP looks only backwards from the end of the text, so that padding changes nothing.
+        All texts are padded to that length, so that an embedding does not depend on its neighbours' lengths; SigLIP was
+        trained this way. CLIP attends only backwards from the end of the text, so padding does not affect it.
         """
         tokens = self._tokenizer(
             list(texts), padding="max_length", truncation=True, max_length=self._limit, return_tensors="pt"
@@ -63,7 +63,7 @@ class Scorer:
 class TextEmbedder:
     """A sentence-embedding model: a transformer's last states, averaged over the tokens of a text (arXiv 1908.10084).
 
-    The layout is transformers' own, to which sentence-transformers adds a description of the pooling.
+    The layout is that of transformers; sentence-transformers adds a description of the pooling.
     """
 
     def __init__(self, weights: Weights, *, device: str) -> None:
@@ -79,11 +79,11 @@ class TextEmbedder:
         self._limit = min(int(self._tokenizer.model_max_length), int(model.config.max_position_embeddings))
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text, as far as the model reads it."""
+        """The tokens of a text, cut to the model's length."""
         return tuple(self._tokenizer(text, truncation=True, max_length=self._limit)["input_ids"])
 
     def padded(self, tokens: int) -> int:
-        """The length that so many tokens are padded to: the next power of two, so that few lengths occur."""
+        """The padded length for so many tokens: the next power of two, so that few lengths occur."""
         return min(max(8, 1 << (tokens - 1).bit_length()), self._limit)
 
     @torch.inference_mode()
@@ -91,13 +91,13 @@ class TextEmbedder:
         """L2-normalised embeddings, texts × width, of tokens that are padded to `length`."""
         padding = self._tokenizer.pad_token_id or 0
         ids = torch.tensor([[*row, *[padding] * (length - len(row))] for row in rows], device=self._model.device)
-        seen = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows], device=self._model.device)
-        states = self._model(input_ids=ids, attention_mask=seen).last_hidden_state.float()
-        return _normalised((states * seen[..., None]).sum(1) / seen.sum(1, keepdim=True))
+        attended = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows], device=self._model.device)
+        states = self._model(input_ids=ids, attention_mask=attended).last_hidden_state.float()
+        return _normalised((states * attended[..., None]).sum(1) / attended.sum(1, keepdim=True))
 
 
 def _pools_by_mean(weights: Weights) -> bool:
-    """What sentence-transformers' description of the pooling says; without one it is the mean."""
+    """Whether sentence-transformers' description of the pooling says mean; True if there is none."""
     path = cached_file(
         weights.location,
         "1_Pooling/config.json",
@@ -108,8 +108,8 @@ def _pools_by_mean(weights: Weights) -> bool:
     )
     if path is None:
         return True
-    told = json.loads(Path(path).read_text(encoding="utf-8"))
-    return bool(told.get("pooling_mode") == "mean" or told.get("pooling_mode_mean_tokens"))
+    pooling = json.loads(Path(path).read_text(encoding="utf-8"))
+    return bool(pooling.get("pooling_mode") == "mean" or pooling.get("pooling_mode_mean_tokens"))
 
 
 def _normalised(embeddings: Tensor) -> NDArray[np.float64]:

@@ -1,11 +1,11 @@
-"""Structure agreement: how much of what the source outlines is still outlined in another image.
+"""Structure agreement: how much of the source's outlines is preserved in another image.
 
-The share of the source's edge pixels that have an edge pixel of the other image within a tolerance (the recall of
-boundary benchmarks), corrected for chance as Cohen's kappa is: (share - expected) / (1 - expected), where `expected` is
+It is the share of the source's edge pixels that have an edge pixel of the other image within a tolerance (the recall of
+boundary benchmarks), corrected for chance like Cohen's kappa: (share - expected) / (1 - expected), where `expected` is
 the share of all pixels there that have such a neighbour. Without the correction rain, or noise, would agree with
-everything. It is not symmetric on purpose: a counterfactual may add stars or a new background with all their edges,
-but it must not lose the outlines that carry the ground truth. On drawn scenes it tells a counterfactual from the same
-with another class in place of the source's better than the plain share and than its F-measure do.
+everything. It is asymmetric on purpose: a counterfactual may add stars or a new background with all their edges, but it
+must not lose the outlines that carry the ground truth. On drawn scenes it separates counterfactuals from images in
+which another class replaces the source's better than the plain share and its F-measure do.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from shared.images import Pixels
 cv2.setNumThreads(1)
 
 TOLERANCE = 2 / 128  # of the short side: two pixels of an image of 128
-# The source's edges count only where they are clear; the other image's already where they are faint (at night, in fog).
+# Only strong edges of the source count; in the other image weak ones suffice (at night, in fog).
 SOURCE_THRESHOLDS = (60, 120)
 IMAGE_THRESHOLDS = (30, 80)
 MASK_MARGIN = 0.025  # of the short side: an outline lies on the border of its mask
 
 
 def agreement(source: Pixels, image: Pixels, mask: Pixels | None = None) -> float:
-    """How far (0: no more than by chance, 1: wholly) the image kept the source's edges, inside `mask` (255) when given.
+    """Share of the source's edges that the image keeps (0: chance level, 1: all), inside `mask` (255) if given.
 
     Both images are height × width × 3 of equal size. A source without any edge there agrees with everything (1.0).
     """
@@ -37,11 +37,11 @@ def agreement(source: Pixels, image: Pixels, mask: Pixels | None = None) -> floa
     inside = np.ones(source.shape[:2], np.bool_)
     if mask is not None:
         inside = _dilated(mask > 127, max(1, round(MASK_MARGIN * short)))
-    wanted = _edges(source, SOURCE_THRESHOLDS) & inside
-    if not wanted.any():
+    edges = _edges(source, SOURCE_THRESHOLDS) & inside
+    if not edges.any():
         return 1.0
     near = _dilated(_edges(image, IMAGE_THRESHOLDS), max(1, round(TOLERANCE * short)))
-    kept, expected = near[wanted].mean(), near[inside].mean()
+    kept, expected = near[edges].mean(), near[inside].mean()
     return float(max(0.0, (kept - expected) / (1 - expected))) if expected < 1 else 0.0
 
 

@@ -1,7 +1,6 @@
-"""Models under test as something to train: load, loss, judgement, save. Another kind is another entry of TRAINABLES.
+"""Trainable models under test: load, loss, evaluation, save. Another kind is another entry of TRAINABLES.
 
-A trainable sees images as the model under test does, through the model's own preprocessing, so that what is learnt
-holds when the model is tested.
+A trainable uses the model's own preprocessing, as the model under test does, so that the training carries over.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.segmentation import label_map
 from shared.chunks import chunks
 from shared.images import Pixels
-from shared.label_maps import confusion, packed, placed
+from shared.label_maps import class_indices, confusion, pack_counts
 from shared.problems import InvalidInput
 from shared.schemas.base import Kind
 from shared.schemas.models import DESCRIPTION_NAME, ONNX_NAME, ModelDescription, read_description
@@ -37,10 +36,10 @@ IGNORED = -100  # torch's: a pixel that costs nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainingExample:
     """An image (height × width × 3) with its ground truth.
 
-    That is its class, or `mask`: for each pixel the place of its class in the trainable's `classes`, 255 where void.
+    The ground truth is its class, or `mask`: for each pixel the index into the trainable's `classes`, 255 where void.
     """
 
     image: Pixels
@@ -48,19 +47,19 @@ class Lesson:
     mask: Pixels | None = None
 
 
-Opener = Callable[[], Lesson]
+Opener = Callable[[], TrainingExample]
 
 
 class Trainable(ABC):
-    """A model in Hub layout. Outputs of one class name are one class, whose probability is their sum."""
+    """A model in Hub layout. Outputs of the same class name are one class, whose probability is their sum."""
 
     kind: ClassVar[Kind]
     network: ClassVar[Any]
 
     def __init__(self, weights: Weights, classes: Sequence[str], *, device: str) -> None:
-        """Load in single precision. `classes`: those of the ground truth, in the order of the masks' places.
+        """Load in single precision. `classes`: those of the ground truth, in the order of the masks' indices.
 
-        Raises InvalidInput for what cannot be trained, and for classes that the model does not know.
+        Raises InvalidInput for models that cannot be trained, and for classes that the model lacks.
         """
         self._description = _description(weights).model_copy(update={"task": self.kind})
         whole = weights.model_copy(update={"dtype": "float32"})
@@ -77,32 +76,33 @@ class Trainable(ABC):
         self._classes, self._device = list(classes), device
 
     @abstractmethod
-    def inputs(self, lesson: Lesson) -> dict[str, Any]:
-        """`pixel_values` (channels × height × width), and `labels`, what `loss` takes of its ground truth."""
+    def inputs(self, example: TrainingExample) -> dict[str, Any]:
+        """`pixel_values` (channels × height × width), and `labels`, the ground truth as `loss` expects it."""
 
     @abstractmethod
     def judge(self, openers: Sequence[Opener]) -> Judgement:
-        """What the model says of images, which are opened when they are needed."""
+        """Evaluate the model on images, which are opened when they are needed."""
 
     def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """Mean cross-entropy over classes of a batch, in the form that transformers' Trainer asks for.
+        """Mean cross-entropy over classes of a batch, in the form that transformers' Trainer requires.
 
-        `labels`: n class indices, or n × height × width of them, to whose size logits are brought; 0 where all is void.
+        `labels`: n class indices, or n × height × width of them, to whose size logits are resized. The loss is 0 if all
+        labels are void.
         """
         logits = outputs.logits.float()
         if labels.ndim > 1:
             logits = nn.functional.interpolate(logits, size=labels.shape[1:], mode="bilinear", align_corners=False)
-        found = self._log_probabilities(logits)
-        costs = nn.functional.nll_loss(found, labels, ignore_index=IGNORED, reduction="sum")
+        log_probabilities = self._log_probabilities(logits)
+        costs = nn.functional.nll_loss(log_probabilities, labels, ignore_index=IGNORED, reduction="sum")
         return costs / (labels != IGNORED).sum().clamp(min=1)
 
     def save(self, folder: Path) -> None:
-        """Weights as safetensors in Hub layout, preprocessing, and the description where it says more than defaults."""
+        """Save weights as safetensors in Hub layout, preprocessing, and the description unless it is the default."""
         self.model.save_pretrained(folder)  # type: ignore[operator]  # transformers', not torch's
         self._processor.save_pretrained(folder)
         if self._description != ModelDescription():
-            said = self._description.model_dump_json(exclude_defaults=True)
-            (folder / DESCRIPTION_NAME).write_text(said, encoding="utf-8")
+            description = self._description.model_dump_json(exclude_defaults=True)
+            (folder / DESCRIPTION_NAME).write_text(description, encoding="utf-8")
 
     def _log_probabilities(self, logits: Tensor) -> Tensor:
         """(n, outputs, ...) → (n, classes, ...)."""
@@ -117,57 +117,58 @@ class Trainable(ABC):
 
 
 class TrainableClassifier(Trainable):
-    """Judged by the class that comes first."""
+    """A classifier, evaluated by its most probable class."""
 
     kind = "classification"
     network = AutoModelForImageClassification
 
-    def inputs(self, lesson: Lesson) -> dict[str, Any]:
+    def inputs(self, example: TrainingExample) -> dict[str, Any]:
         """`labels` is the index of the class."""
-        return {"pixel_values": torch.from_numpy(self._prepare([lesson.image])[0]), "labels": self._index[lesson.label]}
+        pixels = torch.from_numpy(self._prepare([example.image])[0])
+        return {"pixel_values": pixels, "labels": self._index[example.label]}
 
     @torch.inference_mode()
     def judge(self, openers: Sequence[Opener]) -> Judgement:
-        """Whether the true class comes first, and its probability."""
+        """Whether the true class is the most probable one, and its probability."""
         self.model.eval()
         rows: list[NDArray[np.float64]] = []
         truth: list[int] = []
-        for lessons in _parts(openers):
-            found = self._log_probabilities(self._logits([one.image for one in lessons]))
-            rows.append(found.exp().double().cpu().numpy())
-            truth += [self._index[one.label] for one in lessons]
+        for examples in _parts(openers):
+            log_probabilities = self._log_probabilities(self._logits([example.image for example in examples]))
+            rows.append(log_probabilities.exp().double().cpu().numpy())
+            truth += [self._index[example.label] for example in examples]
         probabilities = np.concatenate(rows)
         return Judgement(
             correct=(probabilities.argmax(1) == truth).tolist(),
-            p_truth=[round(float(row[place]), 6) for row, place in zip(probabilities, truth, strict=True)],
+            p_truth=[round(float(row[index]), 6) for row, index in zip(probabilities, truth, strict=True)],
         )
 
 
 class TrainableSegmenter(Trainable):
-    """Judged pixel by pixel, by the map that it gives as a model under test."""
+    """A segmenter, evaluated pixel by pixel on the map that it gives as a model under test."""
 
     kind = "segmentation"
     network = AutoModelForSemanticSegmentation
 
     def __init__(self, weights: Weights, classes: Sequence[str], *, device: str) -> None:
-        """As any trainable."""
+        """See `Trainable`."""
         super().__init__(weights, classes, device=device)
         self._targets = np.full(256, IGNORED, np.int64)
         self._targets[: len(classes)] = [self._index[name] for name in classes]
-        self._places = placed(self._outputs.classes, classes)
+        self._places = class_indices(self._outputs.classes, classes)
         self._size: tuple[int, ...] | None = None
 
-    def inputs(self, lesson: Lesson) -> dict[str, Any]:
+    def inputs(self, example: TrainingExample) -> dict[str, Any]:
         """`labels` are class indices at the size of `pixel_values` (nearest), -100 where the mask is void.
 
         Raises InvalidInput for preprocessing that keeps sizes that differ.
         """
-        values = torch.from_numpy(self._prepare([lesson.image])[0])
+        values = torch.from_numpy(self._prepare([example.image])[0])
         height, width = values.shape[1:]
         self._size = self._size or (height, width)
         if self._size != (height, width):
             raise InvalidInput("the image processor keeps sizes that differ; give it a size, so that images can batch")
-        mask = Image.fromarray(_mask(lesson)).resize((width, height), Image.Resampling.NEAREST)
+        mask = Image.fromarray(_mask(example)).resize((width, height), Image.Resampling.NEAREST)
         return {"pixel_values": values, "labels": torch.from_numpy(self._targets[np.asarray(mask)])}
 
     @torch.inference_mode()
@@ -175,11 +176,12 @@ class TrainableSegmenter(Trainable):
         """Confusion of each image's pixels, at its own size."""
         self.model.eval()
         columns, counts = self._outputs.index_map(), []
-        for lessons in _parts(openers):
-            for lesson, rows in zip(lessons, self._logits([one.image for one in lessons]).float(), strict=True):
-                mask = _mask(lesson)
+        for examples in _parts(openers):
+            logits = self._logits([example.image for example in examples]).float()
+            for example, rows in zip(examples, logits, strict=True):
+                mask = _mask(example)
                 predicted = self._places[label_map(rows, mask.shape, columns)]
-                counts.append(packed(confusion(mask, predicted, len(self._classes))))
+                counts.append(pack_counts(confusion(mask, predicted, len(self._classes))))
         return Judgement(confusion=counts)
 
 
@@ -188,16 +190,16 @@ TRAINABLES: Mapping[Kind, type[Trainable]] = {
 }
 
 
-def _parts(openers: Sequence[Opener]) -> Iterator[list[Lesson]]:
-    """The images a few at a time."""
+def _parts(openers: Sequence[Opener]) -> Iterator[list[TrainingExample]]:
+    """Open the images a few at a time."""
     for part in chunks(openers, JUDGED_AT_ONCE):
         yield [opened() for opened in part]
 
 
-def _mask(lesson: Lesson) -> Pixels:
-    if lesson.mask is None:
+def _mask(example: TrainingExample) -> Pixels:
+    if example.mask is None:
         raise InvalidInput("an image of a segmentation job came without its mask")
-    return lesson.mask
+    return example.mask
 
 
 def _description(weights: Weights) -> ModelDescription:

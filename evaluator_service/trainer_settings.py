@@ -1,4 +1,4 @@
-"""What a trainer reads from the environment (`CONTRAFACT_…`), once, at the start."""
+"""Settings of the trainer, read from the environment (`CONTRAFACT_…`) at the start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class TrainerSettings(BaseSettings):
-    """The fields mean what those of the same name of the gateway and of the model services mean."""
+    """The fields have the meaning of the same settings of the gateway and of the model services."""
 
     model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", frozen=True, hide_input_in_errors=True)
 

@@ -1,1 +1,1 @@
-"""llm_service: messages and a JSON schema in, a value that satisfies the schema out; and log-likelihoods of texts."""
+"""llm_service: JSON values from messages under a schema, log-likelihoods of texts, and words for gaps."""

@@ -1,4 +1,4 @@
-"""llm_service over HTTP: `POST /v1/generate`, `/v1/score`, `/v1/fill`, and what every model service answers.
+"""llm_service over HTTP: `POST /v1/generate`, `/v1/score`, `/v1/fill` and the endpoints of every model service.
 
 Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory llm_service.app:create_app --port 8002`
 """
@@ -31,27 +31,27 @@ from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 from shared.turns import ComputeTurns
 
-CODE_REVISION = "2"  # raise it whenever the same request would give another reply under the same weights
+CODE_REVISION = "2"  # increase it whenever the same request gives another reply under the same weights
 
 
 @dataclass(frozen=True, slots=True)
 class _Models:
-    """What the service holds: the language model, and the masked words where the profile names such weights."""
+    """The language model, and the masked language model if the profile names one."""
 
-    writer: LanguageModel
+    language: LanguageModel
     masked_words: MaskedWords | None
 
     @property
     def device(self) -> str:
-        return self.writer.device
+        return self.language.device
 
     @property
     def weights(self) -> list[WeightsInfo]:
-        return [*self.writer.weights, *([self.masked_words.info] if self.masked_words else [])]
+        return [*self.language.weights, *([self.masked_words.info] if self.masked_words else [])]
 
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
-    """The service under `settings` (by default: the environment's); see `shared.service`."""
+    """Create the service with `settings` (default: from the environment); see `shared.service`."""
     settings = settings or ServiceSettings()
     profile = load_profile(settings.profile).language
 
@@ -59,20 +59,20 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
         disable_progress_bar()
         device = prepare_torch(torch, settings)
         weights = native_weights(profile, device, settings.dtype)
-        writer, masked = ENGINES[profile.engine](weights, settings, make_batcher), weights.masked_words
+        language, masked = ENGINES[profile.engine](weights, settings, make_batcher), weights.masked_words
         if masked is None:
-            return _Models(writer, None)
-        return _Models(writer, MaskedWords(masked, device, make_batcher, profile.max_batch))
+            return _Models(language, None)
+        return _Models(language, MaskedWords(masked, device, make_batcher, profile.max_batch))
 
     service = ModelService("llm_service", CODE_REVISION, settings, load, turns)
 
     @service.post(Services.generate)
     async def generations(request: GenerateRequest, deadline: float) -> GenerateReply:
-        return await generate(service.model.writer, request, deadline)
+        return await generate(service.model.language, request, deadline)
 
     @service.post(Services.score)
     async def scores(request: ScoreRequest, deadline: float) -> ScoreReply:
-        scored = await service.model.writer.score(request.texts, deadline)
+        scored = await service.model.language.score(request.texts, deadline)
         return ScoreReply(log_likelihoods=[value for value, _ in scored], tokens=[count for _, count in scored])
 
     @service.post(Services.fill)

@@ -1,4 +1,4 @@
-"""A causal language model in Hub layout with its tokenizer, and a LoRA adapter laid over it; safetensors only."""
+"""Load a causal language model in Hub layout with its tokenizer, and a LoRA adapter over it; safetensors only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def load_causal(weights: Weights, role: str = "language") -> tuple[Any, Any, WeightsInfo]:
-    """Model, tokenizer, and which weights they are. Raises ValueError for a tokenizer without a chat template."""
+    """Return model, tokenizer and weights info. Raises ValueError for a tokenizer without a chat template."""
     at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
     tokenizer = AutoTokenizer.from_pretrained(weights.location, **at)
     if not tokenizer.chat_template:
@@ -31,16 +31,16 @@ def load_causal(weights: Weights, role: str = "language") -> tuple[Any, Any, Wei
 
 
 def with_adapter(model: Any, adapter: Adapter, base: WeightsInfo) -> tuple[Any, WeightsInfo]:
-    """`model`, whose weights are `base`, with a LoRA adapter over it, and which adapter that is.
+    """Put a LoRA adapter over `model`, whose weights are `base`; return it with the adapter's weights info.
 
     Raises ValueError for an adapter of another kind, one that was trained on another revision of the weights, or one
-    whose layers the model lacks; OSError where its files are missing or not safetensors.
+    whose layers the model lacks; OSError if its files are missing or not safetensors.
     """
     folder, commit = _folder(adapter)
     config = PeftConfig.from_pretrained(folder)
     if config.peft_type != PeftType.LORA:
         raise ValueError(f"{adapter.id} is an adapter of the kind {config.peft_type}; only LoRA is loaded here")
-    # `train_perturber` writes the commit or digest there; other tools may write a branch, which tells nothing.
+    # `train_perturber` writes the commit or digest there; other tools may write a branch, which cannot be compared.
     if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", config.revision or "") and config.revision != base.revision:
         raise ValueError(
             f"{adapter.id} was trained on revision {config.revision[:12]} of its base, and {base.id} is revision "
@@ -51,12 +51,12 @@ def with_adapter(model: Any, adapter: Adapter, base: WeightsInfo) -> tuple[Any, 
 
 
 def _folder(adapter: Adapter) -> tuple[str, str | None]:
-    """Where the adapter's files lie on this machine, and the Hub commit that they are of.
+    """Return the local folder of the adapter's files, and their Hub commit.
 
-    They are looked up here, because peft falls back to pickled weights where it finds no safetensors.
+    They are looked up here because peft falls back to pickled weights if it finds no safetensors.
     """
     if adapter.path is None:
-        found = [
+        paths = [
             Path(
                 hf_hub_download(
                     adapter.location, name, subfolder=adapter.subfolder or None, revision=adapter.hub_revision
@@ -64,8 +64,8 @@ def _folder(adapter: Adapter) -> tuple[str, str | None]:
             )
             for name in (_CONFIG, _TENSORS)
         ]
-        commit = re.search("/snapshots/([0-9a-f]{40})/", found[1].as_posix())
-        return str(found[1].parent), commit and commit[1]
+        commit = re.search("/snapshots/([0-9a-f]{40})/", paths[1].as_posix())
+        return str(paths[1].parent), commit and commit[1]
     folder = Path(adapter.location, adapter.subfolder)
     if missing := [name for name in (_CONFIG, _TENSORS) if not (folder / name).is_file()]:
         raise FileNotFoundError(f"{folder} lacks {' and '.join(missing)}; name the folder of a LoRA adapter of peft")

@@ -2,9 +2,9 @@
 
     python -m llm_service.collect_pairs questions.jsonl pairs.jsonl --url http://127.0.0.1:8012/v1 --model NAME
 
-Each line of `questions.jsonl` is a request of `POST /v1/generate`: messages, json_schema, and where wanted temperature,
-max_tokens and seed. Replies that do not satisfy the schema are asked for once more and then left out. Each pair is
-written when it is there; started again, the command asks only what has no pair yet.
+Each line of `questions.jsonl` is a request of `POST /v1/generate`: messages, json_schema, and optionally temperature,
+max_tokens and seed. A reply that does not satisfy the schema is requested once more and then left out. Each pair is
+written as soon as it is received; started again, the command sends only the questions without a pair.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shared.weights import Server
 
 
 def main() -> None:
-    """Read the command line and collect."""
+    """Collect pairs as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", type=Path, help="JSONL of requests")
     parser.add_argument("pairs", type=Path, help="JSONL to write, or to go on with")
@@ -51,18 +51,18 @@ def main() -> None:
 
 
 async def collect(server: ChatServer, requests: Sequence[GenerateRequest], path: Path, timeout: float) -> int:
-    """Ask what has no pair in `path` yet and append each answer; returns how many questions stayed without.
+    """Send the questions that have no pair in `path` yet and append each reply; return the number left unanswered.
 
-    `timeout` is in seconds and counts from when a question's turn comes. Raises Problem when the server fails; pairs
-    that were there by then are in the file.
+    `timeout` is in seconds from the moment a question is sent. Raises Problem when the server fails; the pairs
+    received by then are in the file.
     """
-    have = _resume(path)
-    wanted = {name: request for request in requests if (name := digest_of(request)) not in have}
-    print(f"{len(requests)} questions, {len(requests) - len(wanted)} of them answered before", file=sys.stderr)
-    model, places = RemoteLanguageModel(server), asyncio.Semaphore(server.server.concurrency)
+    known = _resume(path)
+    open_questions = {name: request for request in requests if (name := digest_of(request)) not in known}
+    print(f"{len(requests)} questions, {len(requests) - len(open_questions)} of them answered before", file=sys.stderr)
+    model, slots = RemoteLanguageModel(server), asyncio.Semaphore(server.server.concurrency)
 
     async def ask(name: str, request: GenerateRequest) -> bool:
-        async with places:
+        async with slots:
             try:
                 reply = await generate(model, request, time.monotonic() + timeout)
             except GenerationFailed as problem:
@@ -75,17 +75,17 @@ async def collect(server: ChatServer, requests: Sequence[GenerateRequest], path:
         return True
 
     with path.open("a", encoding="utf-8") as file:
-        tasks = [asyncio.ensure_future(ask(name, request)) for name, request in wanted.items()]
+        tasks = [asyncio.ensure_future(ask(name, request)) for name, request in open_questions.items()]
         try:
-            return sum(not answered for answered in await asyncio.gather(*tasks))
+            return sum(not succeeded for succeeded in await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)  # none writes when the file is closed
+            await asyncio.gather(*tasks, return_exceptions=True)  # no task may write after the file is closed
 
 
 def _resume(path: Path) -> set[str]:
-    """The questions that have a pair. A last line without its end, which a crash leaves, is cut off."""
+    """Return the questions that have a pair. An incomplete last line, left by a crash, is cut off."""
     if not path.exists():
         return set()
     whole = path.read_bytes()

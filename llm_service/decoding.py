@@ -1,7 +1,7 @@
 """Batched decoding under grammars: every row has its own grammar, temperature, random generator and length limit.
 
-Prompts of one question share their beginning (instructions, worked example), which is run once and kept. A row's tokens
-depend on its own prompt, seed and the batch's *shape* alone, so with fixed shapes they are the same in any company.
+Prompts of one question share their beginning (instructions, worked example), which is computed once and cached. A row's
+tokens depend only on its own prompt, its seed and the *shape* of the batch, so with fixed shapes they are reproducible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEPT_PREFIXES = 8
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What to write: the prompt's tokens after the shared beginning, and the grammar that the reply must follow."""
+    """One request: the prompt's tokens after the shared beginning, and the grammar that the reply must follow."""
 
     tokens: tuple[int, ...]
     grammar: str
@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Continuation:
     """A row's new tokens; `finished` when the grammar was completed."""
 
     tokens: list[int]
@@ -43,7 +43,7 @@ class Written:
 
 
 class _Writer:
-    """One row's progress: its grammar's state, its generator, what it has written."""
+    """State of one row: its grammar, its generator, its tokens so far."""
 
     def __init__(self, row: Row, vocabulary: llguidance.LLTokenizer) -> None:
         self._row = row
@@ -55,13 +55,13 @@ class _Writer:
 
     @property
     def active(self) -> bool:
-        """Whether more tokens are wanted."""
+        """Whether the row needs more tokens."""
         return not self.finished and self.failure is None and len(self.tokens) < self._row.max_tokens
 
     def choose(self, logits: Tensor) -> int:
-        """The next token, drawn from softmax(logits / temperature) over what the grammar allows; 0 is greedy.
+        """Sample the next token from softmax(logits / temperature) over what the grammar allows; 0 is greedy.
 
-        argmax(logits + T·Gumbel noise) is such a draw; the noise comes from the row's own generator.
+        argmax(logits + T·Gumbel noise) is such a sample; the noise comes from the row's own generator.
         """
         allowed = torch.from_numpy(np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) > 0)
         scores = logits.masked_fill(~allowed[: len(logits)], -torch.inf)
@@ -76,7 +76,7 @@ class _Writer:
         return token
 
     def _fault(self, done: str) -> InvalidInput | None:
-        """What is wrong with this row's grammar; its neighbours in the batch must not hear of it."""
+        """The error of this row's grammar, if any; it must not affect the other rows of the batch."""
         if not self._matcher.is_error():
             return None
         return InvalidInput(f"json_schema cannot be {done}: {self._matcher.get_error()[:300]}")
@@ -92,29 +92,29 @@ class Decoder:
         self._prefixes: OrderedDict[tuple[int, ...], Any] = OrderedDict()
 
     @torch.inference_mode()
-    def write(self, prefix: tuple[int, ...], length: int, rows: Sequence[Row]) -> list[Written | InvalidInput]:
+    def write(self, prefix: tuple[int, ...], length: int, rows: Sequence[Row]) -> list[Continuation | InvalidInput]:
         """Continue `prefix` + each row's tokens, left-padded to `length` (0: the longest of the rows).
 
-        A row whose grammar does not hold gets InvalidInput in place of its tokens.
+        A row whose grammar fails gets InvalidInput instead of its tokens.
         """
         writers = [_Writer(row, self._vocabulary) for row in rows]
         length = length or max(len(row.tokens) for row in rows)
         padded = [[self._padding] * (length - len(row.tokens)) + list(row.tokens) for row in rows]
         tokens = self._tensor(padded)
-        seen = self._tensor(
+        attended = self._tensor(
             [[1] * len(prefix) + [0] * (length - len(row.tokens)) + [1] * len(row.tokens) for row in rows]
         )
         cache = self._cache(prefix, len(rows))
         while True:
-            logits = self._forward(tokens, seen, cache)
+            logits = self._forward(tokens, attended, cache)
             chosen = [
                 writer.choose(scores) if writer.active else self._padding
                 for writer, scores in zip(writers, logits, strict=True)
             ]
             if not any(writer.active for writer in writers):
-                return [writer.failure or Written(writer.tokens, writer.finished) for writer in writers]
+                return [writer.failure or Continuation(writer.tokens, writer.finished) for writer in writers]
             tokens = self._tensor([[token] for token in chosen])
-            seen = torch.cat([seen, torch.ones_like(tokens)], dim=1)
+            attended = torch.cat([attended, torch.ones_like(tokens)], dim=1)
 
     @torch.inference_mode()
     def score(self, length: int, rows: Sequence[Sequence[int]]) -> list[float]:
@@ -126,12 +126,12 @@ class Decoder:
         chosen = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0].double().cpu()
         return [float(values[: len(row) - 1].sum()) for values, row in zip(chosen, rows, strict=True)]
 
-    def _forward(self, tokens: Tensor, seen: Tensor, cache: Any) -> Tensor:
+    def _forward(self, tokens: Tensor, attended: Tensor, cache: Any) -> Tensor:
         """Logits (rows, vocabulary) after the last of `tokens`, as float32 on the CPU; extends `cache`."""
-        positions = (seen.cumsum(dim=1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
+        positions = (attended.cumsum(dim=1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
         output = self._model(
             input_ids=tokens,
-            attention_mask=seen,
+            attention_mask=attended,
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
@@ -140,7 +140,7 @@ class Decoder:
         return torch.as_tensor(output.logits[:, -1].float().cpu())
 
     def _cache(self, prefix: tuple[int, ...], rows: int) -> Any:
-        """The model's state after `prefix`, for so many rows; the prefix itself always runs alone, as one row."""
+        """The key-value cache after `prefix`, for so many rows; the prefix itself is always computed as one row."""
         if not prefix:
             return DynamicCache(config=self._model.config)
         if prefix not in self._prefixes:

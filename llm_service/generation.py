@@ -1,4 +1,4 @@
-"""The one door: a value that satisfies the schema, or a typed problem after one retry. Knows no engine."""
+"""Generate a value that satisfies a schema with any engine, retrying once."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ RETRY_TEMPERATURE = 0.7
 
 
 async def generate(model: LanguageModel, request: GenerateRequest, deadline: float) -> GenerateReply:
-    """The model's reply as a value, from the first attempt whose text is whole and satisfies the schema.
+    """Return the model's reply as a value, from the first attempt whose text is complete and satisfies the schema.
 
     The second and last attempt has a seed derived from the first's. Raises InvalidInput (a schema that is invalid or
-    has an unbounded place) and GenerationFailed.
+    unbounded) and GenerationFailed.
     """
     validator = checked_validator(request.json_schema)
     faults: list[str] = []
-    for attempt, asked in enumerate((request, _retry(request)), start=1):
-        written = await model.write(asked, deadline)
-        value, fault = read(written, validator)
+    for attempt, variant in enumerate((request, _retry(request)), start=1):
+        completion = await model.write(variant, deadline)
+        value, fault = read(completion, validator)
         if fault is None:
             return GenerateReply(
                 value=value,
-                text=written.text,
+                text=completion.text,
                 attempts=attempt,
-                prompt_tokens=written.prompt_tokens,
-                completion_tokens=written.completion_tokens,
+                prompt_tokens=completion.prompt_tokens,
+                completion_tokens=completion.completion_tokens,
             )
         faults.append(fault)
     raise GenerationFailed(
@@ -44,12 +44,12 @@ async def generate(model: LanguageModel, request: GenerateRequest, deadline: flo
     )
 
 
-def read(written: Completion, validator: Draft202012Validator) -> tuple[JsonValue, str | None]:
-    """The value of a reply and what is wrong with it (None when nothing is)."""
-    if not written.finished:
-        return None, f"cut off after {written.completion_tokens} tokens (raise max_tokens or shorten the prompt)"
+def read(completion: Completion, validator: Draft202012Validator) -> tuple[JsonValue, str | None]:
+    """Parse a reply: its value, and what is wrong with it (None if it is valid)."""
+    if not completion.finished:
+        return None, f"cut off after {completion.completion_tokens} tokens (raise max_tokens or shorten the prompt)"
     try:
-        value: JsonValue = json.loads(written.text)
+        value: JsonValue = json.loads(completion.text)
     except json.JSONDecodeError as error:
         return None, f"not JSON ({error})"
     violation = next(iter(validator.iter_errors(value)), None)

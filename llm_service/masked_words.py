@@ -18,9 +18,9 @@ from shared.service import MakeBatcher
 from shared.weights import Weights
 
 LENGTH_STEP = 16  # texts are padded to multiples of so many tokens; only equal lengths run together
-MOST = 100  # words that are kept of each gap
-SHORTEST = 2  # letters of a word; vocabularies hold single letters as pieces
-_BEGINNINGS = ("Ġ", "▁")  # marks of a word's first piece, in vocabularies that mark it
+MAX_WORDS = 100  # per gap
+MIN_LETTERS = 2  # of a word; vocabularies hold single letters as tokens
+_WORD_STARTS = ("Ġ", "▁")  # marks of a word's first token, in vocabularies that mark it
 
 Candidates = list[tuple[str, float]]
 
@@ -51,15 +51,16 @@ class MaskedWords:
         refuse_control_words(self._control_words, [text for gap in request.gaps for text in (gap.before, gap.after)])
         rows = await asyncio.to_thread(lambda: [self._tokens(gap) for gap in request.gaps])
         lengths = [min(-(-len(row) // LENGTH_STEP) * LENGTH_STEP, self._longest) for row in rows]
-        found: dict[int, Candidates] = {}
+        candidates: dict[int, Candidates] = {}
         for length in dict.fromkeys(lengths):
-            places = [place for place, other in enumerate(lengths) if other == length]
-            asked = [rows[place] for place in places]
-            found |= zip(places, await self._batcher.submit_all(asked, key=length, deadline=deadline), strict=True)
+            indices = [index for index, other in enumerate(lengths) if other == length]
+            batch = [rows[index] for index in indices]
+            results = await self._batcher.submit_all(batch, key=length, deadline=deadline)
+            candidates |= zip(indices, results, strict=True)
         return FillReply(
             fillings=[
-                [Filling(word=word, probability=share) for word, share in found[place][: request.most]]
-                for place in range(len(rows))
+                [Filling(word=word, probability=probability) for word, probability in candidates[index][: request.most]]
+                for index in range(len(rows))
             ]
         )
 
@@ -74,34 +75,34 @@ class MaskedWords:
     @torch.inference_mode()
     def _run(self, length: int, rows: Sequence[tuple[int, ...]]) -> list[Candidates]:
         try:
-            shares = self._shares(length, rows)
+            probabilities = self._probabilities(length, rows)
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             raise OutOfMemory(f"the device has too little memory for {len(rows)} texts at once") from error
-        best = shares.topk(min(MOST, len(self._ids)))
+        best = probabilities.topk(min(MAX_WORDS, len(self._ids)))
         return [
-            [(self._words[int(self._ids[place])], float(share)) for share, place in zip(*found, strict=True)]
-            for found in zip(best.values.cpu(), best.indices, strict=True)
+            [(self._words[int(self._ids[index])], float(value)) for value, index in zip(values, indices, strict=True)]
+            for values, indices in zip(best.values.cpu(), best.indices, strict=True)
         ]
 
-    def _shares(self, length: int, rows: Sequence[tuple[int, ...]]) -> Tensor:
+    def _probabilities(self, length: int, rows: Sequence[tuple[int, ...]]) -> Tensor:
         """Probabilities (texts × whole words) at the gap of each text."""
         padding, mask = self._tokenizer.pad_token_id or 0, self._tokenizer.mask_token_id
         ids = torch.tensor([[*row, *[padding] * (length - len(row))] for row in rows], device=self._model.device)
-        seen = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows], device=self._model.device)
-        logits = self._model(input_ids=ids, attention_mask=seen).logits
+        attended = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows], device=self._model.device)
+        logits = self._model(input_ids=ids, attention_mask=attended).logits
         gaps = torch.tensor([row.index(mask) for row in rows], device=self._model.device)
         at_gaps: Tensor = logits[torch.arange(len(rows), device=self._model.device), gaps].float()
         return at_gaps.softmax(-1)[:, self._ids].double()
 
 
 def _whole_words(tokenizer: Any) -> dict[int, str]:
-    """The pieces of a vocabulary that are words of their own, of letters alone, by their number."""
-    pieces: dict[str, int] = tokenizer.get_vocab()
-    marked = any(piece.startswith(_BEGINNINGS) for piece in pieces)
+    """The tokens of a vocabulary that are whole words of letters only, by id."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    marked = any(token.startswith(_WORD_STARTS) for token in vocabulary)
     words = {}
-    for piece, number in sorted(pieces.items(), key=lambda item: item[1]):
-        word = piece.lstrip("".join(_BEGINNINGS))
-        if word.isalpha() and len(word) >= SHORTEST and piece.startswith(_BEGINNINGS) == marked:
+    for token, number in sorted(vocabulary.items(), key=lambda item: item[1]):
+        word = token.lstrip("".join(_WORD_STARTS))
+        if word.isalpha() and len(word) >= MIN_LETTERS and token.startswith(_WORD_STARTS) == marked:
             words[number] = word
     return words

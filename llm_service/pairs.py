@@ -1,10 +1,10 @@
-"""Caption-edit pairs: what the perturber is trained on, a JSON object per line.
+"""Caption-edit pairs, the perturber's training data: one JSON object per line.
 
     {"messages": [{"role": "system", "content": "Change the weather ..."}, {"role": "user", "content": "Caption: ..."}],
      "reply": "{\"from\":\"in the rain\",\"to\":\"in hail\", ...}"}
 
-`messages` is the question just as the method asks it, so nothing here needs to know a method. `question` names the
-request that a collected pair answers.
+`messages` is the question exactly as the method asks it, so this module is independent of methods. `question` is the
+digest of the request that a collected pair answers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BadLine(ValueError):
 
 
 def read_lines(path: Path, kind: type[Line]) -> Iterator[Line]:
-    """The file's lines as `kind`; empty lines are passed over. Raises BadLine."""
+    """Parse the file's lines as `kind`, skipping empty lines. Raises BadLine."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -48,16 +48,16 @@ def read_lines(path: Path, kind: type[Line]) -> Iterator[Line]:
 
 
 def digest_of(request: GenerateRequest) -> str:
-    """The name of a question: the same for equal requests only."""
+    """Digest of a question: equal only for equal requests."""
     return hashlib.sha256(request.model_dump_json().encode()).hexdigest()[:32]
 
 
 def in_order(value: JsonValue, schema: Mapping[str, JsonValue]) -> JsonValue:
-    """A reply with its objects' keys in the order of the schema, the only order that the service's grammar allows."""
+    """Reorder the keys of a reply's objects as in the schema, the only order that the service's grammar allows."""
     properties, items = schema.get("properties"), schema.get("items")
     if isinstance(value, dict) and isinstance(properties, dict):
         inner = {name: part for name, part in properties.items() if isinstance(part, dict) and name in value}
         return {name: in_order(value[name], part) for name, part in inner.items()}
     if isinstance(value, list) and isinstance(items, dict):
-        return [in_order(one, items) for one in value]
+        return [in_order(element, items) for element in value]
     return value

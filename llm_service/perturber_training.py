@@ -1,7 +1,7 @@
-"""The perturber's own training (LANCE, arXiv 2305.19164, section 3.1): a LoRA adapter on caption-edit pairs.
+"""Train the perturber (LANCE, arXiv 2305.19164, section 3.1): a LoRA adapter on caption-edit pairs.
 
-Any causal language model with a chat template learns to answer questions as the pairs do. The loss counts the reply
-alone; the question is only read. Rank 8, alpha 16 and dropout 0.05 are the paper's.
+It works with any causal language model that has a chat template. The loss is over the tokens of the reply only. Rank 8,
+alpha 16 and dropout 0.05 are the paper's values.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Settings and losses are in `training.json`. A profile loads it by `[language.ada
 class Recipe:
     """How an adapter is trained. `layers` are peft's `target_modules`: `all-linear`, or names with commas.
 
-    `at_once` pairs go through the model together, `batch` make a step of the optimiser; `longest` is in tokens.
-    `held_out` is the share of the pairs that are judged on and not learnt, MOST_HELD_OUT at most.
+    `at_once` is the micro-batch size, `batch` the batch size of an optimiser step; `longest` is in tokens.
+    `held_out` is the share of the pairs that are held out for evaluation, MOST_HELD_OUT at most.
     """
 
     rank: int = 8
@@ -70,8 +70,8 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """What came of it: numbers of pairs, and the loss per token of the held-out replies before and after."""
+class TrainingResult:
+    """Numbers of pairs and steps, and the loss per token of the held-out replies before and after training."""
 
     pairs: int
     held_out: int
@@ -80,28 +80,30 @@ class Trained:
     loss_after: float | None
 
 
-def train(weights: Weights, pairs: Sequence[Pair], recipe: Recipe, folder: Path, *, device: str = "cpu") -> Trained:
+def train(
+    weights: Weights, pairs: Sequence[Pair], recipe: Recipe, folder: Path, *, device: str = "cpu"
+) -> TrainingResult:
     """Train an adapter for `weights` and write it, with card and record, into `folder`.
 
-    Stopped and called again with the same arguments, it goes on from the last checkpoint, which lies beside `folder`.
-    Raises ValueError for pairs that do not fit the model, and for checkpoints of other arguments.
+    If interrupted and called again with the same arguments, it resumes from the last checkpoint, stored beside
+    `folder`. Raises ValueError for pairs that do not fit the model, and for checkpoints of other arguments.
     """
     model, tokenizer, base = load_causal(weights)
     rows = [tokens(tokenizer, pair, recipe.longest, number) for number, pair in enumerate(pairs, start=1)]
-    learnt, held_out = _split(rows, recipe)
+    training, held_out = _split(rows, recipe)
     checkpoints = _checkpoints(folder, recipe, pairs, base)
     adapted = _with_fresh_adapter(model.to(device), recipe, base)
     trainer = Trainer(
         model=adapted,
         args=_arguments(recipe, checkpoints, device),
-        train_dataset=learnt,
+        train_dataset=training,
         eval_dataset=held_out or None,
         data_collator=DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED),
     )
     before = trainer.evaluate()["eval_loss"] if held_out else None  # a fresh adapter changes nothing
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(checkpoints)))
     after = trainer.evaluate()["eval_loss"] if held_out else None
-    trained = Trained(len(learnt), len(held_out), trainer.state.global_step, before, after)
+    trained = TrainingResult(len(training), len(held_out), trainer.state.global_step, before, after)
     _save(adapted, folder, base, recipe, trained)
     shutil.rmtree(checkpoints)
     return trained
@@ -113,16 +115,16 @@ def tokens(tokenizer: Any, pair: Pair, longest: int, number: int = 1) -> dict[st
     The question is tokenised as llm_service does it, and the reply apart from it, as it will be generated; it ends as
     the chat template ends a turn. Raises ValueError, naming the pair by `number`, for more than `longest` tokens.
     """
-    asked = [message.model_dump() for message in pair.messages]
-    answered = [*asked, Message(role="assistant", content=pair.reply).model_dump()]
-    question = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
-    whole = tokenizer.apply_chat_template(answered, tokenize=False)
-    ended = whole.removeprefix(question)
-    if not ended.startswith(pair.reply) or ended == pair.reply:
-        # Some templates rewrite earlier turns once there is an answer, some end no turn: then the end token ends it.
-        ended = f"{pair.reply}{tokenizer.eos_token}"
-    before = list(tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=True, return_dict=False))
-    after = list(tokenizer(ended, add_special_tokens=False)["input_ids"])
+    messages = [message.model_dump() for message in pair.messages]
+    conversation = [*messages, Message(role="assistant", content=pair.reply).model_dump()]
+    question = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    text = tokenizer.apply_chat_template(conversation, tokenize=False)
+    completion = text.removeprefix(question)
+    if not completion.startswith(pair.reply) or completion == pair.reply:
+        # Some templates rewrite earlier turns once there is an answer, others do not end a turn: use the end token.
+        completion = f"{pair.reply}{tokenizer.eos_token}"
+    before = list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False))
+    after = list(tokenizer(completion, add_special_tokens=False)["input_ids"])
     if len(before) + len(after) > longest:
         raise ValueError(f"pair {number} has {len(before) + len(after)} tokens, more than {longest}; leave it out")
     ids = before + after
@@ -130,7 +132,7 @@ def tokens(tokenizer: Any, pair: Pair, longest: int, number: int = 1) -> dict[st
 
 
 def _split(rows: list[dict[str, list[int]]], recipe: Recipe) -> tuple[list[Any], list[Any]]:
-    """Pairs to learn from and pairs to judge on."""
+    """Split into training and held-out rows."""
     mixed = Random(recipe.seed).sample(rows, len(rows))
     count = min(MOST_HELD_OUT, round(len(rows) * recipe.held_out))
     if count >= len(rows):
@@ -139,14 +141,15 @@ def _split(rows: list[dict[str, list[int]]], recipe: Recipe) -> tuple[list[Any],
 
 
 def _checkpoints(folder: Path, recipe: Recipe, pairs: Sequence[Pair], base: WeightsInfo) -> Path:
-    """Where checkpoints of this training, and of no other, lie."""
+    """Return the folder of this training's checkpoints; refuse one that belongs to another training."""
     place = folder.with_name(f"{folder.name}.checkpoints")
     lines = hashlib.sha256("\n".join(pair.model_dump_json() for pair in pairs).encode()).hexdigest()
-    mark, this = place / "training.json", json.dumps({**asdict(recipe), "base": base.revision, "pairs": lines})
-    if mark.exists() and mark.read_text() != this:
+    mark = place / "training.json"
+    fingerprint = json.dumps({**asdict(recipe), "base": base.revision, "pairs": lines})
+    if mark.exists() and mark.read_text() != fingerprint:
         raise ValueError(f"{place} has checkpoints of other pairs, weights or settings; remove it, or write elsewhere")
     place.mkdir(parents=True, exist_ok=True)
-    mark.write_text(this)
+    mark.write_text(fingerprint)
     return place
 
 
@@ -185,11 +188,13 @@ def _arguments(recipe: Recipe, checkpoints: Path, device: str) -> TrainingArgume
     )
 
 
-def _save(adapted: Any, folder: Path, base: WeightsInfo, recipe: Recipe, trained: Trained) -> None:
-    """Adapter, card and record."""
+def _save(adapted: Any, folder: Path, base: WeightsInfo, recipe: Recipe, trained: TrainingResult) -> None:
+    """Write adapter, model card and training record."""
     adapted.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
     config = json.loads((folder / "adapter_config.json").read_text())
-    config["target_modules"] = sorted(config["target_modules"])  # a set to peft: so equal trainings write equal files
+    config["target_modules"] = sorted(
+        config["target_modules"]
+    )  # a set in peft; sorted, equal trainings are equal files
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
     record = {"base": base.model_dump(), **asdict(recipe), **{f"got_{k}": v for k, v in asdict(trained).items()}}
     (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")

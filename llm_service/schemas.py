@@ -1,4 +1,4 @@
-"""Which JSON schemas a model may be asked to satisfy: those whose every reply has an end."""
+"""Check the JSON schemas of requests: only those are allowed whose replies are all of bounded length."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from referencing import Registry
 
 from shared.problems import InvalidInput
 
-MAX_DEPTH = 40  # of objects and lists in the schema; validators call themselves for each
-MAX_PLACES = 2_000  # objects and lists in the schema; a grammar grows with them
+MAX_DEPTH = 40  # of objects and lists in the schema; validators recurse into each
+MAX_NODES = 2_000  # objects and lists in the schema; a grammar grows with them
 MAX_BYTES = 256 * 1024
 
-# For each type, the keywords without which a reply could go on for ever.
+# For each type, the keywords without which a reply could be endless.
 _BOUNDS = {
     "string": ("maxLength",),
     "array": ("maxItems", "items"),
@@ -33,7 +33,7 @@ _SUPPORTED = frozenset(
 
 
 def checked_validator(schema: Mapping[str, Any]) -> Draft202012Validator:
-    """A validator for replies; raises InvalidInput, naming the place, unless the schema is valid and bounded."""
+    """Return a validator for replies; raises InvalidInput, naming the path, unless the schema is valid and bounded."""
     _check_size(schema)
     try:
         Draft202012Validator.check_schema(schema)
@@ -45,21 +45,21 @@ def checked_validator(schema: Mapping[str, Any]) -> Draft202012Validator:
 
 def _check_size(schema: Mapping[str, Any]) -> None:
     level: list[Any] = [schema]
-    places = depth = 0
+    nodes = depth = 0
     while level:
-        places += len(level)
+        nodes += len(level)
         depth += 1
-        if depth > MAX_DEPTH or places > MAX_PLACES:
+        if depth > MAX_DEPTH or nodes > MAX_NODES:
             raise InvalidInput(
-                f"json_schema has more than {MAX_DEPTH} levels or {MAX_PLACES:,} objects and lists; ask for less"
+                f"json_schema has more than {MAX_DEPTH} levels or {MAX_NODES:,} objects and lists; ask for less"
             )
-        inner = [list(place.values()) if isinstance(place, Mapping) else place for place in level]
+        inner = [list(node.values()) if isinstance(node, Mapping) else node for node in level]
         level = [value for values in inner for value in values if isinstance(value, Mapping | list)]
     try:
-        written = json.dumps(schema, allow_nan=False)
+        text = json.dumps(schema, allow_nan=False)
     except ValueError as error:
         raise InvalidInput("json_schema: a number is infinite, NaN or of thousands of digits") from error
-    if len(written) > MAX_BYTES:
+    if len(text) > MAX_BYTES:
         raise InvalidInput(f"json_schema has more than {MAX_BYTES:,} bytes; ask for less")
 
 

@@ -2,7 +2,8 @@
 
     python -m llm_service.train_perturber pairs.jsonl my-adapter --weights tinyworld/weights/language
 
-Stopped and started again with the same arguments, it goes on from its last checkpoint. See docs/how-to/perturber.md.
+Interrupted and started again with the same arguments, it resumes from its last checkpoint
+(docs/how-to/perturber.md).
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from llm_service.pairs import BadLine, Pair, read_lines
 from llm_service.perturber_training import Recipe, train
 from shared.weights import Dtype, Weights
 
-_SAYS = {
+_HELP = {
     "rank": "of the adapter's matrices",
-    "alpha": "the adapter counts alpha / rank",
-    "dropout": "of what the adapter reads",
+    "alpha": "the adapter is scaled by alpha / rank",
+    "dropout": "on the adapter's input",
     "layers": "all-linear, or names of layers with commas between them, such as q_proj,v_proj",
-    "epochs": "times that every pair is seen",
+    "epochs": "passes over the pairs",
     "batch": "pairs in a step of the optimiser",
-    "at_once": "pairs that go through the model together; fewer take less memory",
-    "learning_rate": "highest; it rises for a twentieth of the steps and falls as a cosine",
-    "held_out": "share of the pairs to judge on",
+    "at_once": "pairs in a micro-batch; fewer take less memory",
+    "learning_rate": "peak; warm-up over a twentieth of the steps, then a cosine",
+    "held_out": "share of the pairs to evaluate on",
     "longest": "tokens of question and reply",
-    "seed": "of everything drawn",
+    "seed": "of all randomness",
     "save_every": "steps between checkpoints",
 }
 
 
 def main() -> None:
-    """Read the command line and train."""
+    """Train as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pairs", type=Path, help="JSONL of pairs, as `collect_pairs` writes them")
     parser.add_argument("folder", type=Path, help="the adapter's folder")
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0 leaves it to torch")
     for field in fields(Recipe):
         name = f"--{field.name.replace('_', '-')}"
-        parser.add_argument(name, type=type(field.default), default=field.default, help=_SAYS[field.name])
+        parser.add_argument(name, type=type(field.default), default=field.default, help=_HELP[field.name])
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -1,4 +1,4 @@
-"""Which floating-point type a device computes natively. Chosen when weights are loaded. No torch.
+"""Choose the floating-point type that a device computes natively, when weights are loaded. Does not import torch.
 
 Half precision saves time only where the hardware computes it. The tiny UNet is five times *slower* in bfloat16 than in
 float32 on an x86 processor that has AVX2 alone, because every operation converts there and back.
@@ -20,7 +20,7 @@ DtypeChoice = Literal["auto", "float32", "float16", "bfloat16"]
 CPU_INFO = Path("/proc/cpuinfo")
 # Features by which Linux names native bfloat16: Intel's AMX, AVX512-BF16 (Intel and AMD), Arm's BF16 extension.
 NATIVE_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
-# oneDNN and ATen can be told to use less than the processor has; bfloat16 is emulated then.
+# These variables restrict oneDNN and ATen to older instruction sets; bfloat16 is emulated then.
 _WITHOUT_BFLOAT16: Mapping[str, frozenset[str]] = {
     "ONEDNN_MAX_CPU_ISA": frozenset(
         {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
@@ -31,20 +31,20 @@ AMPERE = 8.0  # the first compute capability of NVIDIA's with native bfloat16
 _Section = TypeVar("_Section", bound=Section)
 
 
-def native_weights(section: _Section, device: str, wanted: DtypeChoice = "auto") -> _Section:
-    """A part of a profile with each set of weights in the type that `device` (torch's name) computes natively.
+def native_weights(section: _Section, device: str, requested: DtypeChoice = "auto") -> _Section:
+    """Return a profile section with each set of weights in the type that `device` (torch's name) computes natively.
 
-    `wanted` other than `auto` is taken instead. Weights that the profile holds at float32 stay there either way: the
-    thresholds of the checks belong to that precision. A model under test stays in the precision that its owner names.
+    A `requested` type other than `auto` overrides the choice. Weights that the profile declares float32 stay float32:
+    the thresholds of the checks are calibrated for that precision. Models under test keep their declared precision.
     """
-    choose = partial(native_dtype, device=device) if wanted == "auto" else lambda _: wanted
+    choose = partial(native_dtype, device=device) if requested == "auto" else lambda _: requested
     return _with_dtypes(section, choose)
 
 
 def native_dtype(preferred: Dtype, device: str) -> Dtype:
-    """The type to compute in on `device`, given the type that a profile prefers.
+    """Return the type to compute in on `device`, given the type that the profile prefers.
 
-    float32 stays. A CPU gets bfloat16 where it is native, else float32; a GPU without bfloat16 gets float16.
+    float32 stays float32. A CPU gets bfloat16 if it is native, else float32; a GPU without bfloat16 gets float16.
     """
     kind = device.partition(":")[0]
     if preferred == "float32":
@@ -58,9 +58,9 @@ def native_dtype(preferred: Dtype, device: str) -> Dtype:
 
 
 def cpu_has_bfloat16(environment: Mapping[str, str] = os.environ, cpu_info: Path = CPU_INFO) -> bool:
-    """Whether this processor, as far as oneDNN and ATen may use it, computes bfloat16 natively.
+    """Whether this processor computes bfloat16 natively with the instruction sets that oneDNN and ATen may use.
 
-    Only Linux says so; elsewhere the answer is no.
+    It can be detected on Linux only; False elsewhere.
     """
     limited = any(environment.get(name, "").upper() in values for name, values in _WITHOUT_BFLOAT16.items())
     return not limited and bool(_cpu_features(cpu_info) & NATIVE_FEATURES)

@@ -1,4 +1,4 @@
-"""ASGI middleware: bodies bounded while they stream, work cancelled when the client leaves, a log line per request."""
+"""ASGI middleware: limit request bodies, cancel work when the client disconnects, log every request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINGERING_SECONDS = 2.0
 
 
 class BoundedRequests:
-    """Reads each body at most `max_bytes` long (413 beyond that) and cancels the app when the client disconnects."""
+    """Reads bodies of up to `max_bytes` (413 beyond that) and cancels the app when the client disconnects."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
@@ -37,16 +37,16 @@ class BoundedRequests:
         try:
             body = await self._read(scope, receive)
         except TooLarge as problem:
-            await _read_away(receive)
+            await _discard_body(receive)
             response = problem_reply(problem, scope["path"])
-            response.headers["Connection"] = "close"  # or the server would go on reading what we refused
+            response.headers["Connection"] = "close"  # otherwise the server keeps reading the refused body
             await response(scope, receive, send)
             return
         if body is not None:
             await self._serve(scope, body, receive, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The whole body, or None when the client left while sending it."""
+        """Return the whole body, or None if the client disconnected while sending it."""
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         size = int(declared) if declared.isdigit() else 0
         chunks: list[bytes] = []
@@ -67,19 +67,19 @@ class BoundedRequests:
         return b"".join(chunks)
 
     async def _serve(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        left = asyncio.Event()
+        disconnected = asyncio.Event()
         unread = [body]
 
         async def replay() -> Message:
             if unread:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
-            await left.wait()
+            await disconnected.wait()
             return {"type": "http.disconnect"}
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
-            left.set()
+            disconnected.set()
 
         work = asyncio.ensure_future(self._app(scope, replay, send))
         watcher = asyncio.ensure_future(watch())
@@ -97,22 +97,23 @@ class BoundedRequests:
                         await task
 
 
-async def _read_away(receive: Receive) -> None:
-    """Drop what a refused client has on its way, within limits: closing over unread bytes would cost it the answer."""
-    left = LINGERING_BYTES
+async def _discard_body(receive: Receive) -> None:
+    """Read and drop the rest of a refused body, within limits: a client whose bytes stay unread loses the response."""
+    remaining = LINGERING_BYTES
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGERING_SECONDS):
-            while left > 0:
+            while remaining > 0:
                 message = await receive()
-                left -= len(message.get("body", b""))
+                remaining -= len(message.get("body", b""))
                 if not message.get("more_body", False):
                     return
 
 
 class AccessLog:
-    """One log line and one observation per request, and the request's id: the caller's `X-Request-ID`, or a new one.
+    """Writes one log line and one latency observation per request, and assigns the request id.
 
-    The id is bound to all log lines of the request and answered in the same header.
+    The id is the caller's `X-Request-ID` or a new one. It is bound to all log lines of the request and returned in the
+    same header.
     """
 
     def __init__(self, app: ASGIApp, service: str, registry: CollectorRegistry) -> None:
@@ -130,28 +131,28 @@ class AccessLog:
         if scope["type"] != "http" or scope["path"] in QUIET_PATHS:
             await self._app(scope, receive, send)
             return
-        name = request_id_from(Headers(scope=scope).get(REQUEST_ID_HEADER))
-        bind(request_id=name)
+        request_id = request_id_from(Headers(scope=scope).get(REQUEST_ID_HEADER))
+        bind(request_id=request_id)
         started = time.monotonic()
         status = 499  # what proxies log for a client that left before the answer
 
-        async def noting(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = name
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send_and_record)
         except Exception:
-            status = 500  # answered, and logged with its traceback, by whoever is outside
+            status = 500  # the outer exception handler responds and logs the traceback
             raise
         finally:
-            self._note(scope, status, time.monotonic() - started)
+            self._record(scope, status, time.monotonic() - started)
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "none")  # the pattern: paths would be without number
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "none")  # the pattern, because the number of paths is unbounded
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._seconds.labels(self._service, method, route, status).observe(seconds)
         fields = {"service": self._service, "status": status, "seconds": round(seconds, 4)}

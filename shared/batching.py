@@ -1,11 +1,11 @@
-"""The micro-batcher: one thread (or a few) runs a model on whatever compatible items are waiting.
+"""The micro-batcher: one or a few threads run a model on the compatible items that are waiting.
 
-    submit ──► line (bounded; full → Overloaded) ──► batch of equal keys ──► run(key, items) in the owner's thread
-                 expired, cancelled: dropped before they cost            out of memory → halved and tried again
+    submit ──► queue (bounded; full → Overloaded) ──► batch of equal keys ──► run(key, items) in a model thread
+                 expired, cancelled: dropped before they run             out of memory → halved and retried
 
-The line is in the order in which the work that items belong to was begun (`shared.turns`). Its first item always goes
-into the next batch, with as many others of the same key as fit, so no key starves. The batcher knows nothing of models,
-images or HTTP; `run` is plain blocking code.
+The queue is ordered by the start time of the work that each item belongs to (`shared.turns`). The first item always
+goes into the next batch, with as many others of the same key as fit, so no key starves. The batcher knows nothing about
+models, images or HTTP; `run` is plain blocking code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded, Problem
-from shared.turns import ComputeTurns, begun_at
+from shared.turns import ComputeTurns, current_start_time
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -34,12 +34,13 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """How long the line may be and how batches form.
+    """Capacity of the queue and how batches form.
 
     An idle model waits at most `max_wait` seconds (from the first item's arrival) for a batch to fill up to
     `max_batch`. `deterministic`: every batch has exactly `max_batch` items, short ones padded by repeating the last
-    item, so that a result never depends on its neighbours; memory errors then are not halved away, because another
-    batch shape gives other bits. `at_once` batches run at the same time, each in its own thread: `run` must allow it.
+    item, so that a result never depends on its neighbours; a batch that runs out of memory is then not halved, because
+    another batch shape gives other bits. `at_once` batches run concurrently, each in its own thread: `run` must be
+    thread-safe if it is above 1.
     """
 
     max_batch: int = 8
@@ -62,9 +63,9 @@ class BatchMetrics:
             return labelled.labels(service)
 
         self.batch_size = histogram("batch_size", "Items that ran together", SIZES)
-        self.wait_seconds = histogram("batch_wait_seconds", "Time in the line, per item", SECONDS)
+        self.wait_seconds = histogram("batch_wait_seconds", "Time in the queue, per item", SECONDS)
         self.run_seconds = histogram("batch_run_seconds", "Time in the model, per batch", SECONDS)
-        self.waiting = Gauge("contrafact_waiting", "Items in the line", ["service"], registry=registry).labels(service)
+        self.waiting = Gauge("contrafact_waiting", "Items in the queue", ["service"], registry=registry).labels(service)
         self._outcomes = Counter(
             "contrafact_batch_items", "Items by outcome", ["service", "outcome"], registry=registry
         )
@@ -82,7 +83,7 @@ class _Entry(Generic[Key, Item, Result]):
     deadline: float
     future: asyncio.Future[Result]
     loop: asyncio.AbstractEventLoop
-    begun: float
+    work_started: float
     arrived: float = field(default_factory=time.monotonic)
     abandoned: bool = False
 
@@ -90,7 +91,7 @@ class _Entry(Generic[Key, Item, Result]):
         try:
             self.loop.call_soon_threadsafe(self._set, outcome)
         except RuntimeError:
-            self.abandoned = True  # the caller's event loop is closed: nobody waits for this any more
+            self.abandoned = True  # the caller's event loop is closed
 
     def _set(self, outcome: Result | Exception) -> None:
         if self.future.done():
@@ -102,12 +103,12 @@ class _Entry(Generic[Key, Item, Result]):
 
 
 class MicroBatcher(Generic[Key, Item, Result]):
-    """Runs `run(key, items) -> results` in threads of its own, on batches of waiting items with equal keys.
+    """Runs `run(key, items) -> results` in its own threads, on batches of waiting items with equal keys.
 
-    `run` must return as many results as it was given items, in their order; a result that is an exception is raised
-    to its own caller only. `run` may raise `OutOfMemory` to have the batch halved. `turns`, when given, are waited for
-    before `run` runs: a process that embeds several services passes the same to all, which bounds the batches that are
-    computed at a time.
+    `run` must return one result per item, in their order; a result that is an exception is raised to its own caller
+    only. `run` may raise `OutOfMemory` to have the batch halved. The batcher takes a turn from `turns` before it calls
+    `run`: a process that embeds several services passes the same object to all of them, which bounds the number of
+    batches that are computed concurrently.
     """
 
     def __init__(
@@ -121,30 +122,33 @@ class MicroBatcher(Generic[Key, Item, Result]):
         self.policy = policy
         self._metrics = metrics
         self._turns = turns or ComputeTurns(policy.at_once)
-        self._line: list[_Entry[Key, Item, Result]] = []
+        self._queue: list[_Entry[Key, Item, Result]] = []
         self._changed = threading.Condition()
         self._draining = False
         self._seconds_per_item = 0.0
         self._threads = [
-            threading.Thread(target=self._own, name=f"model-{number}", daemon=True) for number in range(policy.at_once)
+            threading.Thread(target=self._serve, name=f"model-{number}", daemon=True)
+            for number in range(policy.at_once)
         ]
         for thread in self._threads:
             thread.start()
 
     async def submit(self, item: Item, *, key: Key, deadline: float) -> Result:
-        """The result of one item; see `submit_all`."""
+        """Return the result of one item; see `submit_all`."""
         return (await self.submit_all([item], key=key, deadline=deadline))[0]
 
     async def submit_all(self, items: Sequence[Item], *, key: Key, deadline: float) -> list[Result]:
-        """The results of `items`, in order. All of them enter the line, or none.
+        """Return the results of `items`, in order. Either all of them enter the queue, or none.
 
         `deadline` is on the clock of `time.monotonic()`. When it passes, or the awaiting task is cancelled, items
-        that have not run yet never will. Raises Overloaded, DeadlineExceeded, NotReady (draining), and whatever
+        that have not run yet are dropped. Raises Overloaded, DeadlineExceeded, NotReady (draining), and whatever
         `run` raised for the batch of one of the items.
         """
         loop = asyncio.get_running_loop()
-        begun = begun_at() or time.time()
-        entries = [_Entry[Key, Item, Result](key, item, deadline, loop.create_future(), loop, begun) for item in items]
+        work_started = current_start_time() or time.time()
+        entries = [
+            _Entry[Key, Item, Result](key, item, deadline, loop.create_future(), loop, work_started) for item in items
+        ]
         self._enter(entries)
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -155,7 +159,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
             self._leave(entries)
 
     def drain(self, timeout: float = 30.0) -> None:
-        """Refuse new items, finish those in the line, and stop; after `timeout` seconds give up waiting."""
+        """Refuse new items, finish the queued ones, and stop; give up waiting after `timeout` seconds."""
         until = time.monotonic() + timeout
         with self._changed:
             self._draining = True
@@ -167,20 +171,20 @@ class MicroBatcher(Generic[Key, Item, Result]):
         with self._changed:
             if self._draining:
                 raise NotReady("the service is stopping; send the request to another replica", retry_after=1)
-            waiting = len(self._line)
+            waiting = len(self._queue)
             if waiting + len(entries) > self.policy.capacity:
                 self._metrics.count("refused", len(entries))
                 seconds = min(60.0, max(1.0, waiting * self._seconds_per_item))
                 raise Overloaded(
-                    f"{waiting} items wait in a line of {self.policy.capacity}; try again in {seconds:.0f} s",
+                    f"the queue holds {waiting} of {self.policy.capacity} items; try again in {seconds:.0f} s",
                     retry_after=seconds,
                 )
-            self._line = sorted([*self._line, *entries], key=lambda entry: entry.begun)
-            self._metrics.waiting.set(len(self._line))
+            self._queue = sorted([*self._queue, *entries], key=lambda entry: entry.work_started)
+            self._metrics.waiting.set(len(self._queue))
             self._changed.notify_all()
 
     def _leave(self, entries: list[_Entry[Key, Item, Result]]) -> None:
-        """Take entries that nobody waits for any more out of the line; a no-op for those that ran."""
+        """Remove the entries of a caller that stopped waiting from the queue; a no-op for those that ran."""
         with self._changed:
             for entry in entries:
                 entry.abandoned = True
@@ -190,21 +194,21 @@ class MicroBatcher(Generic[Key, Item, Result]):
 
     def _forget_dead(self) -> None:
         now = time.monotonic()
-        for entry in self._line:
+        for entry in self._queue:
             if entry.abandoned:
                 self._metrics.count("expired" if entry.deadline <= now else "cancelled")
             elif entry.deadline <= now:
                 self._metrics.count("expired")
-                entry.resolve(DeadlineExceeded("the deadline passed in the line; allow more time or send less"))
-        self._line = [entry for entry in self._line if not entry.abandoned and entry.deadline > now]
-        self._metrics.waiting.set(len(self._line))
+                entry.resolve(DeadlineExceeded("the deadline passed in the queue; allow more time or send less"))
+        self._queue = [entry for entry in self._queue if not entry.abandoned and entry.deadline > now]
+        self._metrics.waiting.set(len(self._queue))
 
-    def _own(self) -> None:
+    def _serve(self) -> None:
         while self._wait_for_batch():
             with self._turns.turn(self._oldest):
                 self._run_next()
-                # What one call needs may be batches of several keys: younger work must not come between them.
-                while self._turns.may_go_on(self._oldest):
+                # One call may need batches of several keys: younger work must not run between them.
+                while self._turns.may_continue(self._oldest):
                     self._run_next()
 
     def _run_next(self) -> None:
@@ -213,23 +217,23 @@ class MicroBatcher(Generic[Key, Item, Result]):
             self._run_batch(batch)
 
     def _oldest(self) -> float:
-        """When the work was begun that the first item of the line belongs to."""
+        """Start time of the work that the first queued item belongs to."""
         with self._changed:
-            return self._line[0].begun if self._line else math.inf
+            return self._queue[0].work_started if self._queue else math.inf
 
     def _wait_for_batch(self) -> bool:
-        """Wait until a batch is full or its first item has waited long enough; False when drained."""
+        """Wait until a batch is full or its first item has waited `max_wait`; False when drained."""
         with self._changed:
             while True:
                 self._forget_dead()
-                if not self._line:
+                if not self._queue:
                     if self._draining:
                         return False
                     self._changed.wait()
                     continue
-                head = self._line[0]
+                head = self._queue[0]
                 remaining = head.arrived + self.policy.max_wait - time.monotonic()
-                siblings = sum(entry.key == head.key for entry in self._line)
+                siblings = sum(entry.key == head.key for entry in self._queue)
                 if remaining <= 0 or siblings >= self.policy.max_batch or self._draining:
                     return True
                 self._changed.wait(remaining)
@@ -237,13 +241,13 @@ class MicroBatcher(Generic[Key, Item, Result]):
     def _take(self) -> list[_Entry[Key, Item, Result]]:
         with self._changed:
             self._forget_dead()
-            if not self._line:
+            if not self._queue:
                 return []
-            key = self._line[0].key
-            batch = [entry for entry in self._line if entry.key == key][: self.policy.max_batch]
+            key = self._queue[0].key
+            batch = [entry for entry in self._queue if entry.key == key][: self.policy.max_batch]
             taken = {id(entry) for entry in batch}
-            self._line = [entry for entry in self._line if id(entry) not in taken]
-            self._metrics.waiting.set(len(self._line))
+            self._queue = [entry for entry in self._queue if id(entry) not in taken]
+            self._metrics.waiting.set(len(self._queue))
         now = time.monotonic()
         for entry in batch:
             self._metrics.wait_seconds.observe(now - entry.arrived)
@@ -257,7 +261,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
             if len(batch) == 1 or self.policy.deterministic:
                 self._answer(batch, [error] * len(batch), "failed")
                 return
-        except Exception as error:  # whatever the model raised belongs to these requests, not to the owner's thread
+        except Exception as error:  # the model's error belongs to these requests, not to the model thread
             self._answer(batch, [error] * len(batch), "failed")
             return
         # Outside the except block: the error's traceback would keep the failed batch's tensors alive.

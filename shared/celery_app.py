@@ -1,4 +1,4 @@
-"""The Celery app of whoever sends or hears wake-ups: gateway, worker, trainer."""
+"""The Celery app that gateway, worker and trainer send and receive messages with."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from celery import Celery
 
 from shared.logging import masked
 
-# A Redis that says nothing, or is away, must not hold up requests and steps for long: losing a message changes nothing.
+# A silent or missing Redis must not delay requests and steps for long: losing a message changes nothing.
 REDIS_OPTIONS = {"socket_connect_timeout": 2, "socket_timeout": 5, "max_retries": 1, "interval_start": 0}
 
 
 def open_celery(broker_url: str) -> Celery:
-    """A Celery app on a broker. Connects only when it is used."""
+    """Create a Celery app on a broker. It connects when it is first used."""
     celery = Celery("contrafact", broker=broker_url, set_as_current=False)
     options: dict[str, Any] = {"polling_interval": 0.05} if broker_url.startswith("memory:") else dict(REDIS_OPTIONS)
     celery.conf.update(
@@ -34,9 +34,9 @@ def open_celery(broker_url: str) -> Celery:
 
 
 def broker_fault(celery: Celery) -> str:
-    """Why no message can ever be sent or heard, in a sentence; empty where that is not so. Connects to nothing.
+    """Return a sentence that says why no message can ever be sent or received, or "". Does not connect.
 
-    Celery imports the client of a broker with the first message, which is too late to say so.
+    Celery imports the broker's client with the first message, which is too late to report that it is missing.
     """
     name = masked(str(celery.conf.broker_url))
     try:

@@ -54,7 +54,7 @@ class _ScoredReply(BaseModel):
 
 
 class ChatServer:
-    """`server` over HTTP, at most `server.concurrency` requests at a time; connection errors are tried again."""
+    """Sends requests to `server`, at most `server.concurrency` at a time; connection errors are retried."""
 
     def __init__(self, server: Server, transport: httpx.AsyncBaseTransport | None = None) -> None:
         key = os.environ.get(server.api_key_variable, "") if server.api_key_variable else ""
@@ -63,7 +63,7 @@ class ChatServer:
         self.server = server
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._transport = transport
-        self._places = asyncio.Semaphore(server.concurrency)
+        self._slots = asyncio.Semaphore(server.concurrency)
 
     async def complete(
         self,
@@ -87,9 +87,9 @@ class ChatServer:
         )
 
     async def score(self, text: str, deadline: float) -> tuple[float, int]:
-        """Sum of the natural-log probabilities of the text's tokens but the first, and their number.
+        """Sum of the natural-log probabilities of all tokens of the text except the first, and their number.
 
-        Uses `/completions` with `echo`, which vLLM has; raises DependencyFailed where a server has not.
+        Uses `/completions` with `echo`, as vLLM offers it; raises DependencyFailed for a server without it.
         """
         body: dict[str, JsonValue] = {"model": self.server.model, "prompt": text, "echo": True}
         reply = await self._post("/completions", body | {"logprobs": 1, "max_tokens": 1, "temperature": 0}, deadline)
@@ -104,7 +104,7 @@ class ChatServer:
         return sum(scored), len(scored)
 
     async def _post(self, path: str, body: Mapping[str, JsonValue], deadline: float) -> bytes:
-        async with self._places, self._client() as client:
+        async with self._slots, self._client() as client:
             for attempt in range(1, ATTEMPTS + 1):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:

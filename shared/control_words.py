@@ -1,6 +1,6 @@
-"""Words by which a tokenizer's models are steered ("<|im_start|>", "<image>"), and their refusal in what others wrote.
+"""Refuse a tokenizer's control words ("<|im_start|>", "<image>") in text that users or other models wrote.
 
-A template puts content beside them as text, and the tokenizer could not tell them apart. It knows no library of models.
+A chat template writes content and control words into one text, where the tokenizer cannot tell them apart.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from shared.problems import InvalidInput
 
 
 class AddedToken(Protocol):
-    """A token that was added to a vocabulary by hand."""
+    """A token that was added to a tokenizer's vocabulary."""
 
     content: str
     special: bool
 
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer (of Hugging Face's kind)."""
+    """The part of a Hugging Face tokenizer that this module needs."""
 
     @property
     def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
-        """The tokens that were added by hand, by their number."""
+        """The added tokens by their id."""
         ...
 
 
@@ -34,7 +34,7 @@ def control_words(tokenizer: Tokenizer) -> tuple[str, ...]:
 
 
 def refuse_control_words(words: Iterable[str], texts: Iterable[str]) -> None:
-    """Raise InvalidInput, which names it, when a text holds one of the words."""
+    """Raise InvalidInput, naming the word, if a text holds one of the words."""
     written = list(texts)
     for word in words:
         if any(word in text for text in written):

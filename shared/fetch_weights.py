@@ -1,8 +1,8 @@
-"""`python -m shared.fetch_weights`: a profile's weights, from the Hub into the folder that services read (`HF_HOME`).
+"""`python -m shared.fetch_weights`: download a profile's weights from the Hub into the services' folder (`HF_HOME`).
 
-The one step of a deployment that needs the network and, for gated weights, the Hub's token (`HF_TOKEN`); the services
-then run offline from the same folder, read-only. Fetched are safetensors, configurations and tokenizers at the commits
-that the profile names, never code or pickles. `--check` asks, without network, whether everything is there.
+It is the one step of a deployment that needs the network and, for gated weights, a Hub token (`HF_TOKEN`). The services
+then run offline from the same folder, read-only. It fetches safetensors, configurations and tokenizers at the commits
+that the profile names, never code or pickles. `--check` verifies, without network, that everything is there.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _PARTS = ("scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer
 
 
 class IncompleteWeights(Exception):
-    """What the profile wants is not there, or not to be had; the message says what to do."""
+    """Weights of the profile are missing or cannot be fetched; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HubFiles:
     """Files of one repository of the Hub at one commit; `patterns` as in `fnmatch`, where `*` crosses slashes."""
 
     repository: str
@@ -43,12 +43,12 @@ class Wanted:
         return f"{self.repository} at {self.revision}"
 
 
-def wanted_by(profile: Profile, servers: bool = False) -> list[Wanted]:
-    """What the services load from the Hub under this profile; with `servers`, also what the profile's servers serve."""
+def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
+    """List the Hub files that the services load; with `servers`, also those that the profile's servers load."""
     diffusion, evaluator = profile.diffusion, profile.evaluator
     language = profile.language
-    single = [profile.caption.weights, language.weights, language.adapter, language.masked_words]
-    single += [
+    sources = [profile.caption.weights, language.weights, language.adapter, language.masked_words]
+    sources += [
         diffusion.vae,
         *diffusion.controlnets.values(),
         diffusion.segmenter,
@@ -58,91 +58,94 @@ def wanted_by(profile: Profile, servers: bool = False) -> list[Wanted]:
         evaluator.text_embedder,
         evaluator.segmenter,
     ]
-    single += evaluator.models_under_test.values()
-    found = [*_of_pipeline(diffusion.base)]
-    for weights in single:
+    sources += evaluator.models_under_test.values()
+    files = [*_pipeline_files(diffusion.base)]
+    for weights in sources:
         if weights is not None and weights.hub:
-            found.append(Wanted(weights.hub, weights.revision, _inside(weights, _files_of(weights.variant))))
+            files.append(HubFiles(weights.hub, weights.revision, _in_subfolder(weights, _patterns(weights.variant))))
     lora = diffusion.few_step.lora if diffusion.few_step else None
     if lora is not None and lora.hub:
-        found.append(Wanted(lora.hub, lora.revision, _inside(lora, (lora.file,))))
+        files.append(HubFiles(lora.hub, lora.revision, _in_subfolder(lora, (lora.file,))))
     for server in (profile.caption.server, profile.language.server):
         if servers and server is not None:
-            found.append(_of_server(server))
-    return list(dict.fromkeys(found))
+            files.append(_server_files(server))
+    return list(dict.fromkeys(files))
 
 
-def fetch(wanted: list[Wanted], home: Path) -> None:
-    """Fetch what `home` lacks, and write down there what it has. Raises IncompleteWeights; asked again, it goes on."""
-    have = _listed(home)
-    for item in wanted:
-        if item in have:
-            print(f"{item}: already there")
+def fetch(requests: list[HubFiles], home: Path) -> None:
+    """Fetch what `home` lacks and list there what it has. Raises IncompleteWeights; a second call resumes."""
+    fetched = _read_listing(home)
+    for request in requests:
+        if request in fetched:
+            print(f"{request}: already there")
             continue
-        print(f"{item}: fetching", flush=True)
+        print(f"{request}: fetching", flush=True)
         try:
-            # The Hub's files at a commit never change, so what is whole stays whole.
+            # The Hub's files at a commit never change, so a complete download stays complete.
             folder = snapshot_download(
-                item.repository, revision=item.revision, cache_dir=home / "hub", allow_patterns=list(item.patterns)
+                request.repository,
+                revision=request.revision,
+                cache_dir=home / "hub",
+                allow_patterns=list(request.patterns),
             )
         except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
             raise IncompleteWeights(
-                f"cannot fetch {item}: {error}\nIs the Hub reachable, its licence accepted, HF_TOKEN set?"
+                f"cannot fetch {request}: {error}\nIs the Hub reachable, its licence accepted, HF_TOKEN set?"
             ) from error
         if not any(path.suffix in (".safetensors", ".gguf") for path in Path(folder).rglob("*")):
-            raise IncompleteWeights(f"{item} has no file like {', '.join(item.patterns)}; mend the profile")
-        have.add(item)
-        _write_listing(home, have)
+            raise IncompleteWeights(f"{request} has no file like {', '.join(request.patterns)}; mend the profile")
+        fetched.add(request)
+        _write_listing(home, fetched)
 
 
-def check(wanted: list[Wanted], home: Path) -> None:
+def check(requests: list[HubFiles], home: Path) -> None:
     """Raise IncompleteWeights unless `fetch` has put everything into `home`."""
-    have = _listed(home)
-    missing = [str(item) for item in wanted if item not in have]
+    fetched = _read_listing(home)
+    missing = [str(item) for item in requests if item not in fetched]
     if missing:
         raise IncompleteWeights(f"{home} lacks {', '.join(missing)}; run `python -m shared.fetch_weights` there")
 
 
-def _files_of(variant: str | None) -> tuple[str, ...]:
+def _patterns(variant: str | None) -> tuple[str, ...]:
     if variant is None:
         return (*_TEXTS, "*.safetensors")
     return (*_TEXTS, f"*.{variant}.safetensors", f"*.{variant}-*.safetensors")
 
 
-def _of_pipeline(base: Weights) -> Iterator[Wanted]:
-    """Only the folders that are loaded: such repositories also keep the whole model in single files, twice."""
+def _pipeline_files(base: Weights) -> Iterator[HubFiles]:
+    """Only the subfolders that are loaded: such repositories also hold the whole model in single files, twice."""
     if base.hub:
-        files = [f"{part}/{name}" for part in _PARTS for name in _files_of(base.variant)]
-        yield Wanted(base.hub, base.revision, _inside(base, ("model_index.json", *files)))
+        files = [f"{part}/{name}" for part in _PARTS for name in _patterns(base.variant)]
+        yield HubFiles(base.hub, base.revision, _in_subfolder(base, ("model_index.json", *files)))
 
 
-def _of_server(server: Server) -> Wanted:
-    """llama.cpp's `ORG/NAME:QUANTISATION` is one GGUF file; of any other model, all that transformers would read."""
+def _server_files(server: Server) -> HubFiles:
+    """One GGUF file for llama.cpp's `ORG/NAME:QUANTISATION`; for other models, all files that transformers reads."""
     repository, _, quantisation = server.model.partition(":")
-    return Wanted(repository, server.revision, (f"*{quantisation}.gguf",) if quantisation else _files_of(None))
+    return HubFiles(repository, server.revision, (f"*{quantisation}.gguf",) if quantisation else _patterns(None))
 
 
-def _inside(weights: Weights, names: tuple[str, ...]) -> tuple[str, ...]:
+def _in_subfolder(weights: Weights, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{weights.subfolder}/{name}" for name in names) if weights.subfolder else names
 
 
-def _listed(home: Path) -> set[Wanted]:
+def _read_listing(home: Path) -> set[HubFiles]:
     try:
         items = json.loads((home / LISTING).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return set()
-    return {Wanted(item["repository"], item["revision"], tuple(item["patterns"])) for item in items}
+    return {HubFiles(item["repository"], item["revision"], tuple(item["patterns"])) for item in items}
 
 
-def _write_listing(home: Path, have: set[Wanted]) -> None:
-    written = home / f"{LISTING}.{os.getpid()}"
-    items = [asdict(item) for item in sorted(have, key=str)]
-    written.write_text(json.dumps(items, indent=1), encoding="utf-8")
-    written.replace(home / LISTING)
+def _write_listing(home: Path, fetched: set[HubFiles]) -> None:
+    temporary = home / f"{LISTING}.{os.getpid()}"
+    items = [asdict(item) for item in sorted(fetched, key=str)]
+    temporary.write_text(json.dumps(items, indent=1), encoding="utf-8")
+    temporary.replace(home / LISTING)
 
 
 def main() -> None:
-    """Read the command line; the profile is the environment's unless it is given."""
+    """Fetch or check the weights of the profile given on the command line, or by the environment."""
     parser = argparse.ArgumentParser(prog="python -m shared.fetch_weights", description=__doc__)
     parser.add_argument("--profile", default=os.environ.get("CONTRAFACT_PROFILE", "tiny"), help="a name, or a file")
     parser.add_argument("--servers", action="store_true", help="also what the profile's own servers serve")
@@ -150,11 +153,11 @@ def main() -> None:
     options = parser.parse_args()
     home = Path(HF_HOME)
     try:
-        wanted = wanted_by(load_profile(options.profile), options.servers)
-        (check if options.check else fetch)(wanted, home)
+        requests = hub_files(load_profile(options.profile), options.servers)
+        (check if options.check else fetch)(requests, home)
     except (IncompleteWeights, ProfileError) as error:
         sys.exit(str(error))
-    print(f"profile {options.profile}: {len(wanted)} sets of weights from the Hub are in {home}")
+    print(f"profile {options.profile}: {len(requests)} sets of weights from the Hub are in {home}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which GPU a torch device is, asked of NVIDIA's own command, so that nothing here needs torch."""
+"""Identify the GPU behind a torch device by nvidia-smi, without importing torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS = 10.0
 
 
 def gpu_of(device: str) -> GpuInfo | None:
-    """The GPU behind `cuda` or `cuda:N`; None for another device, or where nvidia-smi does not know it.
+    """Return the GPU behind `cuda` or `cuda:N`; None for another device, or if nvidia-smi does not list it.
 
     `CUDA_VISIBLE_DEVICES` renumbers torch's devices, not those of nvidia-smi.
     """
@@ -26,7 +26,7 @@ def gpu_of(device: str) -> GpuInfo | None:
 
 @cache
 def compute_capability(device: str) -> float | None:
-    """NVIDIA's compute capability of a GPU (8.0 is Ampere's first); None where nvidia-smi does not know it."""
+    """Return NVIDIA's compute capability of a GPU (8.0 is Ampere's first); None if nvidia-smi does not list it."""
     row = _row_of(device)
     try:
         return None if row is None else float(row[4])
@@ -35,18 +35,18 @@ def compute_capability(device: str) -> float | None:
 
 
 def _row_of(device: str) -> list[str] | None:
-    """What nvidia-smi says of a torch device: index, UUID, name, MiB of memory, compute capability."""
+    """The nvidia-smi row of a torch device: index, UUID, name, MiB of memory, compute capability."""
     kind, _, number = device.partition(":")
     if kind != "cuda":
         return None
     try:
-        listed = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
+        output = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    rows = [[field.strip() for field in line.split(",")] for line in listed.splitlines() if line.count(",") == 4]
+    rows = [[field.strip() for field in line.split(",")] for line in output.splitlines() if line.count(",") == 4]
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    place = int(number or 0)
-    if visible and place >= len(visible):
+    index = int(number or 0)
+    if visible and index >= len(visible):
         return None
-    wanted = visible[place] if visible else str(place)
-    return next((row for row in rows if wanted == row[0] or row[1].startswith(wanted)), None)
+    identifier = visible[index] if visible else str(index)
+    return next((row for row in rows if identifier == row[0] or row[1].startswith(identifier)), None)

@@ -1,8 +1,8 @@
-"""Image bytes in, canonical pixels out: decoding under limits, one form for every image, a digest over pixels.
+"""Decode uploaded images under limits into one canonical form, with a digest over pixels.
 
-Canonical is: EXIF orientation applied, 8 bits a channel, mode RGB (L for masks), lossless PNG without metadata.
-What does not fit is refused in a sentence, never converted silently: transparency, 16 bits, animation. Limits hold
-before anything is decoded: pixels, shape, and how often a file makes its decoder start over.
+Canonical form: EXIF orientation applied, 8 bits a channel, mode RGB (L for masks), lossless PNG without metadata.
+Images with transparency, 16 bits or animation are refused with a reason, never converted silently. Limits on pixels,
+aspect ratio and JPEG scans are checked before anything is decoded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UPRIGHT = {
     6: Image.Transpose.ROTATE_270,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
-}  # what undoes each EXIF orientation
+}  # the transposition that undoes each EXIF orientation
 _INFLATED_AT_ONCE = 1024**2  # bytes
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _START_OF_SCAN = b"\xff\xda"
@@ -70,18 +70,18 @@ class CanonicalImage:
 
 
 def canonical(data: bytes, mode: Mode = "RGB", max_pixels: int = MAX_PIXELS) -> CanonicalImage:
-    """Decode an upload and bring it into canonical form.
+    """Decode an upload and convert it to canonical form.
 
-    Raises Malformed (not a PNG, JPEG or WebP, or broken), TooLarge (pixels, scans), InvalidInput (a strip, animated,
-    16 bits, transparent pixels). A transparency channel that is opaque everywhere is dropped. For `mode` "L" (masks)
-    the image must be grey or a palette of indices: values are kept as they are, not mixed from colours.
+    Raises Malformed (not a PNG, JPEG or WebP, or broken), TooLarge (pixels, scans), InvalidInput (too elongated,
+    animated, 16 bits, transparent pixels). An alpha channel that is opaque everywhere is dropped. For `mode` "L"
+    (masks) the image must be grey or a palette of indices: values are kept as they are, not mixed from colours.
     """
     pixels = to_array(_decode(data, mode, max_pixels))
     return from_array(pixels)
 
 
 def from_array(pixels: Pixels) -> CanonicalImage:
-    """The canonical image of uint8 pixels, (height, width, 3) for RGB or (height, width) for L."""
+    """Return the canonical image of uint8 pixels, (height, width, 3) for RGB or (height, width) for L."""
     mode: Mode = "L" if pixels.ndim == 2 else "RGB"
     if pixels.dtype != np.uint8 or (mode == "RGB" and pixels.shape[2:] != (3,)) or 0 in pixels.shape:
         raise ValueError(f"pixels must be uint8, (height, width) or (height, width, 3): {pixels.dtype} {pixels.shape}")
@@ -106,15 +106,15 @@ def encode(pixels: Pixels) -> bytes:
 
 
 def decode(png: bytes, mode: Mode = "RGB", max_pixels: int = MAX_PIXELS) -> Pixels:
-    """Pixels of an image on the wire, as uint8 (height, width, 3) or (height, width).
+    """Decode an image from a service call into uint8 pixels, (height, width, 3) or (height, width).
 
-    Raises what `canonical` raises: services do not trust their callers either.
+    Raises as `canonical` does: services do not trust their callers either.
     """
     return to_array(_decode(png, mode, max_pixels))
 
 
 def png_header(data: bytes) -> PngHeader | None:
-    """What a PNG says of its pixels; None where the bytes do not begin like a PNG."""
+    """Read a PNG's header; None if the bytes do not begin like a PNG."""
     if not data.startswith(_PNG_SIGNATURE) or len(data) <= _PNG_COLOUR:
         return None
     width, height = struct.unpack_from(">II", data, _PNG_SIZE)
@@ -156,7 +156,7 @@ def _check(image: Image.Image, data: bytes, max_pixels: int) -> None:
 
 
 def _refuse_missing_rows(data: bytes) -> None:
-    """Refuse a PNG whose pixel data ends early, but cleanly: Pillow would fill the rest with black."""
+    """Refuse a PNG whose pixel data ends early without an error: Pillow would fill the rest with black."""
     width, height = struct.unpack_from(">II", data, _PNG_SIZE)
     bits = data[_PNG_BIT_DEPTH] * _PNG_CHANNELS[data[_PNG_COLOUR]]
     passes = _ADAM7 if data[_PNG_INTERLACE] else ((0, 0, 1, 1),)
@@ -183,7 +183,7 @@ def _png_pixel_data(data: bytes) -> Iterator[bytes]:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """As the EXIF orientation shows it. (Pillow's own function also writes the EXIF anew, which odd values break.)"""
+    """Apply the EXIF orientation. (Pillow's own function also rewrites the EXIF, which fails on odd values.)"""
     method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     return image if method is None else image.transpose(method)
 

@@ -1,8 +1,8 @@
-"""Label maps, a place of a class for each pixel, and confusion counts of two of them. Numpy only.
+"""Label maps (a class index per pixel) and the confusion counts of two of them. Needs numpy only.
 
-A label map holds the place of a class for each pixel, `OTHER` for a class that the job does not have, and, in the
-reference alone, `VOID` for pixels that are not judged. Confusion counts have a row for each class of the reference and
-a column for each predicted one, the last for `OTHER`.
+A label map holds the index of a class for each pixel, `OTHER` for a class that the job does not have, and, in the
+reference only, `VOID` for pixels that are not evaluated. Confusion counts have a row for each class of the reference
+and a column for each predicted class; the last column is `OTHER`.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ Map = NDArray[np.uint8]
 Counts = NDArray[np.int64]
 
 
-def placed(names: Sequence[str], classes: Sequence[str]) -> Map:
-    """Of each index of `names` the place of that name in `classes`, `OTHER` where there is none; length 256."""
-    table = np.full(256, OTHER, np.uint8)
+def class_indices(names: Sequence[str], classes: Sequence[str]) -> Map:
+    """Lookup table (length 256) from an index in `names` to the index of that name in `classes`, else `OTHER`."""
+    indices = np.full(256, OTHER, np.uint8)
     for index, name in enumerate(names):
-        table[index] = classes.index(name) if name in classes else OTHER
-    return table
+        indices[index] = classes.index(name) if name in classes else OTHER
+    return indices
 
 
 def confusion(reference: Map, predicted: Map, classes: int) -> Counts:
-    """Pixels by class of the reference (row) and predicted class (column), classes × (classes + 1); void left out.
+    """Count pixels by reference class (row) and predicted class (column), classes × (classes + 1), without void.
 
-    Raises ValueError where the maps are not of one size.
+    Raises ValueError if the maps differ in size.
     """
     if reference.shape != predicted.shape:
         raise ValueError(f"a map of {predicted.shape} cannot be held against one of {reference.shape}")
     judged = reference != VOID
     columns = np.minimum(predicted[judged].astype(np.int64), classes)  # OTHER is the last column
-    places = reference[judged].astype(np.int64) * (classes + 1) + columns
-    return np.bincount(places, minlength=classes * (classes + 1)).reshape(classes, classes + 1)
+    cells = reference[judged].astype(np.int64) * (classes + 1) + columns
+    return np.bincount(cells, minlength=classes * (classes + 1)).reshape(classes, classes + 1)
 
 
-def packed(counts: Counts) -> list[int]:
-    """Counts as row, column, pixels, again and again, without the zeros: a few numbers for each image."""
+def pack_counts(counts: Counts) -> list[int]:
+    """Flatten the non-zero counts to row, column, pixels, row, column, pixels, ...: a few numbers per image."""
     rows, columns = np.nonzero(counts)
     return np.stack([rows, columns, counts[rows, columns]], axis=1).ravel().tolist()
 
 
-def unpacked(flat: Sequence[int], classes: int) -> Counts:
-    """The inverse of `packed`."""
+def unpack_counts(flat: Sequence[int], classes: int) -> Counts:
+    """The inverse of `pack_counts`."""
     counts = np.zeros((classes, classes + 1), np.int64)
     rows, columns, pixels = np.asarray(flat, np.int64).reshape(-1, 3).T
     counts[rows, columns] = pixels

@@ -1,8 +1,8 @@
-"""Log lines as JSON, one object a line, of every service.
+"""JSON logging of every service, one object a line.
 
-A line carries what its thread or task is bound to (`bound`): the id of the HTTP request that it serves and, in the
-worker, the job and source image. The request's id travels in the header `X-Request-ID` from the gateway through
-Celery's message to the worker and on to the model services. What looks like a secret is masked before it is written.
+A line carries the fields bound to its thread or task (`bound`): the id of the HTTP request and, in the worker, the job
+and source image. The request id travels in the header `X-Request-ID` from the gateway through Celery's message to the
+worker and on to the model services. Text that looks like a secret is masked before it is written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _bound: ContextVar[dict[str, str]] = ContextVar("bound", default={})  # noqa: B0
 
 
 class JsonFormatter(logging.Formatter):
-    """Time (UTC), level, logger, message, bound fields, the fields given as `extra`, and the traceback if any."""
+    """Formats time (UTC), level, logger, message, bound fields, the fields given as `extra`, and the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -47,9 +47,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str = "INFO", stream: IO[str] | None = None) -> None:
-    """Send our lines, and the warnings of libraries, to `stream` (standard error by default), all in this form.
+    """Send the project's log lines, and the warnings of libraries, to `stream` (default: standard error) as JSON.
 
-    The first call in a process decides. The server's own lines about requests end: ours say more.
+    The first call in a process takes effect. uvicorn's own access log is switched off: `shared.asgi.AccessLog` says
+    more.
     """
     ours, everything = logging.getLogger(ROOT), logging.getLogger()
     if any(isinstance(handler.formatter, JsonFormatter) for handler in (*ours.handlers, *everything.handlers)):
@@ -65,13 +66,13 @@ def configure(level: str = "INFO", stream: IO[str] | None = None) -> None:
 
 
 def bind(**fields: str) -> None:
-    """Put fields into every later log line of this task: for the outermost code that serves a request."""
+    """Add fields to every later log line of this task; for the outermost code that serves a request."""
     _bound.set({**_bound.get(), **fields})
 
 
 @contextmanager
 def bound(**fields: str) -> Iterator[None]:
-    """Put fields into every log line of this thread or task until the block ends; they replace those of like name."""
+    """Add fields to every log line of this thread or task within the block; they replace fields of the same name."""
     token = _bound.set({**_bound.get(), **fields})
     try:
         yield
@@ -80,15 +81,15 @@ def bound(**fields: str) -> Iterator[None]:
 
 
 def request_id() -> str:
-    """The id of the HTTP request that is being served, or that the work at hand goes back to; else empty."""
+    """The id of the HTTP request that is being served, or that caused the current work; else empty."""
     return _bound.get().get("request_id", "")
 
 
 def request_id_from(header: str | None) -> str:
-    """The caller's id if it is a short plain word, so that it cannot forge log lines; a fresh one otherwise."""
+    """Return the caller's id if it is a short plain word (it cannot forge log lines), otherwise a new one."""
     return header if header and _WELL_FORMED.fullmatch(header) else secrets.token_hex(8)
 
 
 def masked(text: str) -> str:
-    """The text without API keys, bearer tokens and passwords in addresses."""
+    """Return the text without API keys, bearer tokens and passwords in URLs."""
     return _SECRETS.sub("***", text)

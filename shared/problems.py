@@ -8,7 +8,7 @@
     ├── NotFound               404  not-found
     ├── Conflict               409  conflict
     ├── TooLarge               413  too-large
-    ├── Overloaded             429  overloaded           the line is full; Retry-After says when to come back
+    ├── Overloaded             429  overloaded           the queue is full; Retry-After says when to come back
     ├── DependencyFailed       502  dependency-failed    a service or store behind this one failed
     │   └── GenerationFailed   502  generation-failed    the language model gave no valid value, twice
     ├── NotReady               503  not-ready            weights are still loading, or the service is stopping
@@ -88,7 +88,7 @@ class Forbidden(Problem):
 
 
 class NotFound(Problem):
-    """The thing does not exist, or belongs to somebody else."""
+    """The resource does not exist, or belongs to another API key."""
 
     status, name, title = 404, "not-found", "Not found"
 
@@ -106,13 +106,13 @@ class TooLarge(Problem):
 
 
 class Overloaded(Problem):
-    """The line is full; come back after `retry_after` seconds."""
+    """The queue is full; come back after `retry_after` seconds."""
 
     status, name, title = 429, "overloaded", "Overloaded"
 
 
 class DependencyFailed(Problem):
-    """A service or store behind this one failed or answered nonsense."""
+    """A service or store behind this one failed or gave an unusable reply."""
 
     status, name, title = 502, "dependency-failed", "A dependency failed"
 
@@ -142,7 +142,7 @@ class DeadlineExceeded(Problem):
 
 
 def _tree(cls: type[Problem]) -> Iterator[type[Problem]]:
-    """The classes that travel: those with a name of their own. A client may refine one under its parent's name."""
+    """Yield the classes with a name of their own, which are sent in replies. Clients may subclass them further."""
     if "name" in vars(cls):
         yield cls
     for child in cls.__subclasses__():
@@ -150,7 +150,7 @@ def _tree(cls: type[Problem]) -> Iterator[type[Problem]]:
 
 
 def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Problem:
-    """The problem that a service answered, in its own class; `DependencyFailed` when it is no problem document."""
+    """Return the problem in a service's reply as its own class; `DependencyFailed` if it is no problem document."""
     seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
     try:
         document = json.loads(body)
@@ -180,7 +180,7 @@ _IN_TERMS_OF_JSON = {
 
 
 def validation_sentence(errors: list[ErrorDetails]) -> str:
-    """The first errors of a pydantic validation as one readable line, without echoing the (perhaps huge) input."""
+    """Summarise the first errors of a pydantic validation in one line, without echoing the (possibly huge) input."""
     lines = [
         f"{'.'.join(map(str, error['loc'])) or 'body'}: "
         f"{_IN_TERMS_OF_JSON.get(error['type'], error['msg'].removeprefix('Value error, '))}"

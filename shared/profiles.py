@@ -1,4 +1,4 @@
-"""Profiles: which weights each service loads, and the defaults and thresholds that belong to those weights."""
+"""Profiles: the weights that each service loads, and the defaults and thresholds that belong to those weights."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ClassName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 def _check_source(engine: str, weights: Weights | None, server: Server | None, *, remote: bool) -> None:
-    wanted, other = ("server", "weights") if remote else ("weights", "server")
+    required, excluded = ("server", "weights") if remote else ("weights", "server")
     if (server is None) == remote or (weights is None) != remote:
-        raise ValueError(f"engine {engine!r} needs a table `{wanted}` and no `{other}`")
+        raise ValueError(f"engine {engine!r} needs a table `{required}` and no `{excluded}`")
 
 
 class About(Section):
@@ -42,7 +42,7 @@ class About(Section):
 class Caption(Section):
     """`[caption]`: `blip2` and `image-text-to-text` load `weights` in process, `openai` asks a vision `server`.
 
-    `instruction` is what a chat model is told when the request has no prompt of its own.
+    `instruction` is the chat model's prompt for requests without one.
     """
 
     engine: Literal["blip2", "image-text-to-text", "openai"]
@@ -60,7 +60,7 @@ class Caption(Section):
 class Adapter(Weights):
     """`[language.adapter]`: a LoRA adapter (peft's layout) over `[language.weights]`, as `train_perturber` makes them.
 
-    `merged` adds it to the weights on loading, so that it costs nothing afterwards; false keeps it beside them, so that
+    `merged` adds it to the weights on loading, so that it costs no time afterwards; false keeps it separate, so that
     weights in half precision are not rounded again.
     """
 
@@ -101,8 +101,8 @@ class Lora(Weights):
 class FewStep(Section):
     """`[diffusion.few_step]`: weights distilled to few steps, as a whole `unet` of the base's layout or as a `lora`.
 
-    They draw the renderings whose steps and guidance are these; any other number takes the base's weights. A guidance
-    of 1 is none. `scheduler` and `scheduler_options` go over the base's own scheduler and its configuration. With
+    They render requests with exactly these steps and guidance; all other requests use the base's weights. A guidance
+    of 1 means none. `scheduler` and `scheduler_options` override the base's scheduler and its configuration. With
     `default`, jobs that name neither steps nor guidance get these; without it, those of `[methods.dillema]`.
     """
 
@@ -122,13 +122,13 @@ class FewStep(Section):
 
     @property
     def weights(self) -> Weights:
-        """What is loaded besides the base."""
+        """The weights that are loaded in addition to the base."""
         weights = self.unet or self.lora
         assert weights is not None
         return weights
 
     def infos(self) -> list[WeightsInfo]:
-        """What `/v1/info` says: the weights, and how they are used, since images depend on both."""
+        """The entries of `/v1/info`: the weights and their settings, since images depend on both."""
         kind = "unet" if self.lora is None else "lora"
         merged = "" if self.lora is None else f"{self.lora.file} {self.lora.scale}"
         options = json.dumps(self.scheduler_options, sort_keys=True)
@@ -140,9 +140,10 @@ class FewStep(Section):
 class Diffusion(Section):
     """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions.
 
-    `vae` takes the place of `base`'s own autoencoder. `keep_labels` are the segmenter's labels that must stay.
+    `vae` replaces `base`'s own autoencoder. `keep_labels` are the segmenter's labels that must not change.
     `palette` colours its labels for the ControlNet of kind `segmentation`: "ade20k" by their order, or label → red,
-    green, blue. `depth` estimates depth for that of kind `depth`; its output is larger where things are nearer.
+    green, blue. `depth` estimates depth for the ControlNet of kind `depth`; its output is larger where things are
+    nearer.
     `scheduler` overrides the weights' own class. `few_step` is a second UNet that needs fewer steps.
     """
 
@@ -176,7 +177,7 @@ class Diffusion(Section):
 
 
 class ModelUnderTest(Weights):
-    """`[evaluator.models_under_test.ALIAS]`: a model of the operator's choice, by alias.
+    """`[evaluator.models_under_test.ALIAS]`: a model under test that the operator provides, by alias.
 
     A folder may also hold a `model.onnx`, and a `contrafact.json` that describes it (docs/how-to/models-under-test.md).
     """
@@ -186,9 +187,9 @@ class ModelUnderTest(Weights):
 
 
 class ModelEndpoint(Section):
-    """`[evaluator.endpoints.ALIAS]`: a model behind somebody's HTTP server (docs/how-to/models-under-test.md).
+    """`[evaluator.endpoints.ALIAS]`: a model behind an external HTTP server (docs/how-to/models-under-test.md).
 
-    `classes` are its classes in the order of its answers. `revision` says which weights it runs; change it when they
+    `classes` are its classes in the order of its outputs. `revision` says which weights it runs; change it when they
     change, since recorded predictions are keyed by it. `api_key_variable` names the environment variable with the key.
     """
 
@@ -211,51 +212,53 @@ class ModelEndpoint(Section):
         return self
 
     def info(self, role: str) -> WeightsInfo:
-        """What `/v1/info` says."""
+        """The entry of `/v1/info`."""
         return WeightsInfo(role=role, id=self.url, revision=self.revision, dtype="server", licence=self.licence)
 
 
 class ShapeJudge(Weights):
-    """`[evaluator.segmenter]`: the segmenter that says whether shapes stayed where they were; never one under test.
+    """`[evaluator.segmenter]`: the segmenter that checks whether shapes stayed in place; never a model under test.
 
-    Its labels are a job's classes where the names are the same, or stand in `names` (a class → labels of this one).
+    Its labels match a job's classes by name, or through `names` (a class → labels of this segmenter).
     """
 
     names: dict[ClassName, list[ClassName]] = Field(default_factory=dict)
 
     def places(self, labels: Sequence[str], classes: Sequence[str]) -> list[int | None]:
-        """Of each of its labels the place in a job's classes; None for one that is none of them.
+        """The index of each label in a job's classes, None for a label that matches none of them.
 
-        Letter case does not matter, and a label may be a list of synonyms ("car, auto"). What `names` says goes first.
+        Letter case does not matter, and a label may be a list of synonyms ("car, auto"). `names` takes precedence.
         """
         known = {name.casefold(): place for place, name in reversed(list(enumerate(classes)))}
-        told = {label.casefold(): one for one, listed in self.names.items() for label in listed}
+        class_of_label = {label.casefold(): name for name, aliases in self.names.items() for label in aliases}
 
         def place(label: str) -> int | None:
-            called = [label, *(part.strip() for part in label.split(","))]
-            wanted = [*(told[name.casefold()] for name in called if name.casefold() in told), *called]
+            names = [label, *(part.strip() for part in label.split(","))]
+            wanted = [*(class_of_label[name.casefold()] for name in names if name.casefold() in class_of_label), *names]
             return next((known[name.casefold()] for name in wanted if name.casefold() in known), None)
 
         return [place(label) for label in labels]
 
     def same_as(self, other: Weights) -> bool:
-        """Whether the weights are from the same place."""
+        """Whether both name the same weights."""
         return (self.path, self.hub, self.subfolder) == (other.path, other.hub, other.subfolder)
 
     def infos(self) -> list[WeightsInfo]:
-        """What `/v1/info` says: the weights, and what they are told of names, since answers depend on both."""
+        """The entries of `/v1/info`: the weights and the mapping of names, since replies depend on both."""
         weights = self.info("segmenter of the checks")
         if not self.names:
             return [weights]
-        names = derive_digest(
-            *(word for one, listed in sorted(self.names.items()) for word in (one, *listed, ""))
+        digest = derive_digest(
+            *(word for name, labels in sorted(self.names.items()) for word in (name, *labels, ""))
         ).hex()
-        told = WeightsInfo(role="its names", id="[evaluator.segmenter.names]", revision=names, dtype="", licence="")
-        return [weights, told]
+        settings = WeightsInfo(
+            role="its names", id="[evaluator.segmenter.names]", revision=digest, dtype="", licence=""
+        )
+        return [weights, settings]
 
 
 class Evaluator(Section):
-    """`[evaluator]`: the scorer of the checks (a CLIP that is not the generator's), and the models under test.
+    """`[evaluator]`: the scorer of the checks (a CLIP other than the generator's), and the models under test.
 
     `text_embedder` is a sentence-embedding model in transformers' layout with mean pooling, for the text checks;
     `segmenter` looks at images of segmentation jobs.
@@ -289,7 +292,7 @@ class Defaults(Section):
 
 
 class MeasuredErrors(CheckErrors):
-    """`[calibration.DATA.FACTOR]`: errors of the checks on jobs of one kind; those of the other have other checks."""
+    """`[calibration.DATA.FACTOR]`: errors of the checks on jobs of one kind; each kind has its own checks."""
 
     kind: Annotated[Kind, Field(alias="task")] = "classification"
 
@@ -297,10 +300,10 @@ class MeasuredErrors(CheckErrors):
 class Profile(Section):
     """A whole profile. `methods` holds default parameters, which each method checks against its own schema.
 
-    `thresholds` are per check and factor, with the key `default` for factors not listed; they belong to the scorer's
-    weights, so they live beside them. `text_thresholds` are the same of the text checks and belong to the text
-    embedder's. `calibration` has the errors of the checks at these thresholds, by data set on which they were measured
-    and by factor, with the key `default` for factors not listed.
+    `thresholds` are per check and factor, with the key `default` for factors not listed; they are valid for the
+    scorer's weights only. `text_thresholds` are the thresholds of the text checks, for the text embedder's weights.
+    `calibration` has the measured errors of the checks at these thresholds, by data set and by factor, with the key
+    `default` for factors not listed.
     """
 
     profile: About
@@ -322,13 +325,13 @@ class Profile(Section):
         if unknown:
             raise ValueError(f"defaults.models names models under test that the profile lacks: {sorted(unknown)}")
         tables = {**self.thresholds, **self.text_thresholds}
-        bare = sorted(check for check, values in tables.items() if "default" not in values)
-        if bare:
-            raise ValueError(f"thresholds need a `default` for factors not listed: {bare}")
+        incomplete = sorted(check for check, values in tables.items() if "default" not in values)
+        if incomplete:
+            raise ValueError(f"thresholds need a `default` for factors not listed: {incomplete}")
         return self
 
     def threshold(self, check: str, factor: str) -> float:
-        """The threshold of a check for a factor. Raises KeyError for a check that the profile does not know."""
+        """The threshold of a check for a factor. Raises KeyError for a check that the profile lacks."""
         values = self.thresholds[check]
         return values.get(factor, values["default"])
 
@@ -343,7 +346,7 @@ def shipped_profiles() -> Mapping[str, Path]:
 
 
 def load_profile(name: str) -> Profile:
-    """The profile of a shipped name, or of the TOML file at a path. Raises ProfileError."""
+    """Load the profile of a shipped name, or the TOML file at a path. Raises ProfileError."""
     shipped = shipped_profiles()
     path = shipped.get(name, Path(name))
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Connected regions of a mask, and how much of one is still there in another mask. Numpy and OpenCV, no torch."""
+"""Connected regions of a mask, and their overlap with another mask. Needs numpy and OpenCV, not torch."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ SMALLEST = 0.0008  # share of the image's area below which a connected region is
 
 
 def connected(mask: Mask) -> list[Mask]:
-    """The connected regions of a mask (height × width), corners touching; specks are left out."""
+    """Return the connected regions (8-connectivity) of a mask (height × width) without specks."""
     _, pieces, boxes, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
     large = [n for n in range(1, len(boxes)) if boxes[n, cv2.CC_STAT_AREA] >= SMALLEST * mask.size]
     return [np.asarray(pieces == n) for n in large]
 
 
-def overlap(region: Mask, others: Iterable[Mask], there: Mask) -> float:
-    """IoU, 0 to 1, of a region with the connected regions of `there` that touch it; `others` belong to others."""
-    there = there.copy()
+def overlap(region: Mask, others: Iterable[Mask], predicted: Mask) -> float:
+    """IoU, 0 to 1, of a region with the connected regions of `predicted` that touch it; `others` are cut out first."""
+    predicted = predicted.copy()
     for other in others:
-        there &= ~other
-    _, pieces = cv2.connectedComponents(there.astype(np.uint8), connectivity=8)
+        predicted &= ~other
+    _, pieces = cv2.connectedComponents(predicted.astype(np.uint8), connectivity=8)
     touching = np.setdiff1d(pieces[region], [0])
-    now = np.isin(pieces, touching) & there
-    return float((now & region).sum() / (now | region).sum())
+    match = np.isin(pieces, touching) & predicted
+    return float((match & region).sum() / (match | region).sum())
 
 
 def box_of(region: Mask) -> tuple[int, int, int, int]:
-    """Left, top, right, bottom in pixels, the last two beyond the region."""
+    """Left, top, right, bottom in pixels; right and bottom are exclusive."""
     rows, columns = np.flatnonzero(region.any(axis=1)), np.flatnonzero(region.any(axis=0))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1

@@ -1,4 +1,4 @@
-"""The object store on an S3 server, for deployments: an embedded system is installed without the client of it."""
+"""The object store on an S3 server, for deployments. An embedded system works without the S3 client library."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class S3Store:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """The client library's errors as ours."""
+    """Translate the client library's errors into the project's."""
     try:
         yield
     except S3Error as error:

@@ -1,4 +1,4 @@
-"""Seeds derived from what they belong to, so that a result never depends on order or neighbours."""
+"""Seeds and ids derived from the identity of their owner, so that results never depend on order or neighbours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def derive_seed(*parts: str | int) -> int:
-    """A seed in 0 … 2⁶³ − 1 from the identity of the thing that it is for.
+    """Return a seed in 0 … 2⁶³ − 1 derived from the identity of the thing it is for.
 
     Parts are joined unambiguously (each with its length), so ("ab", "c") and ("a", "bc") differ.
     """
@@ -14,7 +14,7 @@ def derive_seed(*parts: str | int) -> int:
 
 
 def derive_id(*parts: str | int) -> str:
-    """A 32-digit hexadecimal id from the identity of the thing that it names."""
+    """Return a 32-digit hexadecimal id derived from the identity of the thing it names."""
     return derive_digest(*parts)[:16].hex()
 
 

@@ -1,4 +1,4 @@
-"""What every model service is made of: health, readiness, metrics, info, deadlines, one loaded model, its batchers.
+"""The frame of every model service: health, readiness, metrics, info, deadlines, one loaded model, its batchers.
 
 A service's `app.py` gives a name, a `load` function and its endpoints:
 
@@ -10,8 +10,8 @@ A service's `app.py` gives a name, a `load` function and its endpoints:
 
     return service.app
 
-`load` runs in a background thread after start, builds and warms the model, and asks for the batchers it needs; until
-it returns, `/readyz` and every endpoint answer 503. This module knows nothing of torch.
+`load` runs in a background thread after start, builds the model, warms it up and creates the batchers it needs; until
+it returns, `/readyz` and every endpoint answer 503. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
 from shared.schemas.problems import ProblemDocument
 from shared.schemas.service import GpuInfo, ServiceInfo, WeightsInfo
 from shared.seeds import derive_digest
-from shared.turns import BEGUN_HEADER, ComputeTurns, begun, begun_from
+from shared.turns import START_TIME_HEADER, ComputeTurns, start_time_from, work_started
 
 DEADLINE_HEADER = "X-Deadline-Seconds"
 DEFAULT_DEADLINE_SECONDS = 300.0
 MAX_DEADLINE_SECONDS = 3600.0
 
-# Loaders of weights change how modules are made for their whole process while they run ("meta" parameters): two at a
-# time in one process leave models without weights.
+# Loaders of weights patch module creation process-wide while they run ("meta" parameters): two at a time in one
+# process leave models without weights.
 LOADING = threading.Lock()
 
 CompileMode = Literal["off", "default", "reduce-overhead"]
@@ -87,14 +87,14 @@ class ServiceSettings(BaseSettings):
     pinned_copies: bool = False
     vae_dtype: DtypeChoice = "auto"
     batches_at_once: int = Field(default=1, ge=1)
-    """This and the four above: of diffusion_service (docs/measurements/performance.md). `threads` threads a batch."""
+    """This field and the four above apply to diffusion_service (docs/measurements/performance.md); `threads` a batch."""
     drain_seconds: float = 30.0
     model_origin: str = ""
-    """Of evaluator_service: `http://host:port` of the object store, the only place it fetches uploaded models from."""
+    """For evaluator_service: `http://host:port` of the object store, the only host it fetches uploaded models from."""
 
 
 class LoadedModel(Protocol):
-    """What `load` returns: whatever the endpoints use, plus what `/v1/info` says of it."""
+    """What `load` returns: the object that the endpoints use, with what `/v1/info` reports about it."""
 
     @property
     def device(self) -> str:
@@ -111,7 +111,7 @@ Model = TypeVar("Model", bound=LoadedModel)
 
 
 class MakeBatcher(Protocol):
-    """Makes a `MicroBatcher` under the service's policy, metrics and compute lock."""
+    """Creates a `MicroBatcher` with the service's policy, metrics and compute turns."""
 
     def __call__(
         self, run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]], max_batch: int, at_once: int = 1
@@ -185,16 +185,16 @@ class ModelService(Generic[Model]):
         """
 
         def register(
-            answer: Callable[[RequestBody, float], Awaitable[Reply]],
+            handler: Callable[[RequestBody, float], Awaitable[Reply]],
         ) -> Callable[[RequestBody, float], Awaitable[Reply]]:
             async def respond(request: Request) -> Response:
                 _ = self.model
                 deadline = read_deadline(request)
-                message = await asyncio.to_thread(parse, endpoint.request, await request.body())
+                payload = await asyncio.to_thread(parse, endpoint.request, await request.body())
                 try:
                     async with asyncio.timeout(deadline - time.monotonic()):
-                        with begun(begun_from(request.headers.get(BEGUN_HEADER))):
-                            reply = await answer(message, deadline)
+                        with work_started(start_time_from(request.headers.get(START_TIME_HEADER))):
+                            reply = await handler(payload, deadline)
                 except TimeoutError as error:
                     raise DeadlineExceeded(f"no reply before the deadline; raise {DEADLINE_HEADER}") from error
                 return Response(await asyncio.to_thread(reply.model_dump_json), media_type="application/json")
@@ -203,12 +203,12 @@ class ModelService(Generic[Model]):
                 endpoint.path,
                 respond,
                 methods=["POST"],
-                name=answer.__name__,
+                name=handler.__name__,
                 description=endpoint.request.__doc__,
                 responses={200: {"model": endpoint.reply}, **_problems(400, 404, 413, 422, 429, 502, 503, 504)},
                 openapi_extra=self._describe(endpoint.request),
             )
-            return answer
+            return handler
 
         return register
 
@@ -234,7 +234,7 @@ class ModelService(Generic[Model]):
                 model = self._load_model(self.batcher)
             self._gpu = gpu_of(model.device)
             self._model = model
-        except Exception as error:  # reported by /readyz, so that whoever waits for it learns why
+        except Exception as error:  # reported by /readyz
             self._failure = f"{type(error).__name__}: {error}"
             logger.exception("%s failed to load", self.name)
         else:
@@ -273,7 +273,7 @@ class ModelService(Generic[Model]):
         return app
 
     def _describe(self, body: type[Contract]) -> dict[str, Any]:
-        """The request's part of the OpenAPI document, which FastAPI cannot see because parsing is ours."""
+        """The request's part of the OpenAPI document, which FastAPI cannot see because it does not parse the body."""
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
         self._request_schemas |= schema.pop("$defs", {})
         self._request_schemas[body.__name__] = schema
@@ -302,12 +302,12 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _library_versions() -> list[str]:
-    """Versions of the libraries that compute replies, as far as they are installed; another version may round anew."""
-    found = []
+    """Versions of the installed libraries that compute replies; another version may round differently."""
+    versions = []
     for name in ("torch", "transformers", "diffusers", "kornia", "llguidance"):
         with suppress(PackageNotFoundError):
-            found.append(f"{name} {version(name)}")
-    return found
+            versions.append(f"{name} {version(name)}")
+    return versions
 
 
 async def _healthz() -> dict[str, str]:
@@ -315,7 +315,7 @@ async def _healthz() -> dict[str, str]:
 
 
 def read_deadline(request: Request) -> float:
-    """The moment, on the clock of `time.monotonic()`, after which the caller no longer wants the reply."""
+    """The time, on the clock of `time.monotonic()`, after which the caller no longer needs the reply."""
     text = request.headers.get(DEADLINE_HEADER)
     try:
         seconds = DEFAULT_DEADLINE_SECONDS if text is None else float(text)
@@ -326,10 +326,10 @@ def read_deadline(request: Request) -> float:
     return time.monotonic() + seconds
 
 
-def parse(message: type[RequestBody], body: bytes) -> RequestBody:
-    """A request from its JSON body; raises Malformed or InvalidInput."""
+def parse(request_type: type[RequestBody], body: bytes) -> RequestBody:
+    """Parse a request from its JSON body; raises Malformed or InvalidInput."""
     try:
-        return message.model_validate_json(body)
+        return request_type.model_validate_json(body)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
         unreadable = any(item["type"] == "json_invalid" for item in errors)

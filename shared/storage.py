@@ -1,4 +1,4 @@
-"""The object store: bytes by key, here in a directory. Keys of images are digests, so puts may repeat."""
+"""The object store: its interface, its keys, and the implementation in a directory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ObjectMissing(KeyError):
 
 
 class ObjectStore(Protocol):
-    """What the gateway asks of a store. All methods may be called from any thread and raise DependencyFailed."""
+    """Bytes by key; a put may be repeated. All methods may be called from any thread and raise DependencyFailed."""
 
     def put(self, key: str, data: bytes) -> None:
         """Store `data`, all or nothing; an object with this key is replaced."""
@@ -53,11 +53,11 @@ class ObjectStore(Protocol):
         ...
 
     def put_file(self, key: str, file: IO[bytes]) -> None:
-        """Store what an open file holds from its beginning, as `put` does; it need not fit the memory."""
+        """Store an open file from its beginning, as `put` does; it need not fit into memory."""
         ...
 
     def link(self, key: str, seconds: int) -> str:
-        """A URL at which whoever has it can GET the object, for so long; of this object and no other."""
+        """Return a URL that allows GET of this object, and no other, for so many seconds."""
         ...
 
     def exists(self, key: str) -> bool:
@@ -79,17 +79,17 @@ def image_key(digest: str) -> str:
 
 
 def model_key(digest: str, model_id: str) -> str:
-    """The key of an uploaded model under test: its package's digest, and the id of its row, so that none is shared."""
+    """The key of an uploaded model under test: its package's digest and the id of its row, so that none is shared."""
     return f"models/{digest[:2]}/{digest}-{model_id}.tar"
 
 
 def repair_key(repair: str, *names: str) -> str:
-    """The key of something that belongs to a repair: order, grant, signs of life, checkpoints, models."""
+    """The key of an object that belongs to a repair: order, lease, heartbeat, checkpoints, models."""
     return "/".join(("repairs", repair, *names))
 
 
 def check_key(key: str) -> str:
-    """`key` itself if it is a relative path of plain names; raises ValueError, so that no key escapes a directory."""
+    """Return `key` if it is a relative path of plain names, else raise ValueError: no key may escape a directory."""
     if not _KEY.fullmatch(key) or len(key) > 512:
         raise ValueError(f"not an object key (plain names joined by slashes): {key!r}")
     return key
@@ -98,7 +98,7 @@ def check_key(key: str) -> str:
 class DirectoryStore:
     """Objects as files under one directory; a put is a rename, so a crash leaves the old object or the new one.
 
-    Links are signed with a secret that lies in the directory. The gateway at `url` serves them
+    Links are signed with a secret that is kept in the directory. The gateway at `url` serves them
     (`gateway.api.signed_downloads`).
     """
 
@@ -113,19 +113,19 @@ class DirectoryStore:
                     path.unlink()
 
     def put(self, key: str, data: bytes) -> None:
-        """Write beside, flush to disk, rename into place."""
+        """Write a temporary file, flush it to disk, rename it into place."""
         self.put_file(key, io.BytesIO(data))
 
     def put_file(self, key: str, file: IO[bytes]) -> None:
-        """The same, piece by piece."""
+        """As `put`, in chunks."""
         target = self._path(key)
         incoming = self._incoming / uuid.uuid4().hex
         file.seek(0)
         try:
-            with incoming.open("wb") as written:
-                shutil.copyfileobj(file, written, _PIECE_BYTES)
-                written.flush()
-                os.fsync(written.fileno())
+            with incoming.open("wb") as output:
+                shutil.copyfileobj(file, output, _PIECE_BYTES)
+                output.flush()
+                os.fsync(output.fileno())
             target.parent.mkdir(parents=True, exist_ok=True)
             incoming.replace(target)
             _sync_directory(target.parent)
@@ -146,10 +146,10 @@ class DirectoryStore:
         return f"{self._url}{LINK_PATH}{check_key(key)}?expires={expires}&signature={self._signature(key, expires)}"
 
     def linked(self, key: str, expires: int, signature: str) -> Path:
-        """The file that a link is of. Raises PermissionError for a link that is none, or has expired, ObjectMissing."""
+        """Return the file of a link. Raises PermissionError for an invalid or expired link, and ObjectMissing."""
         signed = hmac.compare_digest(self._signature(key, expires).encode(), signature.encode())
         if not signed or expires < time.time():
-            raise PermissionError("this link is not valid, or not any more")
+            raise PermissionError("this link is invalid or has expired")
         path = self._path(key)
         if not path.is_file():
             raise ObjectMissing(key)
@@ -164,7 +164,7 @@ class DirectoryStore:
         self._path(key).unlink(missing_ok=True)
 
     def iterate(self, prefix: str = "") -> Iterator[StoredObject]:
-        """Walk the files in key order, one folder's names in memory at a time."""
+        """Walk the files in key order, with the names of one folder in memory at a time."""
         return self._below("", prefix)
 
     def _below(self, folder: str, prefix: str) -> Iterator[StoredObject]:
@@ -192,16 +192,16 @@ class DirectoryStore:
         return hmac.new(self._secret(), f"{expires}/{key}".encode(), hashlib.sha256).hexdigest()
 
     def _secret(self) -> bytes:
-        """Random bytes that every process over this directory finds; made by the first that needs them."""
+        """Random bytes shared by all processes over this directory; written by the first that needs them."""
         path = self._root / _SECRET
         if not path.is_file():
-            made = self._incoming / uuid.uuid4().hex
-            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            temporary = self._incoming / uuid.uuid4().hex
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(32))
             with suppress(FileExistsError):  # another process was faster
-                os.link(made, path)
-            made.unlink()
+                os.link(temporary, path)
+            temporary.unlink()
         return path.read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""The object store that a setting names."""
+"""Open the object store that `CONTRAFACT_OBJECT_STORE` names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def store_at(
     place: str, url: str, endpoint: str, access_key: str, secret_key: str, secure: bool
 ) -> DirectoryStore | S3Store:
-    """The store that a setting names: `directory:PATH`, whose links lead to `url`, or `s3:BUCKET` at `endpoint`.
+    """Open the store at `place`: `directory:PATH`, whose links lead to `url`, or `s3:BUCKET` at `endpoint`.
 
-    Raises ValueError for another form, and where the client of S3 servers is not installed.
+    Raises ValueError for another form, and if the S3 client library is not installed.
     """
     kind, _, name = place.partition(":")
     if kind == "directory" and name:

@@ -1,4 +1,4 @@
-"""How many threads a model may compute with: the cores that this process is allowed to use. No torch."""
+"""How many threads a model may compute with: the cores that this process may use. Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
-    """Cores that this process may use, at least 1: its affinity, and the CPU limit of its container, rounded up.
+    """Cores that this process may use, at least 1: its affinity, capped by the container's CPU limit (rounded up).
 
-    torch takes every core of the host, whatever a container may use: its threads then wait for each other.
+    By default torch uses every core of the host, whatever the container's limit; its threads then wait for each other.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = _cpu_limit(cgroup)
@@ -20,7 +20,7 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
 
 
 def _cpu_limit(cgroup: Path) -> float | None:
-    """The CPU limit of a container in cores, by cgroup version 2 or 1; None for no limit."""
+    """The container's CPU limit in cores, by cgroup version 2 or 1; None for no limit."""
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Who goes first where work waits: the source image whose work was begun first.
+"""Scheduling by age: the source image whose work started first is computed first.
 
-A worker says with each call when it began the source image that the call is for. The lines of the model services are
-in that order, and of several services that share a processor, the one computes next whose line holds the oldest item.
-So the images in flight are finished one after the other, rather than all at once at the end.
+A worker sends with each call the time at which it started the source image that the call is for. The queues of the
+model services are ordered by that time. Of several services that share a processor, the one whose queue holds the
+oldest item computes next. So the images in flight finish one after the other, not all at once at the end.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-BEGUN_HEADER = "X-Begun-At"
+START_TIME_HEADER = "X-Begun-At"
 
-_begun: ContextVar[float | None] = ContextVar("begun", default=None)
+_start_time: ContextVar[float | None] = ContextVar("start_time", default=None)
 
 
 @contextmanager
-def begun(at: float | None) -> Iterator[None]:
-    """What this thread or task does until the block ends belongs to work that was begun at this Unix time."""
-    token = _begun.set(at)
+def work_started(at: float | None) -> Iterator[None]:
+    """Mark what this thread or task does within the block as work that started at this Unix time."""
+    token = _start_time.set(at)
     try:
         yield
     finally:
-        _begun.reset(token)
+        _start_time.reset(token)
 
 
-def begun_at() -> float | None:
-    """When the work at hand was begun, as Unix time; None where nobody said."""
-    return _begun.get()
+def current_start_time() -> float | None:
+    """When the current work started, as Unix time; None if unknown."""
+    return _start_time.get()
 
 
-def begun_from(header: str | None) -> float:
-    """The Unix time that a caller gives; now, where it gives none or one that is yet to come."""
+def start_time_from(header: str | None) -> float:
+    """The Unix time in a caller's header; the current time if it is missing, malformed or in the future."""
     now = time.time()
     try:
-        given = float(header) if header else now
+        stated = float(header) if header else now
     except ValueError:
         return now
-    return given if 0 <= given <= now else now
+    return stated if 0 <= stated <= now else now
 
 
 class ComputeTurns:
-    """Lets some of several batchers compute at a time: those whose oldest items belong to the oldest work."""
+    """Limits how many of several batchers compute at a time; those with the oldest work go first."""
 
     def __init__(self, at_once: int = 1) -> None:
         """`at_once`: how many may compute at the same time."""
@@ -61,7 +61,7 @@ class ComputeTurns:
 
     @contextmanager
     def turn(self, oldest: Callable[[], float]) -> Iterator[None]:
-        """Wait for the turn and hold it. `oldest` is asked whenever a turn ends: items may come and go meanwhile."""
+        """Wait for a turn and hold it. `oldest` is called whenever a turn ends, since items come and go meanwhile."""
         with self._changed:
             self._waiting.append(oldest)
             self._admit()
@@ -74,13 +74,13 @@ class ComputeTurns:
                 self._admit()
                 self._changed.notify_all()
 
-    def may_go_on(self, oldest: Callable[[], float]) -> bool:
-        """Whether whoever has the turn may keep it: others wait for one, and their work is younger."""
+    def may_continue(self, oldest: Callable[[], float]) -> bool:
+        """Whether the holder of a turn may keep it: others are waiting, and their work is younger."""
         with self._changed:
             return bool(self._waiting) and oldest() < min(other() for other in self._waiting)
 
     def _admit(self) -> None:
-        # Chosen here, once: a plain lock goes back to whoever released it last, and the others would starve.
+        # Chosen here, once: a plain lock tends to return to its last holder, and the others would starve.
         while self._waiting and len(self._holders) < self._at_once:
             chosen = min(self._waiting, key=lambda oldest: oldest())
             self._waiting = [waiting for waiting in self._waiting if waiting is not chosen]

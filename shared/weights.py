@@ -1,4 +1,4 @@
-"""Where weights come from: a folder, a Hub id at a pinned commit, or a server that somebody else runs. No torch."""
+"""Sources of weights: a folder, a Hub id at a pinned commit, or an external server. Does not import torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shared.schemas.service import WeightsInfo
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 REPOSITORY = Path(__file__).resolve().parent.parent
-# Model cards and training logs say nothing to the model, so they do not change its revision.
+# Model cards and training logs do not affect the model, so they do not change its revision.
 _UNREAD_NAMES = frozenset({"README.md", "training.json", ".gitattributes"})
 
 
@@ -27,8 +27,8 @@ class Section(BaseModel):
 class Weights(Section):
     """One set of weights in Hub layout (safetensors): a `path`, or a `hub` id with its `revision`.
 
-    A relative `path` counts from the folder of the profile that names it (for shipped profiles: from the repository).
-    `dtype` is the type they prefer; a service loads them in what its device computes natively (`shared.arithmetic`).
+    A relative `path` is relative to the profile's folder (for shipped profiles: to the repository).
+    `dtype` is the preferred type; a service loads them in what its device computes natively (`shared.arithmetic`).
     `gigabytes` is the device memory that they take in `dtype`.
     """
 
@@ -72,20 +72,20 @@ class Weights(Section):
 
     @property
     def id(self) -> str:
-        """The name that people know the weights by: Hub id, or path (within the repository where it is there)."""
+        """A readable name of the weights: Hub id, or path (relative to the repository if it is inside)."""
         if self.path is None:
             return str(self.hub)
         inside = self.path.is_relative_to(REPOSITORY)
         return str(self.path.relative_to(REPOSITORY) if inside else self.path)
 
     def info(self, role: str, commit: str | None = None) -> WeightsInfo:
-        """What `/v1/info` says; `commit` is the Hub commit that was in fact loaded, where the loader knows it."""
+        """The entry of `/v1/info`; `commit` is the Hub commit that was actually loaded, if the loader knows it."""
         revision = digest_folder(Path(self.location, self.subfolder)) if self.path else commit or self.revision
         return WeightsInfo(role=role, id=self.id, revision=revision, dtype=self.dtype, licence=self.licence)
 
 
 class Server(Section):
-    """A model behind somebody else's HTTP server (OpenAI-compatible, or TGI).
+    """A model behind an external HTTP server (OpenAI-compatible, or TGI).
 
     `url` is the API's root (`http://host:8000/v1`). `api_key_variable` names the environment variable with the key.
     `revision` says which weights the server runs; change it when they change, since recorded calls are keyed by it.
@@ -100,13 +100,13 @@ class Server(Section):
     concurrency: Annotated[int, Field(ge=1)] = 16
 
     def info(self, role: str) -> WeightsInfo:
-        """What `/v1/info` says."""
+        """The entry of `/v1/info`."""
         return WeightsInfo(role=role, id=self.model, revision=self.revision, dtype="server", licence=self.licence)
 
 
 @lru_cache(maxsize=64)
 def digest_folder(folder: Path) -> str:
-    """SHA-256 over names and contents of the files of a folder that a model reads; read once per process."""
+    """SHA-256 over names and contents of the files in a model's folder; computed once per process."""
     hasher = hashlib.sha256()
     for path in sorted(item for item in folder.rglob("*") if item.is_file() and item.name not in _UNREAD_NAMES):
         with path.open("rb") as file:
@@ -116,7 +116,7 @@ def digest_folder(folder: Path) -> str:
 
 
 def write_tar(folder: Path, file: IO[bytes]) -> None:
-    """Write the files of a flat folder as a tar; the same files give the same bytes, whoever owns them."""
+    """Write the files of a flat folder as a tar; equal files give equal bytes, whatever their owner and date."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in sorted(folder.iterdir()):
             header = tarfile.TarInfo(path.name)

@@ -1,1 +1,1 @@
-"""The small drawn world: scenes, their pictures and captions, and the models really trained on them."""
+"""A small drawn world: scenes with known factors, their images and captions, and small models trained on them."""

@@ -1,1 +1,1 @@
-"""Jobs of 100,000 source images and 32 replicas on any machine: all is real but the models, which only wait."""
+"""Scale tests with jobs of 100,000 source images and up to 32 replicas; the models only wait, all else is real."""

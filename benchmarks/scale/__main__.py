@@ -1,4 +1,4 @@
-"""A job of any size through the deployed system with models that only wait, and what it costs per image.
+"""Run a job of any size through the deployed system with models that only wait, and measure its cost per image.
 
     python -m benchmarks.scale --images 100000 --directory runs/scale [--workers 2] [--json FILE]
 
@@ -162,13 +162,13 @@ def storage(site: Site, images: int) -> dict[str, Any]:
     """Bytes per image in the database, indexes included, by table, and in the object store."""
     tables = ("source_images", "counterfactuals", "predictions", "recorded_calls", "events", "images", "owned_images")
     with site.sessions() as session:
-        found = {
+        sizes = {
             table: int(session.connection().exec_driver_sql(f"SELECT pg_total_relation_size('{table}')").scalar_one())
             for table in tables
         }
     objects = [path.stat().st_size for path in (site.directory / "objects" / "images").rglob("*.png")]
     return {
-        "database_bytes_per_image": {table: size // images for table, size in found.items()},
+        "database_bytes_per_image": {table: size // images for table, size in sizes.items()},
         "objects_per_image": round(len(objects) / images, 2),
         "object_bytes_per_image": sum(objects) // images,
     }

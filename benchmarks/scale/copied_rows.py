@@ -1,4 +1,4 @@
-"""A job of full size without the work: sent as a manifest, then filled by SQL with copies of rows that workers wrote.
+"""Create a job of full size without the work: sent as a manifest, then filled by SQL with copies of real rows.
 
 The last images (`LEFT`) stay pending and are new, so that claims, statements, report and pages meet a job of that size.
 Copies have ids of their own and are all accepted; images, labels and figures are the first job's, repeated.

@@ -1,4 +1,4 @@
-"""Source images of 2 kB, all different, with a class each: as an archive of class folders, drawn from their numbers."""
+"""Draw small, distinct source images with a class each, and write them as an archive of class folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running system costs: memory of its parts over time, statements per image, blocks that queries touch."""
+"""Measure a running system: memory of its parts over time, statements per image, blocks that queries touch."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ def _logging(sessions: Sessions, what: str) -> None:
 
 def blocks(sessions: Sessions, work: Callable[[Session], object]) -> int:
     """Blocks of 8 KiB that the statements of `work` touch in Postgres, in cache or not; what they write is undone."""
-    asked: list[tuple[str, Any]] = []
+    issued: list[tuple[str, Any]] = []
 
     def note(_: Connection, __: Any, statement: str, parameters: Any, *rest: Any) -> None:
-        asked.append((statement, parameters))
+        issued.append((statement, parameters))
 
     engine = sessions.kw["bind"]
     event.listen(engine, "before_cursor_execute", note)
@@ -121,7 +121,7 @@ def blocks(sessions: Sessions, work: Callable[[Session], object]) -> int:
     event.remove(engine, "before_cursor_execute", note)
     total = 0
     with engine.connect() as connection:
-        for statement, parameters in asked:
+        for statement, parameters in issued:
             explained = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters)
             plan = explained.scalar_one()[0]["Plan"]
             total += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]

@@ -1,4 +1,4 @@
-"""Throughput of a job from 1 to 32 replicas of a diffusion service that only waits, against what the replicas could do.
+"""Compare a job's throughput with the capacity of 1 to 32 replicas of a diffusion service that only waits.
 
     python -m benchmarks.scale.replicas --directory runs/replicas [--replicas 1 2 4 8 16 32] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""What depends on the number of rows alone, at full size, with nothing but Postgres and one process.
+"""Measure at full size what depends only on the number of rows, with Postgres and one process.
 
     python -m benchmarks.scale.rows --directory runs/scale --rows 10000 30000 100000 [--json FILE]
 
@@ -137,7 +137,7 @@ def report(directory: str, url: str, job: str) -> None:
     after = resource.getrusage(resource.RUSAGE_SELF)
     figures = {
         "sources": results.sources,
-        "counterfactuals": sum(found.counterfactuals for found in results.results),
+        "counterfactuals": sum(method_results.counterfactuals for method_results in results.results),
         "mib_before": round(before.ru_maxrss / 1024, 1),
         "mib_most": round(after.ru_maxrss / 1024, 1),
         "seconds": round(time.perf_counter() - began, 1),

@@ -1,4 +1,4 @@
-"""The deployed system for these benchmarks: its processes over one directory, so that a stopped run goes on there.
+"""Run the deployed system for these benchmarks: its processes over one directory, which a later run resumes.
 
 Gateway, Celery workers, Postgres and Redis are the real ones (`tests.deployment`), the object store is a directory, the
 model services wait (`benchmarks.scale.waiting_services`).

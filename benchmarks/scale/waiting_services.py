@@ -1,9 +1,9 @@
-"""The four model services without their models: the real `ModelService` and its batchers, around a model that waits.
+"""The four model services without models: the real `ModelService` and batchers around a model that only waits.
 
     WAITING_SECONDS=2 uvicorn --factory benchmarks.scale.waiting_services:diffusion_service
 
 A batch takes `WAITING_SECONDS`, whatever its size up to `CONTRAFACT_MAX_BATCH`, as on an accelerator that is not full.
-`WAITING_REPLICAS` puts so many services, each with a batcher of its own, behind one address; `/replicas/N` is one of
+`WAITING_REPLICAS` puts so many services, each with its own batcher, behind one URL; `/replicas/N` is one of
 them. Requests go to the least busy one, or with `WAITING_BALANCE=connection` all those of a connection to the same one
 at random, as kube-proxy does. Replies are arithmetic: pictures that differ by prompt, probabilities by picture, and
 scores that pass every check (a picture's first pixel is its class).
@@ -69,7 +69,7 @@ class WaitingModel:
         self._batcher = make_batcher(self._run, 8)
 
     async def wait(self, items: int, deadline: float) -> None:
-        """Stand in line with so many items until all of them have run."""
+        """Queue so many items and wait until all of them have run."""
         await self._batcher.submit_all(list(range(items)), key="", deadline=deadline)
 
     def _run(self, key: str, items: Sequence[int]) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""The ways to get a caption: each engine is a function from profile to something that captions."""
+"""Caption engines: each entry of ENGINES is a function that creates a captioner from a profile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shared.service import MakeBatcher, ServiceSettings
 
 
 class Captioner(Protocol):
-    """What every engine yields."""
+    """The interface of every engine's captioner."""
 
     @property
     def device(self) -> str:
@@ -24,11 +24,11 @@ class Captioner(Protocol):
 
     @property
     def weights(self) -> Sequence[WeightsInfo]:
-        """What `/v1/info` says of it."""
+        """Its entries of `/v1/info`."""
         ...
 
     async def caption(self, request: CaptionRequest, deadline: float) -> list[str]:
-        """One caption per image; a caption depends on its image, the parameters and the seed, not on its neighbours."""
+        """Return one caption per image; it depends on its image, the parameters and the seed, not on its neighbours."""
         ...
 
 

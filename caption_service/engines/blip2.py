@@ -53,7 +53,7 @@ def load_blip2(profile: Caption, settings: ServiceSettings, make_batcher: MakeBa
 
 
 def _name_image_token(model: Blip2ForConditionalGeneration, token: int) -> None:
-    """Published checkpoints are older than the image placeholder token: their configuration names none."""
+    """Add the image placeholder token: published checkpoints predate it, so their configuration names none."""
     if model.config.image_token_index is None:
         model.config.image_token_index = token
         if token >= model.get_input_embeddings().num_embeddings:

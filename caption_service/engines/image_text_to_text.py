@@ -30,10 +30,10 @@ def load_image_text_to_text(
     )
     model.eval().to(device)
     try:
-        # Not backend="pil": processors that also take videos (Qwen-VL's) have none, not even where nobody sends any.
+        # Not backend="pil": processors that also take videos (Qwen-VL's) do not have it.
         processor = AutoProcessor.from_pretrained(weights.location, **at)
     except ImportError as error:
-        raise ImportError(f"the processor of {weights.id} wants torchvision; install torchvision") from error
+        raise ImportError(f"the processor of {weights.id} needs torchvision; install torchvision") from error
     processor.tokenizer.padding_side = "left"
 
     def encode(pixels: Sequence[Pixels], prompt: str) -> dict[str, Tensor]:

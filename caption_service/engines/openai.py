@@ -1,4 +1,4 @@
-"""Captions from somebody else's OpenAI-compatible vision server (vLLM, SGLang, TGI, llama.cpp, ...)."""
+"""Captions from an external OpenAI-compatible vision server (vLLM, SGLang, TGI, llama.cpp, ...)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.service import MakeBatcher, ServiceSettings
 
 
 class RemoteCaptioner:
-    """Asks the server for one caption per image, several at a time; the server does the batching."""
+    """Requests one caption per image from the server, several concurrently; the server batches them."""
 
     def __init__(self, server: ChatServer, instruction: str) -> None:
         self._server = server
@@ -25,14 +25,14 @@ class RemoteCaptioner:
         self.weights = [server.server.info("captioner")]
 
     async def caption(self, request: CaptionRequest, deadline: float) -> list[str]:
-        """One caption per image. The protocol has no beam search, so `beams` above 1 is refused."""
+        """Return one caption per image. The protocol has no beam search, so `beams` above 1 is refused."""
         if request.beams > 1:
             raise InvalidInput("an OpenAI-compatible server has no beam search: set beams to 1")
-        asked = [asyncio.ensure_future(self._caption(image, request, deadline)) for image in request.images]
+        tasks = [asyncio.ensure_future(self._caption(image, request, deadline)) for image in request.images]
         try:
-            return list(await asyncio.gather(*asked))
+            return list(await asyncio.gather(*tasks))
         finally:
-            for task in asked:
+            for task in tasks:
                 task.cancel()
 
     async def _caption(self, image: ImagePayload, request: CaptionRequest, deadline: float) -> str:
@@ -53,6 +53,6 @@ class RemoteCaptioner:
 
 
 def connect_openai(profile: Caption, settings: ServiceSettings, make_batcher: MakeBatcher) -> RemoteCaptioner:
-    """A client of `profile.server`; nothing is loaded here."""
+    """Create a client of `profile.server`; no weights are loaded."""
     assert profile.server is not None
     return RemoteCaptioner(ChatServer(profile.server), profile.instruction)

@@ -1,8 +1,7 @@
 """Text-to-image diffusion under control of the source's structure (DILLEMA's fifth step; ControlNet, arXiv 2302.05543).
 
 Every image has its own seed, prompt, negative prompt, control images and protected regions, so any renderings of equal
-`BatchKey` can share a batch. Controls, masks and encoded prompts are computed once per source and prompt and kept for
-the siblings.
+`BatchKey` can share a batch. Controls, masks and encoded prompts are cached per source and prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from diffusion_service.control_images import ControlImages, Source
 from diffusion_service.few_steps import FewStepDiffusion
 from diffusion_service.geometry import fit, to_model
 from diffusion_service.prompts import Conditioning
-from diffusion_service.protection import Level, Region, Shape, outcomes, regions, soft_mask
+from diffusion_service.protection import Level, Region, Shape, find_regions, region_outcomes, soft_mask
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import Control, StableDiffusion
 from shared.images import Pixels, digest
@@ -29,7 +28,7 @@ from shared.schemas.diffusion import Controls, Protection, RegionOutcome, Render
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What renderings must agree on to be computed together: size in pixels, steps, guidance, controls."""
+    """Renderings with equal keys share a batch: size in pixels, steps, guidance, controls."""
 
     width: int
     height: int
@@ -50,9 +49,9 @@ class RenderItem:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Image, controls and mask (255: must stay) at the model's size, the prompt as it was read, and the cost.
+    """Image, controls and mask (255: must not change) at the model's size, the prompt as it was read, and the cost.
 
-    `controls` are in the order of the key's; `regions` are the source's protected ones, `outcomes` what became of them.
+    `controls` are in the order of the key's; `regions` are the source's protected regions, `outcomes` their outcomes.
     """
 
     image: Pixels
@@ -80,7 +79,7 @@ class _Prepared:
 class ControlNetEditor:
     """The editor `controlnet`: renders any number of batches at once.
 
-    `few_step`, where given, renders what is asked for in its own number of steps with its own guidance.
+    `few_step`, if given, renders the requests with exactly its number of steps and its guidance.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class ControlNetEditor:
         images: ControlImages | Segmenter | None,
         few_step: FewStepDiffusion | None = None,
     ) -> None:
-        """`images` make the control images; a segmenter stands for edges alone, None for the region `full` alone."""
+        """`images` computes control images; a segmenter supports edges only, None the region `full` only."""
         self._weights = weights
         self._few_step = few_step
         self.images = images if isinstance(images, ControlImages) else ControlImages(images)
@@ -97,7 +96,7 @@ class ControlNetEditor:
         self._latents = lru_cache(maxsize=32)(self._compute_latents)
 
     def source(self, pixels: Pixels) -> Source:
-        """The source image of these pixels, of any size."""
+        """Bring a source image of any size to the model's size."""
         height, width = pixels.shape[:2]
         geometry = fit(width, height, self._weights.resolution, self._weights.multiple)
         return Source(to_model(pixels, geometry), geometry, digest(pixels))
@@ -105,14 +104,14 @@ class ControlNetEditor:
     def render(self, key: BatchKey, items: Sequence[RenderItem]) -> list[Rendered | InvalidInput]:
         """One image, or why it cannot be rendered, per item."""
         prepared = [self._prepare(key, item) for item in items]
-        ready = [one for one in prepared if isinstance(one, _Prepared)]
+        ready = [row for row in prepared if isinstance(row, _Prepared)]
         if not ready:
-            return [one for one in prepared if isinstance(one, InvalidInput)]
-        # A refused item's place is filled, so that the shape of the batch (and so its bits) stays.
-        images, evaluations = self._denoise(key, [one if isinstance(one, _Prepared) else ready[0] for one in prepared])
+            return [row for row in prepared if isinstance(row, InvalidInput)]
+        # A refused item is replaced, so that the shape of the batch (and so its bits) does not change.
+        images, evaluations = self._denoise(key, [row if isinstance(row, _Prepared) else ready[0] for row in prepared])
         return [
-            one if isinstance(one, InvalidInput) else self._rendered(one, image, evaluations)
-            for one, image in zip(prepared, images, strict=True)
+            row if isinstance(row, InvalidInput) else self._rendered(row, image, evaluations)
+            for row, image in zip(prepared, images, strict=True)
         ]
 
     def _prepare(self, key: BatchKey, item: RenderItem) -> _Prepared | InvalidInput:
@@ -120,25 +119,29 @@ class ControlNetEditor:
         try:
             prompt = self._weights.prompts.fitted(item.rendering.prompt)
             unwanted = self._weights.prompts.encode(self._weights.prompts.fitted(item.negative_prompt))
-            controls = tuple(self.images.image(source, one.kind, item.rendering.region) for one in key.controls)
-            found = () if protection is None else self._regions(source, protection.classes)
+            controls = tuple(
+                self.images.image(source, strength.kind, item.rendering.region) for strength in key.controls
+            )
+            regions = () if protection is None else self._regions(source, protection.classes)
         except InvalidInput as problem:
             return problem
         wanted, keep = self._weights.prompts.encode(prompt), self.images.keep(source)
         return _Prepared(
-            prompt, wanted, unwanted, controls, keep, item.rendering.seed, source, protection, found
+            prompt, wanted, unwanted, controls, keep, item.rendering.seed, source, protection, regions
         )  # fmt: skip
 
-    def _rendered(self, one: _Prepared, image: Pixels, evaluations: int) -> Rendered:
-        rendered = Rendered(image, one.controls, one.keep, one.prompt, evaluations, one.regions)
+    def _rendered(self, prepared: _Prepared, image: Pixels, evaluations: int) -> Rendered:
+        rendered = Rendered(image, prepared.controls, prepared.keep, prepared.prompt, evaluations, prepared.regions)
         segmenter = self.images.segmenter
-        if not one.regions or segmenter is None:
+        if not prepared.regions or segmenter is None:
             return rendered
-        return replace(rendered, outcomes=outcomes(one.regions, segmenter.label_map(image), segmenter.labels, image))
+        return replace(
+            rendered, outcomes=region_outcomes(prepared.regions, segmenter.label_map(image), segmenter.labels, image)
+        )
 
     def _compute_regions(self, source: Source, classes: tuple[str, ...]) -> tuple[Region, ...]:
         label_map = self.images.labels(source)
-        return tuple(regions(label_map, self.images.segmenter.labels if self.images.segmenter else (), classes))
+        return tuple(find_regions(label_map, self.images.segmenter.labels if self.images.segmenter else (), classes))
 
     @torch.inference_mode()
     def _compute_latents(self, source: Source) -> Tensor:
@@ -154,20 +157,24 @@ class ControlNetEditor:
         """Images (height × width × 3, at the model's size) and network evaluations per image."""
         weights = self._networks(key)
         guided = key.guidance > 1
-        prompts = ([one.unwanted for one in batch] if guided else []) + [one.wanted for one in batch]
+        prompts = ([item.unwanted for item in batch] if guided else []) + [item.wanted for item in batch]
         states = torch.stack([prompt.states for prompt in prompts])
         added = weights.added(prompts, key.width, key.height)
         controls = self._controls(key, batch, repeats=2 if guided else 1)
         scheduler = weights.fresh_scheduler(key.steps)
-        arguments = weights.sampling.step_arguments([one.seed for one in batch])
+        arguments = weights.sampling.step_arguments([item.seed for item in batch])
         times = scheduler.timesteps
-        noise = [weights.noise(one.seed, key.width, key.height) for one in batch]
+        noise = [weights.noise(item.seed, key.width, key.height) for item in batch]
         latents = torch.cat(noise) * scheduler.init_noise_sigma
-        shapes = {row: shape for row, one in enumerate(batch) if (shape := self._shape(one, noise[row], len(times)))}
+        shapes = {row: shape for row, item in enumerate(batch) if (shape := self._shape(item, noise[row], len(times)))}
         for step, time in enumerate(times):
             inputs = scheduler.scale_model_input(torch.cat([latents, latents]) if guided else latents, time)
-            on = [one for one, strength in zip(controls, key.controls, strict=True) if strength.holds(step, len(times))]
-            predicted = weights.predict(inputs, time, states, added, on)
+            active = [
+                control
+                for control, strength in zip(controls, key.controls, strict=True)
+                if strength.holds(step, len(times))
+            ]
+            predicted = weights.predict(inputs, time, states, added, active)
             if guided:
                 unconditional, conditional = predicted.chunk(2)
                 predicted = unconditional + key.guidance * (conditional - unconditional)
@@ -177,40 +184,40 @@ class ControlNetEditor:
         return weights.pictures(latents), len(times) * (2 if guided else 1)
 
     def _controls(self, key: BatchKey, batch: Sequence[_Prepared], repeats: int) -> list[Control]:
-        """What each ControlNet is told; the edges of what is protected weigh more where that is asked for."""
+        """The inputs of each ControlNet; the edges of protected regions weigh more if the request says so."""
         weights = self._weights
         controls = [
-            weights.control([one.controls[place] for one in batch] * repeats, strength.scale, strength.kind)
-            for place, strength in enumerate(key.controls)
+            weights.control([row.controls[index] for row in batch] * repeats, strength.scale, strength.kind)
+            for index, strength in enumerate(key.controls)
         ]
-        extra = [one.protection.strength if one.protection and one.protection.by == "edges" else 0.0 for one in batch]
+        extra = [row.protection.strength if row.protection and row.protection.by == "edges" else 0.0 for row in batch]
         if not any(extra):
             return controls
-        masks = [soft_mask(one.regions, one.source.image.shape[:2], 1) for one in batch]
+        masks = [soft_mask(row.regions, row.source.image.shape[:2], 1) for row in batch]
         emphasis = torch.cat([1 + by * mask for by, mask in zip(extra, masks, strict=True)] * repeats)
         return [replace(control, emphasis=emphasis.to(weights.device)) for control in controls]
 
-    def _shape(self, one: _Prepared, noise: Tensor, steps: int) -> Shape | None:
-        """What is held by its latents, if anything."""
-        protection = one.protection
-        if protection is None or protection.by not in ("blended", "relit") or not one.regions:
+    def _shape(self, row: _Prepared, noise: Tensor, steps: int) -> Shape | None:
+        """The protection by latents of a row, if it has any."""
+        protection = row.protection
+        if protection is None or protection.by not in ("blended", "relit") or not row.regions:
             return None
-        mask = soft_mask(one.regions, one.source.image.shape[:2], self._weights.factor).to(noise)
+        mask = soft_mask(row.regions, row.source.image.shape[:2], self._weights.factor).to(noise)
         until = max(1, round(protection.strength * steps)) if protection.strength else 0
-        return Shape(self._latents(one.source), mask, noise, until, relit=protection.by == "relit")
+        return Shape(self._latents(row.source), mask, noise, until, relit=protection.by == "relit")
 
 
 def _held(
     shapes: dict[int, Shape], step: int, scheduler: Any, before: Tensor, predicted: Tensor, latents: Tensor
 ) -> Tensor:
-    """The latents after a step with the shapes held that are; other rows keep their bits."""
+    """The latents after a step with protected shapes restored; other rows keep their bits."""
     times = scheduler.timesteps
     now = Level.of(scheduler, times[step])
     after = Level.of(scheduler, times[step + 1] if step + 1 < len(times) else None)
-    seen = now.clean(before, predicted, scheduler.config.prediction_type)
+    clean = now.clean(before, predicted, scheduler.config.prediction_type)
     held = latents.clone()
     for row, shape in shapes.items():
         if step < shape.until:
-            one = slice(row, row + 1)
-            held[one] = shape.held(latents[one], after, seen[one])
+            rows = slice(row, row + 1)
+            held[rows] = shape.held(latents[rows], after, clean[rows])
     return held

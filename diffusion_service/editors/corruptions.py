@@ -1,10 +1,10 @@
 """Classical corruptions at five severities (Hendrycks & Dietterich, ImageNet-C, arXiv 1903.12261, section 4).
 
-Eleven of ImageNet-C's fifteen, made with kornia and, for JPEG, Pillow. The table's numbers are those of the authors'
-code (hendrycks/robustness, `imagenet_c/corruptions.py`), which are for images of 224 × 224: lengths in pixels grow with
-the image's short side. Left out are glass blur, snow and frost (no kept library has them, and frost needs photographs)
-and the elastic transform (its severities are not in order). Everything runs on the CPU, so a result does not depend on
-the device; everything random comes from the seed, so severities under one seed differ in strength alone.
+Eleven of ImageNet-C's fifteen, by kornia and, for JPEG, Pillow. The table's numbers are those of the authors' code
+(hendrycks/robustness, `imagenet_c/corruptions.py`), which are for images of 224 × 224: lengths in pixels scale with the
+image's short side. Left out are glass blur, snow and frost (no maintained library has them, and frost needs
+photographs) and the elastic transform (its severities are not in order). Everything runs on the CPU, so a result does
+not depend on the device; all randomness comes from the seed, so severities with one seed differ in strength only.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from shared.problems import InvalidInput
 from shared.schemas.diffusion import Corruption, CorruptionKind
 
 REFERENCE_SIDE = 224  # pixels, of the table's lengths
-LEAST_SIDE = 8  # pixels: in less there is nothing to blur
+LEAST_SIDE = 8  # pixels: smaller images cannot be blurred
 
-Corrupt = Callable[..., Tensor]  # an image (3, h, w) in 0 … 1, its chance, and strengths → the image corrupted
+Corrupt = Callable[..., Tensor]  # an image (3, h, w) in 0 … 1, a generator, and strengths → the corrupted image
 
 
 def corrupted(source: Pixels, corruption: Corruption) -> Pixels:
-    """The source (height × width × 3) with one corruption; severity 0 is the source as it came.
+    """Apply one corruption to the source (height × width × 3); severity 0 returns the source unchanged.
 
     Raises InvalidInput for a source with a side of under 8 pixels.
     """

@@ -1,15 +1,15 @@
-"""From a source image to the path of latents that leads to it: DDIM inversion, `direct` and `null_text`.
+"""Invert a source image into the path of latents that leads to it: DDIM inversion, `direct` and `null_text`.
 
-DDIM inversion climbs from the image's latent to noise under the caption, without guidance. Sampling back down under
-guidance does not return to the image. Two ways out, which the editor need not tell apart, since both give it the source
-branch's latent at every step and the null embedding of every step:
+DDIM inversion goes from the image's latent to noise under the caption, without guidance. Sampling back with guidance
+does not return to the image. There are two remedies; both give the editor the source branch's latent and the null
+embedding of every step:
 
-    direct      the latents of the way up are the source branch; nothing is optimised (PnP inversion, arXiv 2310.01506,
-                whose added offsets come to the same: source latent + offset = latent of the way up)
-    null_text   the null embedding of each step is optimised until the guided step follows the way up
-                (arXiv 2211.09794); the source branch is what those steps give
+    direct      the latents of the inversion are the source branch; nothing is optimised (PnP inversion, arXiv
+                2310.01506, whose added offsets are equivalent: source latent + offset = latent of the inversion)
+    null_text   the null embedding of each step is optimised until the guided step follows the inversion
+                (arXiv 2211.09794); the source branch consists of the results of those steps
 
-So `direct` reconstructs what the autoencoder makes of the image, exactly; `null_text` comes near it.
+So `direct` reproduces the autoencoder's reconstruction of the image exactly; `null_text` approximates it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from shared.schemas.diffusion import EditControl, NullText
 
 TOLERANCE = 1e-5  # null_text: mean squared error of a step's latent that ends its optimisation ...
 TOLERANCE_GROWTH = 1e-3  # ... and by how much it has grown at the last step
-KEPT = 32  # inversions; one of 50 steps of Stable Diffusion takes 3 MB, with null_text 15 MB
+CACHED = 32  # inversions; one of 50 steps of Stable Diffusion takes 3 MB, with null_text 15 MB
 
 
 @dataclass(frozen=True, slots=True)
 class InversionKey:
-    """What inversions must agree on to be computed together; sizes in pixels."""
+    """Inversions with equal keys share a batch; sizes in pixels."""
 
     width: int
     height: int
@@ -50,7 +50,7 @@ class InversionKey:
 
 @dataclass(frozen=True, slots=True)
 class InversionItem:
-    """A source image and its caption, as the text encoder can read it."""
+    """A source image and its caption, cut to the text encoder's length."""
 
     source: Source
     caption: str
@@ -62,8 +62,8 @@ class Inversion:
 
     `latents` is (steps + 1) × channels × latent height × width, from noise to image; `nulls` is steps × tokens × width;
     `maps` (positions × tokens, on the CPU) the source's cross-attention over all steps; `control` the control image or
-    None; `keep` the mask of what must stay, where there is a segmenter; `reconstruction` the end of the source branch
-    as pixels. All pixels are at the model's size.
+    None; `keep` the mask of pixels that must not change, if there is a segmenter; `reconstruction` the end of the
+    source branch as pixels. All pixels are at the model's size.
     """
 
     source: Source
@@ -79,7 +79,7 @@ class Inversion:
 
 
 class Inverter:
-    """Inverts source images, and keeps the last inversions. Several threads may call it at once."""
+    """Inverts source images and caches the latest inversions. Several threads may call it concurrently."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Inverter:
         control: Callable[[Source, EditControl], Pixels | None],
         keep: Callable[[Source], Pixels | None],
     ) -> None:
-        """`control` gives a source's control image or None for none; `keep` the mask of what must stay, likewise."""
+        """`control` returns a source's control image or None, `keep` its mask of unchangeable pixels or None."""
         self._weights = weights
         self._control = control
         self._keep = keep
@@ -95,7 +95,7 @@ class Inverter:
         self._lock = threading.Lock()  # of `_kept`
 
     def invert(self, key: InversionKey, items: Sequence[InversionItem]) -> list[Inversion | InvalidInput]:
-        """One inversion, or why there is none, per item; what was inverted before is found."""
+        """One inversion, or the reason why there is none, per item; cached inversions are reused."""
         results: dict[InversionItem, Inversion | InvalidInput] = {}
         controls: dict[InversionItem, Pixels | None] = {}
         for item in dict.fromkeys(items):
@@ -107,10 +107,10 @@ class Inverter:
             except InvalidInput as problem:
                 results[item] = problem
         if controls:
-            # Filled up to the size of the batch, so that its shape (and so its bits) does not depend on what is kept.
+            # Filled up to the size of the batch, so that its shape (and so its bits) does not depend on the cache.
             batch = [*controls, *[next(iter(controls))] * (len(items) - len(controls))]
-            made = self._compute(key, batch, [controls[item] for item in batch])
-            for item, inversion in zip(controls, made, strict=False):
+            inversions = self._compute(key, batch, [controls[item] for item in batch])
+            for item, inversion in zip(controls, inversions, strict=False):
                 results[item] = inversion
                 self._keep_inversion(key, item, inversion)
         return [results[item] for item in items]
@@ -125,7 +125,7 @@ class Inverter:
     def _keep_inversion(self, key: InversionKey, item: InversionItem, inversion: Inversion) -> None:
         with self._lock:
             self._kept[key, item] = inversion
-            for oldest in list(self._kept)[:-KEPT]:
+            for oldest in list(self._kept)[:-CACHED]:
                 del self._kept[oldest]
 
     def _compute(
@@ -171,7 +171,7 @@ class Inverter:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """The source branches of one batch, a row per source: what the networks are told about them."""
+    """The source branches of one batch, a row per source, with the networks' inputs."""
 
     weights: StableDiffusion
     steps: Steps
@@ -184,8 +184,8 @@ class _Branch:
     def climb(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """DDIM inversion without guidance: the path from noise to `latents`, and the cross-attention on it."""
         maps = AttentionMaps()
-        nobody = torch.empty(0, dtype=torch.long, device=latents.device)
-        watching = Injection(len(latents), nobody, guided=False, maps=maps)
+        no_targets = torch.empty(0, dtype=torch.long, device=latents.device)
+        watching = Injection(len(latents), no_targets, guided=False, maps=maps)
         states, path = _states(self.prompts), [latents]
         for step in reversed(range(len(self.steps))):
             output = self._predict(path[-1], step, states, self.prompts, watching)
@@ -210,12 +210,12 @@ class _Branch:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The null embeddings that bring a guided step nearest to `goal`, its output, evaluations per row.
 
-        Rows do not feel one another: each stops at the tolerance, and keeps the best that it met until then.
+        Rows are independent: each stops at the tolerance, and keeps its best embedding until then.
         """
         progress = step / len(self.steps)
         tolerance = TOLERANCE + TOLERANCE_GROWTH * progress
         trial = null.clone().requires_grad_()
-        # The rate falls to half on the way down, as in the authors' code.
+        # The rate falls to half over the steps, as in the authors' code.
         optimiser = torch.optim.Adam([trial], lr=how.learning_rate * (1 - progress / 2))
         best, output = torch.full_like(latents[:, 0, 0, 0], torch.inf), conditional
         active, spent = torch.isinf(best), torch.zeros(len(null), dtype=torch.long)
@@ -250,5 +250,5 @@ class _Branch:
 
 
 def _states(prompts: Sequence[Conditioning]) -> Tensor:
-    """Rows × tokens × width, in the precision in which embeddings are optimised."""
+    """Embeddings as rows × tokens × width, in the precision in which they are optimised."""
     return torch.stack([prompt.states.float() for prompt in prompts])

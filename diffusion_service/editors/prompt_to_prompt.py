@@ -2,7 +2,7 @@
 
 A target starts from the source's noise and is sampled under its new prompt with guidance. In the first steps its
 self-attention is the source's (`self_fraction`), and its cross-attention follows the source's where the prompts
-agree (`cross_fraction`; `alignment.py`). The source branch runs beside its targets, once for all of them, and only
+agree (`cross_fraction`; `alignment.py`). The source branch runs in the same batch, once for all its targets, and only
 under its caption: its latents are known from the inversion, so nothing is sampled there.
 
 Targets of any sources, prompts, fractions and options share a batch where their `EditKey` is equal.
@@ -30,7 +30,7 @@ from shared.schemas.diffusion import LocalBlend, PromptEdit
 
 @dataclass(frozen=True, slots=True)
 class EditKey:
-    """What targets must agree on to be computed together; sizes in pixels."""
+    """Targets with equal keys share a batch; sizes in pixels."""
 
     width: int
     height: int
@@ -68,28 +68,28 @@ class _Target:
 
 
 class PromptToPromptEditor:
-    """The editor `prompt_to_prompt`: shares the networks; `edit` must be called from the thread that owns them."""
+    """The editor `prompt_to_prompt`; call `edit` from the thread that runs the networks."""
 
     def __init__(self, weights: StableDiffusion, *, fixed_shapes: bool = False) -> None:
-        """With `fixed_shapes` every target brings a source row of its own: a batch's shape follows from its size.
+        """With `fixed_shapes` every target has its own source row: a batch's shape follows from its size.
 
-        The UNet's attention layers must know of injection (`attention.install`).
+        The UNet's attention layers must support injection (`attention.install`).
         """
         self._weights = weights
         self._fixed_shapes = fixed_shapes
 
     def edit(self, key: EditKey, items: Sequence[EditItem]) -> list[Edited | InvalidInput]:
-        """One image, or why there is none, per item."""
+        """One image, or the reason why there is none, per item."""
         prepared = [self._prepare(item) for item in items]
-        ready = [one for one in prepared if isinstance(one, _Target)]
+        ready = [target for target in prepared if isinstance(target, _Target)]
         if not ready:
-            return [one for one in prepared if isinstance(one, InvalidInput)]
-        # A refused item's place is filled, so that the shape of the batch (and so its bits) stays.
-        images = self._denoise(key, [one if isinstance(one, _Target) else ready[0] for one in prepared])
+            return [target for target in prepared if isinstance(target, InvalidInput)]
+        # A refused item is replaced, so that the shape of the batch (and so its bits) does not change.
+        images = self._denoise(key, [target if isinstance(target, _Target) else ready[0] for target in prepared])
         evaluations = key.steps * (2 if key.guidance > 1 else 1)
         return [
-            one if isinstance(one, InvalidInput) else Edited(image, one.prompt, evaluations)
-            for one, image in zip(prepared, images, strict=True)
+            target if isinstance(target, InvalidInput) else Edited(image, target.prompt, evaluations)
+            for target, image in zip(prepared, images, strict=True)
         ]
 
     def _prepare(self, item: EditItem) -> _Target | InvalidInput:
@@ -103,9 +103,9 @@ class PromptToPromptEditor:
             wanted, words = prompts.encode(prompt), prompts.words(prompt)
             alignment = align(prompts.words(caption), words, len(wanted.states), edit.attention)
             weights = torch.ones(len(wanted.states))
-            for one in edit.weights:
-                named = f"the new prompt has no phrase “{one.phrase}” to weigh"
-                weights[positions(words, prompts.words(one.phrase), named)] = one.weight
+            for emphasis in edit.weights:
+                message = f"the new prompt has no phrase “{emphasis.phrase}” to weigh"
+                weights[positions(words, prompts.words(emphasis.phrase), message)] = emphasis.weight
             blend_tokens = self._blend_tokens(caption, prompt, edit.blend)
         except InvalidInput as problem:
             return problem
@@ -132,7 +132,7 @@ class PromptToPromptEditor:
 
 
 class _Batch:
-    """Targets and their sources on the way down: what stays the same over the steps is laid out once."""
+    """Targets and their sources while sampling; tensors that do not change over the steps are built once."""
 
     def __init__(
         self, weights: StableDiffusion, key: EditKey, targets: Sequence[_Target], steps: Steps, fixed_shapes: bool
@@ -140,18 +140,20 @@ class _Batch:
         inversions = [target.item.inversion for target in targets]
         self._weights, self._steps, self._targets = weights, steps, targets
         self._sources = inversions if fixed_shapes else list(dict.fromkeys(inversions))
-        rows = range(len(targets)) if fixed_shapes else [self._sources.index(one) for one in inversions]
+        rows = range(len(targets)) if fixed_shapes else [self._sources.index(inversion) for inversion in inversions]
         device = weights.device
         self._source_of = torch.tensor(list(rows), device=device)
         self._guidance = key.guidance
         repeats = 2 if key.guidance > 1 else 1
         self._controls = _controls(weights, self._sources + inversions * repeats, key.control_scale)
-        self._source_states = torch.stack([one.conditioning.states for one in self._sources])
+        self._source_states = torch.stack([inversion.conditioning.states for inversion in self._sources])
         self._states = torch.stack([target.wanted.states for target in targets])
         null = weights.prompts.encode("")
         wanted = [target.wanted for target in targets]
-        told = [one.conditioning for one in self._sources] + [null] * (repeats - 1) * len(targets) + wanted
-        self._added = weights.added(told, key.width, key.height)
+        conditionings = (
+            [inversion.conditioning for inversion in self._sources] + [null] * (repeats - 1) * len(targets) + wanted
+        )
+        self._added = weights.added(conditionings, key.width, key.height)
         self._mapping = torch.stack([target.alignment.mapping for target in targets]).to(device)
         self._share = torch.stack([target.alignment.share for target in targets]).to(device)
         self._token_weights = torch.stack([target.weights for target in targets]).to(device)
@@ -163,7 +165,7 @@ class _Batch:
 
     def down(self, step: int, latents: Tensor) -> Tensor:
         """The targets' latents after one step."""
-        sources = torch.stack([one.latents[step] for one in self._sources])
+        sources = torch.stack([inversion.latents[step] for inversion in self._sources])
         injection = self._injection(step, latents[0, 0].numel())
         time = self._steps.times[step]
         if self._guidance > 1:
@@ -198,25 +200,25 @@ class _Batch:
         )
 
     def _blended(self, step: int, latents: Tensor, maps: AttentionMaps) -> Tensor:
-        """LocalBlend: where neither source nor target attends to the edit's phrases, the source's latents."""
-        seen = maps.semantic(latents[0, 0].numel())
+        """LocalBlend: use the source's latents wherever neither source nor target attends to the edit's phrases."""
+        attention = maps.semantic(latents[0, 0].numel())
         rows = []
-        for place, target in enumerate(self._targets):
+        for row, target in enumerate(self._targets):
             blend = target.item.edit.blend
             if blend is None or step < round(blend.start * len(self._steps)):
-                rows.append(latents[place])
+                rows.append(latents[row])
                 continue
             of_source, of_target = target.blend_tokens
             height, width = latents.shape[-2:]
-            own = attention_to(seen[len(self._sources) + place], of_target, height, width)
-            source = attention_to(seen[self._source_of[place]], of_source, height, width)
+            own = attention_to(attention[len(self._sources) + row], of_target, height, width)
+            source = attention_to(attention[self._source_of[row]], of_source, height, width)
             inside = (own > blend.threshold) | (source > blend.threshold)
-            rows.append(torch.where(inside, latents[place], target.item.inversion.latents[step + 1]))
+            rows.append(torch.where(inside, latents[row], target.item.inversion.latents[step + 1]))
         return torch.stack(rows)
 
 
 def attention_to(maps: Tensor, tokens: Sequence[int], height: int, width: int) -> Tensor:
-    """How much each place of a `height` × `width` latent attends to tokens: 0 … 1, 1 where it is strongest.
+    """How much each position of a `height` × `width` latent attends to tokens: 0 … 1, 1 where it is strongest.
 
     `maps` is positions × tokens at some level of the UNet. A maximum over 3 × 3 positions widens it, as the authors do.
     """

@@ -1,1 +1,1 @@
-"""Models under test: the user's models, each with the preprocessing that it brings."""
+"""Models under test: the user's models, each with its own preprocessing."""

@@ -1,4 +1,4 @@
-"""Image classifiers in Hub layout (transformers' own ResNet, ViT, ConvNeXT, ..., and timm's where it is installed)."""
+"""Image classifiers in Hub layout (transformers' ResNet, ViT, ConvNeXT, ..., and timm's if it is installed)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from shared.weights import Weights
 
 
 class ImageClassifier:
-    """A classifier under test: it sees the images as its own preprocessing makes them, and nothing else."""
+    """A classifier under test with its own preprocessing."""
 
     kind: ClassVar[Kind] = "classification"
 
     def __init__(self, weights: Weights, *, device: str, classes: ClassNames | None = None) -> None:
         """Load weights and preprocessing (Hub layout, safetensors, no remote code).
 
-        `classes`: names over the model's own. Raises InvalidInput, and what `from_pretrained` raises.
+        `classes` override the model's own names. Raises InvalidInput, and what `from_pretrained` raises.
         """
         self._model = load_hub_model(AutoModelForImageClassification, weights).to(device).eval()
         self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision)

@@ -1,12 +1,12 @@
-"""Models under test behind somebody's HTTP server, named by the operator in the profile, never by a user.
+"""Models under test behind an external HTTP server, which the operator names in the profile (never a user).
 
     POST url   {"images": ["<base64 of a PNG>", ...]}     at most `max_batch` of them, RGB, as the user sent them
-    200        {"probabilities": [[...], ...]}            of a classifier: a row per image, a number per class
-               {"maps": ["<base64 of a PNG>", ...]}       of a segmenter: a grey or palette PNG of each image's size
-               {"maps": [[[0, 2, ...], ...], ...]}        or rows of integers; values are places in its classes
+    200        {"probabilities": [[...], ...]}            classifier: a row per image, a number per class
+               {"maps": ["<base64 of a PNG>", ...]}       segmenter: a grey or palette PNG of each image's size
+               {"maps": [[[0, 2, ...], ...], ...]}        or rows of integers; values are indices into its classes
 
-Busy (429), starting (503) and failing (500, 502, 504) servers are asked again, within the caller's deadline. An answer
-is read no further than it can be long, and a PNG is decoded only if it says that it has its image's size.
+Requests to busy (429), starting (503) and failing (500, 502, 504) servers are retried within the caller's deadline. A
+reply is read up to its largest valid length, and a PNG is decoded only if its header has its image's size.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class _Maps(BaseModel):
 
 
 class _Server:
-    """A server with its key, asked in batches and with patience."""
+    """A server with its API key; requests are batched and retried."""
 
     def __init__(self, endpoint: ModelEndpoint, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        """Raises ValueError where the environment lacks the endpoint's key."""
+        """Raises ValueError if the environment lacks the endpoint's key."""
         key = os.environ.get(endpoint.api_key_variable, "") if endpoint.api_key_variable else ""
         if endpoint.api_key_variable and not key:
             raise ValueError(f"set the environment variable {endpoint.api_key_variable} to the key of {endpoint.url}")
         self._endpoint = endpoint
         self._headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})}
         self._transport = transport
-        self._places = asyncio.Semaphore(endpoint.concurrency)
+        self._slots = asyncio.Semaphore(endpoint.concurrency)
         self.classes = list(endpoint.classes)
 
     async def _answers(
@@ -69,27 +69,27 @@ class _Server:
         most: Callable[[Sequence[bytes]], int],
         read: Callable[[bytes, Sequence[bytes]], list[Answer]],
     ) -> list[Answer]:
-        """An answer for each image. `most`: how long a reply may be; `read` checks one. Both are given its images."""
+        """One answer per image. `most` gives the longest valid reply to a batch in bytes, `read` parses a reply."""
         size = self._endpoint.max_batch
-        parts = list(chunks(images, size))
-        bodies = await asyncio.gather(*(self._ask(part, deadline, min(most(part), MOST_BYTES)) for part in parts))
-        answers = [await asyncio.to_thread(read, body, part) for body, part in zip(bodies, parts, strict=True)]
-        return [one for answered in answers for one in answered]
+        batches = list(chunks(images, size))
+        bodies = await asyncio.gather(*(self._ask(batch, deadline, min(most(batch), MOST_BYTES)) for batch in batches))
+        answers = [await asyncio.to_thread(read, body, batch) for body, batch in zip(bodies, batches, strict=True)]
+        return [answer for batch in answers for answer in batch]
 
     async def _ask(self, images: Sequence[bytes], deadline: float, most: int) -> bytes:
-        asked = {"images": [base64.b64encode(image).decode() for image in images]}
-        async with self._places, httpx.AsyncClient(transport=self._transport, trust_env=False) as client:
+        payload = {"images": [base64.b64encode(image).decode() for image in images]}
+        async with self._slots, httpx.AsyncClient(transport=self._transport, trust_env=False) as client:
             for attempt in range(1, ATTEMPTS + 1):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
                 try:
                     async with asyncio.timeout(remaining):
-                        status, body, stated = await self._ask_once(client, asked, min(remaining, 600.0), most)
+                        status, body, retry_after = await self._ask_once(client, payload, min(remaining, 600.0), most)
                 except (TimeoutError, httpx.TimeoutException):
                     break
                 except httpx.TransportError as error:
-                    failure, stated = f"{type(error).__name__}: {error}", ""
+                    failure, retry_after = f"{type(error).__name__}: {error}", ""
                 else:
                     if status == 200:
                         return body
@@ -98,23 +98,23 @@ class _Server:
                         raise DependencyFailed(f"the model at {self._endpoint.url} refused: {failure}")
                 if attempt == ATTEMPTS:
                     raise DependencyFailed(f"the model at {self._endpoint.url} failed {ATTEMPTS} times: {failure}")
-                pause = float(stated) if stated.isdigit() else 0.25 * 2**attempt
+                pause = float(retry_after) if retry_after.isdigit() else 0.25 * 2**attempt
                 await asyncio.sleep(max(0.0, min(pause, LONGEST_PAUSE, deadline - time.monotonic())))
         raise DeadlineExceeded(f"no answer from the model at {self._endpoint.url} before the deadline")
 
     async def _ask_once(
-        self, client: httpx.AsyncClient, asked: dict[str, list[str]], seconds: float, most: int
+        self, client: httpx.AsyncClient, payload: dict[str, list[str]], seconds: float, max_bytes: int
     ) -> tuple[int, bytes, str]:
         """Status, body (of 200 alone) and `Retry-After` of one reply. Raises DependencyFailed beyond `most` bytes."""
         url, body = self._endpoint.url, bytearray()
-        async with client.stream("POST", url, json=asked, headers=self._headers, timeout=seconds) as reply:
+        async with client.stream("POST", url, json=payload, headers=self._headers, timeout=seconds) as reply:
             if reply.status_code == 200:
                 if reply.headers.get("content-encoding", "identity") != "identity":
                     raise DependencyFailed(f"the model at {url} answered compressed; let it honour Accept-Encoding")
                 async for chunk in reply.aiter_bytes():
                     body += chunk
-                    if len(body) > most:
-                        raise DependencyFailed(f"the model at {url} answered more than {most:,} bytes")
+                    if len(body) > max_bytes:
+                        raise DependencyFailed(f"the model at {url} answered more than {max_bytes:,} bytes")
             return reply.status_code, bytes(body), reply.headers.get("retry-after", "")
 
     def _failed(self, words: str) -> DependencyFailed:
@@ -122,7 +122,7 @@ class _Server:
 
 
 class EndpointClassifier(_Server):
-    """A classifier that somebody serves."""
+    """A classifier behind an HTTP server."""
 
     kind: ClassVar[Kind] = "classification"
 
@@ -150,12 +150,12 @@ class EndpointClassifier(_Server):
 
 
 class EndpointSegmenter(_Server):
-    """A segmenter that somebody serves."""
+    """A segmenter behind an HTTP server."""
 
     kind: ClassVar[Kind] = "segmentation"
 
     async def label_maps(self, images: Sequence[bytes], deadline: float) -> list[Pixels]:
-        """Per image (PNG) the place in `classes` of every pixel, height × width. Raises as `probabilities` does."""
+        """Per image (PNG) the index in `classes` of every pixel, height × width. Raises as `probabilities` does."""
 
         def most(part: Sequence[bytes]) -> int:
             return _HEAD_BYTES + _PIXEL_BYTES * sum(height * width for height, width in map(_size, part))
@@ -169,24 +169,24 @@ class EndpointSegmenter(_Server):
             raise self._failed('answered no {"maps": [...]} of base64 PNGs, or of rows of integers') from error
         if len(maps) != len(images):
             raise self._failed(f"answered {len(maps)} maps to {len(images)} images; it must answer one for each")
-        return [self._map(answered, *_size(image)) for answered, image in zip(maps, images, strict=True)]
+        return [self._map(label_map, *_size(image)) for label_map, image in zip(maps, images, strict=True)]
 
-    def _map(self, answered: str | list[list[int]], height: int, width: int) -> Pixels:
+    def _map(self, encoded: str | list[list[int]], height: int, width: int) -> Pixels:
         try:
-            found = self._decoded(answered, height, width) if isinstance(answered, str) else np.array(answered)
+            pixels = self._decoded(encoded, height, width) if isinstance(encoded, str) else np.array(encoded)
         except (ValueError, Problem) as error:
             raise self._failed(f"answered a map that cannot be read: {error}") from error
-        if found.shape != (height, width) or found.dtype.kind not in "iu":
-            raise self._failed(f"answered a map of shape {found.shape}; the image has {height} rows of {width} pixels")
-        if found.min() < 0 or found.max() >= len(self.classes):
+        if pixels.shape != (height, width) or pixels.dtype.kind not in "iu":
+            raise self._failed(f"answered a map of shape {pixels.shape}; the image has {height} rows of {width} pixels")
+        if pixels.min() < 0 or pixels.max() >= len(self.classes):
             raise self._failed(
-                f"answered values from {found.min()} to {found.max()}; places in its {len(self.classes)} classes are "
+                f"answered values from {pixels.min()} to {pixels.max()}; places in its {len(self.classes)} classes are "
                 f"0 to {len(self.classes) - 1}"
             )
-        return found.astype(np.uint8)
+        return pixels.astype(np.uint8)
 
     def _decoded(self, text: str, height: int, width: int) -> Pixels:
-        """The values of a PNG. Raises ValueError, and what `decode` raises."""
+        """The pixel values of a PNG. Raises ValueError, and what `decode` raises."""
         data = base64.b64decode(text, validate=True)
         header = png_header(data)
         if header is None or (header.bits != 8 and header.colour_type == _GREY):
@@ -199,7 +199,7 @@ class EndpointSegmenter(_Server):
 
 
 def _size(image: bytes) -> tuple[int, int]:
-    """Height and width that a PNG says it has."""
+    """Height and width from a PNG's header."""
     header = png_header(image)
     if header is None:
         raise DependencyFailed("an image that is no PNG cannot be sent to a segmenter")

@@ -1,4 +1,4 @@
-"""Loading what transformers loads: safetensors whole and alone, no code of strangers, nothing from elsewhere."""
+"""Load transformers models safely: complete safetensors only, no remote code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _UNREAD = ".num_batches_tracked"  # only training reads it
 
 
 def load_hub_model(kind: Any, weights: Weights) -> Any:
-    """The model of an `AutoModelFor...` class, on the CPU.
+    """Load a model of an `AutoModelFor...` class onto the CPU.
 
-    Raises InvalidInput where weights are missing or do not fit: transformers would fill them with noise and warn.
+    Raises InvalidInput if weights are missing or do not fit: transformers would only warn and initialise them randomly.
     """
     try:
         model, report = kind.from_pretrained(
@@ -35,8 +35,8 @@ def load_hub_model(kind: Any, weights: Weights) -> Any:
             "this model needs a library that is not installed; for timm's models the operator installs the extra "
             f"contrafact[timm]: {' '.join(str(error).split())[:300]}"
         ) from error
-    found = {*map(str, report["missing_keys"]), *(str(item[0]) for item in report["mismatched_keys"])}
-    lacking = sorted(name for name in found if not name.endswith(_UNREAD))
+    unfit = {*map(str, report["missing_keys"]), *(str(item[0]) for item in report["mismatched_keys"])}
+    lacking = sorted(name for name in unfit if not name.endswith(_UNREAD))
     if lacking:
         more = f" and {len(lacking) - _LISTED} more" if len(lacking) > _LISTED else ""
         raise InvalidInput(
@@ -47,12 +47,12 @@ def load_hub_model(kind: Any, weights: Weights) -> Any:
 
 
 def own_names(config: Any) -> list[str]:
-    """The names that a model's configuration gives its outputs, by index. Raises InvalidInput where some lack."""
+    """The names that a model's configuration gives its outputs, by index. Raises InvalidInput if some are missing."""
     return names_by_index(config.id2label)
 
 
 def names_by_index(id2label: Mapping[Any, Any]) -> list[str]:
-    """Names of outputs in their order. Raises InvalidInput where some lack."""
+    """Names of outputs in their order. Raises InvalidInput if some are missing."""
     labels = {int(index): str(label) for index, label in id2label.items()}
     if sorted(labels) != list(range(len(labels))):
         raise InvalidInput("id2label in config.json must name the outputs 0, 1, 2, ... without gaps")

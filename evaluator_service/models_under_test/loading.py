@@ -1,4 +1,4 @@
-"""A model's folder, whoever brought it, as a model under test; and the look at it before it is taken in."""
+"""Load a folder as a model under test, and try a newly uploaded model before it is accepted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOKS = ((75, 97), (64, 64))  # height × width of the pictures that a new mode
 
 
 class Classifier(Protocol):
-    """A model under test that predicts a class for an image."""
+    """A model under test that classifies images."""
 
     kind: ClassVar[Kind]
     classes: list[str]
@@ -40,10 +40,10 @@ Segmenter = ImageSegmenter | OnnxSegmenter
 
 
 def load_folder(folder: Path, *, device: str, segments: bool = False) -> Classifier | Segmenter:
-    """The model in a folder, as its `contrafact.json` describes it. `segments`: that it does is said elsewhere.
+    """Load the model in a folder, as its `contrafact.json` describes it; `segments` forces a segmenter.
 
-    Raises InvalidInput where the model cannot be used; nothing in it is trusted, so whatever the libraries raise over
-    it is said of the model.
+    Raises InvalidInput if the model cannot be used. Its files are not trusted, so any error that a library raises while
+    loading them counts as the model's fault.
     """
     weights = Weights(path=folder, licence="", gigabytes=1)
     try:
@@ -61,23 +61,23 @@ def load_folder(folder: Path, *, device: str, segments: bool = False) -> Classif
     except Problem:
         raise
     except Exception as error:
-        raise InvalidInput(f"the model cannot be loaded: {_said(error, folder)}") from error
+        raise InvalidInput(f"the model cannot be loaded: {_summary(error, folder)}") from error
 
 
 def load_alias(model: ModelUnderTest, *, device: str) -> Classifier | Segmenter:
-    """A model that the operator names: a folder, or a Hub id at its commit."""
+    """Load a model that the operator names: a folder, or a Hub id at its commit."""
     if model.path is not None:
         folder = Path(model.location, model.subfolder)
         if (folder / ONNX_NAME).is_file():
             return load_folder(folder, device=device, segments=model.kind == "segmentation")
-        described = read_description(folder)
-        kind = ImageSegmenter if "segmentation" in (model.kind, described.task) else ImageClassifier
-        return kind(model, device=device, classes=described.classes)
+        description = read_description(folder)
+        kind = ImageSegmenter if "segmentation" in (model.kind, description.task) else ImageClassifier
+        return kind(model, device=device, classes=description.classes)
     return (ImageSegmenter if model.kind == "segmentation" else ImageClassifier)(model, device=device)
 
 
 def try_out(model: Classifier | Segmenter) -> None:
-    """Ask a new model about two pictures of odd sizes. Raises InvalidInput where it does not answer sense."""
+    """Run a new model on two images of odd sizes. Raises InvalidInput if its outputs are not valid."""
     random = np.random.default_rng(0)
     pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in _LOOKS]
     try:
@@ -91,13 +91,13 @@ def try_out(model: Classifier | Segmenter) -> None:
         torch.cuda.empty_cache()
         raise OutOfMemory("the device has too little memory left for this model") from error
     except Exception as error:
-        raise InvalidInput(f"the model cannot be run on a picture: {_said(error, None)}") from error
+        raise InvalidInput(f"the model cannot be run on a picture: {_summary(error, None)}") from error
     if not np.allclose(rows.sum(axis=1), 1, atol=1e-2) or rows.min() < -1e-6:
         raise InvalidInput('the outputs of the model are no probabilities; say "output": "logits"')
 
 
-def _said(error: Exception, folder: Path | None) -> str:
-    """An error's words on one line, without the place where the model lay."""
+def _summary(error: Exception, folder: Path | None) -> str:
+    """An error's message on one line, without the path of the model."""
     words = " ".join(str(error).split())
     if folder is not None:
         words = words.replace(str(folder), "the model")

@@ -1,7 +1,7 @@
-"""What an ONNX file is refused for before anything runs it; each refusal names what was found.
+"""Check an ONNX file before it is run; each refusal names the offending tensor or operator.
 
-It must be whole (no external data, which would be a path on our disk), made of the standard's operators (no library of
-strangers), and bounded (no loops: nobody can say how long they run).
+It must be self-contained (external data would be a path on our disk), use only standard operators (no custom
+libraries), and be bounded (no loops, whose running time is unknown).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _graphs(model: ModelProto) -> Iterator[GraphProto]:
 
 
 def _inside(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:
-    """All graphs in the attributes of nodes, to the bottom; protobuf bounds the depth."""
+    """All graphs in the attributes of nodes, recursively; protobuf bounds the depth."""
     for attribute in _attributes(nodes):
         for graph in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
             yield graph

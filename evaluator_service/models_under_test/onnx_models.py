@@ -25,14 +25,14 @@ from shared.schemas.models import CONFIG_NAME, DESCRIPTION_NAME, ONNX_NAME, PROC
 _FLOATS: dict[str, type[np.floating]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
 _ERRORS_ONLY = 3
-_ANSWERS = ("logits", "probabilities", "out")  # "out": of torchvision's segmenters, which also answer "aux"
+_OUTPUT_NAMES = ("logits", "probabilities", "out")  # "out": of torchvision's segmenters, which also have "aux"
 _CLASSIFIED = ("pictures", "classes")
 _SEGMENTED = ("pictures", "classes", "height", "width")
-_SAMPLE_SIDE = 97  # odd and of no model's own size
+_SAMPLE_SIDE = 97  # odd, and not the native size of any model
 
 
 class OnnxClassifier:
-    """An ONNX classifier under test: one picture batch in, one row of logits or probabilities per picture out."""
+    """An ONNX classifier under test: a batch of images in, one row of logits or probabilities per image out."""
 
     kind: ClassVar[Kind] = "classification"
 
@@ -71,34 +71,34 @@ class OnnxSegmenter:
         if not torch.isfinite(rows).all():
             raise InvalidInput("the model answered NaN or infinity; check its weights and its preprocessing")
         columns = self._outputs.index_map()
-        return [label_map(one, image.shape[:2], columns) for image, one in zip(images, rows, strict=True)]
+        return [label_map(logits, image.shape[:2], columns) for image, logits in zip(images, rows, strict=True)]
 
 
 class _OnnxFile:
-    """A loaded file with its preprocessing; `sample` is its answer to a grey picture."""
+    """A loaded file with its preprocessing; `sample` is its output for a grey image."""
 
     def __init__(self, folder: Path, description: ModelDescription, shape: Sequence[str], device: str) -> None:
-        """`shape` names the dimensions of its answers."""
+        """`shape` names the dimensions of its output."""
         data = (folder / ONNX_NAME).read_bytes()
         check_onnx(data)
         self._session = _session(data, device)
         self._prepare, layout = _preparation(folder, description, whole=shape == _SEGMENTED)
         self._input, self._type, self._batch = _input(self._session, layout)
-        self._answer = _answer(self._session)
+        self._output = _output_name(self._session)
         self._shape = shape
         self.sample = self.rows([np.full((_SAMPLE_SIDE, _SAMPLE_SIDE, 3), 127, np.uint8)])
 
     def rows(self, images: Sequence[Pixels]) -> NDArray[np.floating]:
-        """The answers to RGB images of any sizes, images first. Raises InvalidInput for another shape."""
+        """The outputs for RGB images of any sizes, images first. Raises InvalidInput for another shape."""
         inputs = self._prepare(images).astype(self._type)
         size = self._batch or len(inputs)
         rows = [self._run(inputs[start : start + size], size) for start in range(0, len(inputs), size)]
         return np.concatenate(rows)
 
     def _run(self, inputs: NDArray[np.floating], size: int) -> NDArray[np.floating]:
-        """A batch, padded by its last picture where the model has a fixed batch size."""
+        """Run a batch, padded with its last image if the model has a fixed batch size."""
         padded = np.concatenate([inputs, np.repeat(inputs[-1:], size - len(inputs), axis=0)])
-        (rows,) = self._session.run([self._answer], {self._input: padded})
+        (rows,) = self._session.run([self._output], {self._input: padded})
         rows = np.asarray(rows)
         if rows.ndim != len(self._shape) or len(rows) != size or not np.issubdtype(rows.dtype, np.floating):
             raise InvalidInput(
@@ -113,20 +113,20 @@ def _session(data: bytes, device: str) -> Any:
     options.log_severity_level = _ERRORS_ONLY
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
-    wanted = [_PROVIDERS["cuda"], _PROVIDERS["cpu"]] if device.startswith("cuda") else [_PROVIDERS["cpu"]]
-    there = onnxruntime.get_available_providers()
-    return onnxruntime.InferenceSession(data, options, providers=[name for name in wanted if name in there])
+    preferred = [_PROVIDERS["cuda"], _PROVIDERS["cpu"]] if device.startswith("cuda") else [_PROVIDERS["cpu"]]
+    available = onnxruntime.get_available_providers()
+    return onnxruntime.InferenceSession(data, options, providers=[name for name in preferred if name in available])
 
 
 def _own_names(folder: Path) -> list[str] | None:
-    """The names in the `config.json` that exporters lay beside the file, where there is one."""
+    """The names in the `config.json` that exporters write beside the file, if there is one."""
     path = folder / CONFIG_NAME
     labels = json.loads(path.read_bytes()).get("id2label") if path.is_file() else None
     return None if labels is None else names_by_index(labels)
 
 
 def _preparation(folder: Path, description: ModelDescription, whole: bool) -> tuple[Prepare, str]:
-    """The preprocessing that came with the model, and the layout that it makes; `whole` refuses to crop."""
+    """The model's preprocessing and the layout that it produces; `whole` refuses preprocessing that crops."""
     if description.preprocessing is not None:
         if whole and description.preprocessing.fit == "crop":
             raise InvalidInput('a segmenter must see the whole image; let its preprocessing be "fit": "stretch"')
@@ -143,18 +143,18 @@ def _input(session: Any, layout: str) -> tuple[str, type[np.floating], int]:
     """Name and type of the one input, and its fixed batch size (0: any)."""
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type not in _FLOATS or len(inputs[0].shape) != 4:
-        found = ", ".join(f"{item.name} {item.type} {item.shape}" for item in inputs)
-        raise InvalidInput(f"the model must have one input, a batch of float pictures of 4 dimensions; it has {found}")
+        actual = ", ".join(f"{item.name} {item.type} {item.shape}" for item in inputs)
+        raise InvalidInput(f"the model must have one input, a batch of float pictures of 4 dimensions; it has {actual}")
     batch, channels = inputs[0].shape[0], inputs[0].shape[1 if layout == "nchw" else 3]
     if isinstance(channels, int) and channels != 3:
         raise InvalidInput(f"the model's input {inputs[0].shape} has {channels} channels in layout {layout}, not 3")
     return inputs[0].name, _FLOATS[inputs[0].type], batch if isinstance(batch, int) else 0
 
 
-def _answer(session: Any) -> str:
-    """The output that is read: the only one, or the one that is named for it."""
+def _output_name(session: Any) -> str:
+    """The output to read: the only one, or the one with a known name."""
     names = [item.name for item in session.get_outputs()]
-    named = names if len(names) == 1 else [name for name in names if name in _ANSWERS]
+    named = names if len(names) == 1 else [name for name in names if name in _OUTPUT_NAMES]
     if len(named) != 1:
         raise InvalidInput(f"the model has the outputs {', '.join(names)}; keep one, or name it `logits`")
     return str(named[0])

@@ -1,4 +1,4 @@
-"""From a model's outputs to named classes: whose names hold, and which outputs are one class."""
+"""Map a model's outputs to named classes; outputs of the same name are one class."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ClassNames = Sequence[str] | Mapping[str, int | Sequence[int]]
 
 
 class NamedOutputs:
-    """Names of a model's outputs, the user's over the model's own. `classes` has each name once, in index order."""
+    """Names of a model's outputs; the user's override the model's own. `classes` has each name once, by index."""
 
     def __init__(self, outputs: int, own: Sequence[str] | None, given: ClassNames | None) -> None:
-        """`own`: the model's names by index, None where it has none. Raises InvalidInput where names do not fit."""
+        """`own`: the model's names by index, or None. Raises InvalidInput if the names do not fit."""
         names = _named(outputs, own, given)
         self.classes = list(dict.fromkeys(names))
         if len(self.classes) < 2:
@@ -26,7 +26,7 @@ class NamedOutputs:
         self._outputs = outputs
 
     def merged(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Images × classes from images × outputs: outputs of one name are added. Raises InvalidInput for nonsense."""
+        """Images × classes from images × outputs: outputs of one name are summed. Raises InvalidInput if not finite."""
         if probabilities.ndim != 2 or probabilities.shape[1] != self._outputs:
             raise InvalidInput(f"the model answered shape {probabilities.shape} instead of images × {self._outputs}")
         if not np.isfinite(probabilities).all():

@@ -1,4 +1,4 @@
-"""What a model sees of an image: its own image processor's doing, or that of its `contrafact.json`. Never a guess."""
+"""Preprocessing of a model under test: by its own image processor, or as its `contrafact.json` describes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _RESAMPLE = {
 
 
 def processors(location: str, subfolder: str = "", revision: str | None = None, *, whole: bool = False) -> Prepare:
-    """Images (height × width × 3) → batch × 3 × height × width, by the image processor that lies beside the weights.
+    """Images (height × width × 3) → batch × 3 × height × width, by the image processor stored with the weights.
 
-    The PIL kind of it: the other wants torchvision, and rounds otherwise. Raises InvalidInput for sizes that differ,
-    and with `whole` where it crops or pads, so that what a segmenter says would not lie over the image.
+    It uses the PIL backend: the other needs torchvision and rounds differently. Raises InvalidInput for sizes that
+    differ, and with `whole` if it crops or pads, because a segmenter's map would then not match the image.
     """
     processor = AutoImageProcessor.from_pretrained(location, backend="pil", subfolder=subfolder, revision=revision)
     if whole and (getattr(processor, "do_center_crop", False) or getattr(processor, "do_pad", False)):
@@ -39,7 +39,7 @@ def processors(location: str, subfolder: str = "", revision: str | None = None, 
     def prepare(images: Sequence[Pixels]) -> NDArray[np.float32]:
         for image in images:
             _refuse_huge(image.shape[1], image.shape[0], edge)
-        arrays = [_seen(processor, image) for image in images]
+        arrays = [_processed(processor, image) for image in images]
         if len({array.shape for array in arrays}) > 1:
             raise InvalidInput("the image processor keeps sizes that differ; give it a size, so that images can batch")
         return np.concatenate(arrays)
@@ -48,7 +48,7 @@ def processors(location: str, subfolder: str = "", revision: str | None = None, 
 
 
 def described(how: Preprocessing) -> Prepare:
-    """The same by a description; the layout is `how.layout`."""
+    """As `processors`, from a description; the layout is `how.layout`."""
     mean, std = np.array(how.mean, np.float32), np.array(how.std, np.float32)
 
     def prepare(images: Sequence[Pixels]) -> NDArray[np.float32]:
@@ -61,13 +61,13 @@ def described(how: Preprocessing) -> Prepare:
     return prepare
 
 
-def _seen(processor: Any, image: Pixels) -> NDArray[np.float32]:
-    """One image by itself; "pt" is the one kind of tensor that every processor gives."""
+def _processed(processor: Any, image: Pixels) -> NDArray[np.float32]:
+    """Process one image; "pt" is the only kind of tensor that every processor supports."""
     return np.asarray(processor(images=Image.fromarray(image), return_tensors="pt")["pixel_values"].float().numpy())
 
 
 def _largest_side(processor: Any) -> int:
-    """The largest side that the processor names (0: none). Raises InvalidInput beyond what any classifier needs."""
+    """The largest side that the processor names (0: none). Raises InvalidInput above MAX_SIDE."""
     named = [getattr(processor, name, None) for name in ("size", "crop_size")]
     sides = [side for size in named if size for side in dict(size).values() if isinstance(side, int | float)]
     largest = int(max(sides, default=0))
@@ -79,7 +79,7 @@ def _largest_side(processor: Any) -> int:
 
 
 def _refuse_huge(width: int, height: int, edge: int) -> None:
-    """An image of 1 × 50, its short side stretched to `edge`, would not fit the memory."""
+    """Refuse elongated images that would not fit into memory once their short side is resized to `edge`."""
     if edge * edge * max(width, height) / min(width, height) > MAX_RESIZED_PIXELS:
         raise InvalidInput(f"the image is too long and thin for a model that resizes its short side to {edge}; crop it")
 

@@ -1,4 +1,4 @@
-"""Semantic segmenters in Hub layout (SegFormer, UperNet, ...): a class for every pixel of the image as it came."""
+"""Semantic segmenters in Hub layout (SegFormer, UperNet, ...), with label maps at the image's own size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shared.problems import InvalidInput
 from shared.schemas.base import Kind
 from shared.weights import Weights
 
-MAX_CLASSES = 255  # an index per pixel travels as one byte
+MAX_CLASSES = 255  # a class index is one byte
 
 
 class ImageSegmenter:
@@ -55,5 +55,5 @@ class ImageSegmenter:
 def label_map(logits: Tensor, size: Sequence[int], columns: NDArray[np.int64]) -> NDArray[np.uint8]:
     """The class of every pixel at `size` (height, width) from logits (outputs × h × w); `columns`: output → class."""
     resized = interpolate(logits[None], size=tuple(size), mode="bilinear", align_corners=False)[0]
-    found: NDArray[np.int64] = columns[resized.argmax(dim=0).cpu().numpy()]
-    return found.astype(np.uint8)
+    classes: NDArray[np.int64] = columns[resized.argmax(dim=0).cpu().numpy()]
+    return classes.astype(np.uint8)

@@ -1,4 +1,4 @@
-"""All models under test of one evaluator: the operator's, loaded at the start, and the uploads of users, on demand."""
+"""All models under test of one evaluator: the operator's, loaded at the start, and uploaded ones, loaded on demand."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Tested = Classifier | Segmenter | EndpointClassifier | EndpointSegmenter
 
 
 class ModelsUnderTest:
-    """The models, by alias of the profile or by digest; `listed` are the operator's, `weights` are what they run."""
+    """Models by alias of the profile or by digest; `listed` and `weights` describe the operator's models."""
 
     def __init__(self, profile: Evaluator, device: str, model_origin: str) -> None:
-        """Load the operator's onto `device` (torch's name); uploads are fetched from `model_origin` alone."""
+        """Load the operator's models onto `device` (torch's name); uploads are fetched from `model_origin` only."""
         self._named: dict[str, Tested] = {
             **{name: load_alias(model, device=device) for name, model in profile.models_under_test.items()},
-            **{name: _served(endpoint) for name, endpoint in profile.endpoints.items()},
+            **{name: _connect(endpoint) for name, endpoint in profile.endpoints.items()},
         }
         self._uploads = UploadedModels(model_origin, device)
         aliases: dict[str, ModelUnderTest | ModelEndpoint] = {**profile.models_under_test, **profile.endpoints}
@@ -47,24 +47,24 @@ class ModelsUnderTest:
 
     async def classifier(self, request: PredictRequest) -> Classifier | EndpointClassifier:
         """The classifier of a request. Raises NotFound for an unknown alias, InvalidInput for a segmenter."""
-        found = await self._found(request)
-        if isinstance(found, Segmenter | EndpointSegmenter):
+        model = await self._model(request)
+        if isinstance(model, Segmenter | EndpointSegmenter):
             raise InvalidInput(f"{request.model!r} is a segmenter; ask it at /v1/segmentations")
-        return found
+        return model
 
     async def segmenter(self, request: SegmentRequest) -> Segmenter | EndpointSegmenter:
         """The segmenter of a request; raises as `classifier` does."""
-        found = await self._found(request)
-        if not isinstance(found, Segmenter | EndpointSegmenter):
+        model = await self._model(request)
+        if not isinstance(model, Segmenter | EndpointSegmenter):
             raise InvalidInput(f"{request.model!r} is a classifier; ask it at /v1/predictions")
-        return found
+        return model
 
     async def examine(self, request: ExamineRequest) -> ExamineReply:
-        """What an upload is. Raises InvalidInput for one that cannot be used."""
+        """Kind and classes of an upload. Raises InvalidInput if it cannot be used."""
         model = await self._uploads.get(request.upload)
         return ExamineReply(kind=model.kind, classes=model.classes)
 
-    async def _found(self, request: PredictRequest | SegmentRequest) -> Tested:
+    async def _model(self, request: PredictRequest | SegmentRequest) -> Tested:
         if request.upload is not None:
             return await self._uploads.get(request.upload)
         if request.model not in self._named:
@@ -73,5 +73,5 @@ class ModelsUnderTest:
         return self._named[request.model]
 
 
-def _served(endpoint: ModelEndpoint) -> EndpointClassifier | EndpointSegmenter:
+def _connect(endpoint: ModelEndpoint) -> EndpointClassifier | EndpointSegmenter:
     return EndpointSegmenter(endpoint) if endpoint.kind == "segmentation" else EndpointClassifier(endpoint)

@@ -1,7 +1,7 @@
-"""Models that users uploaded: fetched by a short-lived URL when first asked for, held by digest, the oldest let go.
+"""Uploaded models under test: fetched by a short-lived URL on first use, and cached by digest.
 
-The service keeps nothing that it could not fetch again. It opens URLs of one place only, the object store that the
-operator names (`CONTRAFACT_MODEL_ORIGIN`), follows no redirect, and believes no bytes but those of the digest.
+The cache can always be fetched again. The service opens URLs of one host only, the object store that the operator names
+(`CONTRAFACT_MODEL_ORIGIN`), follows no redirect, and verifies the digest of what it fetched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import is_model_file
 from shared.service import LOADING
 
-HELD = 4
+CACHED = 4
 MAX_BYTES = 8 * 1024**3  # the gateway's own limit is far below
 FETCH_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
@@ -31,7 +31,7 @@ Loaded = Classifier | Segmenter
 
 
 class UploadedModels:
-    """The uploaded models that are loaded now, at most `HELD`."""
+    """The uploaded models that are loaded at the moment, at most `CACHED`."""
 
     def __init__(self, origin: str, device: str, transport: httpx.BaseTransport | None = None) -> None:
         """`origin`: scheme, host and port of the object store's URLs; empty refuses all uploads."""
@@ -41,9 +41,9 @@ class UploadedModels:
         self._loading: OrderedDict[str, asyncio.Task[Loaded]] = OrderedDict()
 
     async def get(self, upload: UploadedModel) -> Loaded:
-        """The model of a digest. Raises InvalidInput for one that cannot be used, NotFound for one that is gone.
+        """Load the model of a digest. Raises InvalidInput if it cannot be used, NotFound if it was deleted.
 
-        Whoever asks meanwhile waits for the same load, which goes on when one of them leaves.
+        Concurrent callers wait for the same load, which continues if one of them is cancelled.
         """
         task = self._loading.get(upload.digest)
         if task is None:
@@ -59,15 +59,15 @@ class UploadedModels:
                 del self._loading[upload.digest]
             raise
         finally:
-            self._let_go()
+            self._evict()
 
-    def _let_go(self) -> None:
+    def _evict(self) -> None:
         done = [digest for digest, task in self._loading.items() if task.done()]
-        for digest in done[: max(0, len(done) - HELD)]:
+        for digest in done[: max(0, len(done) - CACHED)]:
             del self._loading[digest]
 
     def _fetch_and_load(self, upload: UploadedModel) -> Loaded:
-        self._refuse_elsewhere(upload.url)
+        self._check_origin(upload.url)
         with tempfile.TemporaryDirectory(prefix="model-under-test-") as name:
             folder = Path(name, "model")
             folder.mkdir()
@@ -79,11 +79,12 @@ class UploadedModels:
             try_out(model)
             return model
 
-    def _refuse_elsewhere(self, url: str) -> None:
+    def _check_origin(self, url: str) -> None:
         if not self._origin:
             raise InvalidInput("this evaluator takes no uploaded models; the operator sets CONTRAFACT_MODEL_ORIGIN")
-        asked, allowed = urlsplit(url), urlsplit(self._origin)
-        if (asked.scheme, asked.netloc) != (allowed.scheme, allowed.netloc) or asked.scheme not in ("http", "https"):
+        requested, allowed = urlsplit(url), urlsplit(self._origin)
+        same = (requested.scheme, requested.netloc) == (allowed.scheme, allowed.netloc)
+        if not same or requested.scheme not in ("http", "https"):
             raise InvalidInput("the URL is not of the object store that CONTRAFACT_MODEL_ORIGIN names")
 
     def _fetch(self, upload: UploadedModel, file: IO[bytes]) -> None:
@@ -110,7 +111,7 @@ class UploadedModels:
 
 
 def unpack(package: IO[bytes], folder: Path) -> None:
-    """The plain files of a package that the gateway made; whatever else is in it is refused."""
+    """Extract the files of a package that the gateway wrote; any unexpected entry is refused."""
     package.seek(0)
     try:
         with tarfile.open(fileobj=package, mode="r:") as archive:

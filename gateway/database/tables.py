@@ -300,7 +300,7 @@ class Prediction(Table):
     Of a segmenter, `predicted` is the class of most pixels, `probability` and `top` are shares of the image,
     `map_digest` is its label map (places in the job's `classes`), and `overlaps` holds the IoU of each class of the
     reference: the mask, or without masks in the job the map of the original. `confusion` are pixels by class of the
-    reference and class predicted (`gateway.analysis.segmentation.packed`). `flipped`: a class that was found on the
+    reference and class predicted (`shared.label_maps.pack_counts`). `flipped`: a class that was found on the
     original is not.
     """
 

@@ -30,7 +30,7 @@ from shared.problems import (
 from shared.schemas.evaluation import ModelsReply
 from shared.schemas.service import ServiceInfo, ServiceName
 from shared.service import DEADLINE_HEADER
-from shared.turns import BEGUN_HEADER, begun_at
+from shared.turns import START_TIME_HEADER, current_start_time
 
 REVISION_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 10.0
@@ -115,8 +115,8 @@ class ModelServices(Services):
         patience = httpx.Timeout(deadline + GRACE_SECONDS, connect=5.0)
         if name := request_id():
             headers[REQUEST_ID_HEADER] = name
-        if (began := begun_at()) is not None:
-            headers[BEGUN_HEADER] = f"{began:.6f}"
+        if (began := current_start_time()) is not None:
+            headers[START_TIME_HEADER] = f"{began:.6f}"
         started, outcome = time.monotonic(), "unreachable"
         try:
             reply = self._client.request(

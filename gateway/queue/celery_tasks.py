@@ -15,7 +15,7 @@ from gateway.metrics import MESSAGES
 from shared.celery_app import broker_fault as broker_fault
 from shared.celery_app import open_celery as open_celery
 from shared.logging import request_id
-from shared.schemas.repairs import QUEUE, REPAIR, Grant
+from shared.schemas.repairs import QUEUE, REPAIR, RepairLease
 
 WORK = "contrafact.work"
 
@@ -28,7 +28,7 @@ def wake_worker(celery: Celery) -> None:
     _send(celery, WORK, lost, headers={"request_id": request_id()})
 
 
-def send_repair(celery: Celery, grant: Grant) -> None:
+def send_repair(celery: Celery, grant: RepairLease) -> None:
     """Tell a trainer of a repair. Raises nothing: without a message it is told later."""
     lost = f"no trainer could be told of repair {grant.repair}; it will be given out again"
     _send(celery, REPAIR, lost, args=[grant.model_dump(mode="json")], queue=QUEUE)

@@ -34,12 +34,12 @@ from gateway.settings import Settings
 from shared.problems import DependencyFailed
 from shared.schemas.repairs import (
     TRAINED,
-    Grant,
+    Heartbeat,
+    RepairLease,
     RepairOrder,
     RepairOutcome,
     RepairProgress,
     RepairResult,
-    SignOfLife,
     TrainedArm,
 )
 from shared.storage import ObjectMissing, ObjectStore, repair_key
@@ -63,7 +63,11 @@ class _Running:
 
 
 def look_after_now_and_then(
-    sessions: Sessions, store: ObjectStore, send: Callable[[Grant], None], settings: Settings, stopping: threading.Event
+    sessions: Sessions,
+    store: ObjectStore,
+    send: Callable[[RepairLease], None],
+    settings: Settings,
+    stopping: threading.Event,
 ) -> None:
     """Look after running repairs until `stopping` is set."""
     while not stopping.wait(min(LOOK_SECONDS, settings.sweep_seconds)):
@@ -73,7 +77,7 @@ def look_after_now_and_then(
             logger.warning("repairs are looked after late: %s", error)
 
 
-def look_after(sessions: Sessions, store: ObjectStore, send: Callable[[Grant], None], settings: Settings) -> None:
+def look_after(sessions: Sessions, store: ObjectStore, send: Callable[[RepairLease], None], settings: Settings) -> None:
     """Look once at every running repair. Raises what database and store raise."""
     for repair in _running(sessions, settings.lease_seconds):
         if repair.token is not None and _settled(sessions, store, repair.id, repair.token):
@@ -105,10 +109,10 @@ def _running(sessions: Sessions, lease_seconds: float) -> list[_Running]:
     ]
 
 
-def _given_out(sessions: Sessions, repair: _Running, max_lost: int) -> Grant | None:
+def _given_out(sessions: Sessions, repair: _Running, max_lost: int) -> RepairLease | None:
     """A new token for a repair; None if another worker was faster, or too many trainers died while they had it."""
     lost = Repair.lost + (1 if repair.beat else 0)
-    grant = Grant(repair=repair.id, token=secrets.token_hex(16))
+    grant = RepairLease(repair=repair.id, token=secrets.token_hex(16))
     held = Repair.token.is_(None) if repair.token is None else Repair.token == repair.token
     with sessions.begin() as session:
         count = session.scalar(
@@ -128,7 +132,7 @@ def _given_out(sessions: Sessions, repair: _Running, max_lost: int) -> Grant | N
 def _heard(sessions: Sessions, store: ObjectStore, repair: _Running, token: str) -> bool:
     """Record a new heartbeat with its progress; returns whether there was one."""
     try:
-        heartbeat = SignOfLife.model_validate_json(store.get(repair_key(repair.id, token, "progress.json")))
+        heartbeat = Heartbeat.model_validate_json(store.get(repair_key(repair.id, token, "progress.json")))
     except ObjectMissing:
         return False
     if heartbeat.beat <= repair.beat:

@@ -14,7 +14,7 @@ from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.releases import Pairs
 from gateway.analysis.segmentation import named_overlaps, scores, with_mean
-from shared.label_maps import unpacked
+from shared.label_maps import unpack_counts
 from shared.schemas.repairs import (
     ARMS,
     CONTROLS,
@@ -101,7 +101,7 @@ def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
 def _said(order: RepairOrder, outcome: RepairOutcome) -> _Said:
     names = {source: number for number, source in enumerate(sorted({one.source for one in order.judged}))}
     size = len(order.classes)
-    counts = {arm: [unpacked(flat, size) for flat in outcome.judgements[arm].confusion] for arm in ARMS}
+    counts = {arm: [unpack_counts(flat, size) for flat in outcome.judgements[arm].confusion] for arm in ARMS}
     by_class: dict[Arm, list[dict[str, float]]] = {
         arm: [with_mean(named_overlaps(one, order.classes)) for one in counts[arm]]
         or [{one.label: float(right)} for one, right in zip(order.judged, outcome.judgements[arm].correct, strict=True)]

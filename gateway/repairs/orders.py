@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.database.tables import Counterfactual, SourceImage
 from shared.problems import InvalidInput
-from shared.schemas.repairs import Example, Judged, RepairOrder, RepairRequest, StoredModel
+from shared.schemas.repairs import Example, JudgedExample, RepairOrder, RepairRequest, StoredModel
 from shared.seeds import derive_digest
 
 VALUES_FOR_HOLDING_OUT = 3
@@ -115,7 +115,10 @@ def order_of(
             if row.null and row.source not in held_out and _of_method(row, request)
         ],
         judged=[
-            *(Judged(**_example(digest, digest, truths).model_dump(), set="originals") for digest in sorted(held_out)),
+            *(
+                JudgedExample(**_example(digest, digest, truths).model_dump(), set="originals")
+                for digest in sorted(held_out)
+            ),
             *(_judged(row, truths, known) for row in edits if row.source in held_out and _of_method(row, request)),
         ],
         values_not_trained_on=sorted({value for row in edits for value in row.values} - known),
@@ -197,9 +200,9 @@ def _example(image: str, source: str, truths: Mapping[str, Original]) -> Example
     return Example(image=image, source=source, label=truths[source].label, mask=truths[source].mask)
 
 
-def _judged(row: RenderedImage, truths: Mapping[str, Original], known: Collection[str]) -> Judged:
+def _judged(row: RenderedImage, truths: Mapping[str, Original], known: Collection[str]) -> JudgedExample:
     alone = len(row.factors) == 1 and len(row.values) == 1
-    return Judged(
+    return JudgedExample(
         **_example(row.image, row.source, truths).model_dump(),
         set="counterfactuals" if set(row.values) <= set(known) else "values not trained on",
         factor=row.factors[0] if alone else None,

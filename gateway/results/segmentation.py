@@ -19,7 +19,7 @@ from gateway.analysis.effects import Differences, Integers, Scores
 from gateway.analysis.segmentation import difference, lost, scores, with_mean
 from gateway.analysis.validity import Screened
 from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, Triple, cells_of
-from shared.label_maps import unpacked
+from shared.label_maps import unpack_counts
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, Relation, SegmentationMetrics
 
@@ -108,7 +108,7 @@ class SegmentedColumns:
             self._compare(cells, with_mean(null.overlaps), with_mean(image.overlaps))
 
     def _count(self, which: int, row: PredictionRow) -> None:
-        self._counts[which] += unpacked(row.confusion or [], len(self._classes))
+        self._counts[which] += unpack_counts(row.confusion or [], len(self._classes))
         self._images[which] += 1
 
     def _compare(

@@ -16,7 +16,7 @@ from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import Tested
 from gateway.worker.messages import TOP, ShownImage
 from shared.images import decode, encode
-from shared.label_maps import OTHER, VOID, Map, confusion, packed, placed
+from shared.label_maps import OTHER, VOID, Map, class_indices, confusion, pack_counts
 from shared.seeds import derive_id
 
 OTHER_NAME = "another class"
@@ -64,7 +64,7 @@ def _maps(
     """The model's label maps one by one, in the places of the job's classes."""
     for part in parts:
         reply = services.segment(model.segment_request([shown.image for shown in part], link))
-        table = placed(reply.classes, classes)
+        table = class_indices(reply.classes, classes)
         for shown, label_map in zip(part, reply.maps, strict=True):
             yield shown.counterfactual_id, table[decode(label_map.png, "L")]
 
@@ -97,5 +97,5 @@ def _row(
         "top": shares,
         "map_digest": shelf.keep(encode(label_map)),
         "overlaps": None if counts is None else named_overlaps(counts, classes),
-        "confusion": None if counts is None else packed(counts),
+        "confusion": None if counts is None else pack_counts(counts),
     }

@@ -47,7 +47,7 @@ from shared.profiles import load_profile
 from shared.schemas.jobs import Stage
 from shared.schemas.service import SERVICES
 from shared.storage import ObjectStore
-from shared.turns import begun
+from shared.turns import work_started
 
 MAX_PAUSE_SECONDS = 300.0
 LINK_GRACE_SECONDS = 60.0
@@ -115,7 +115,7 @@ class Worker:
             return False
         lease, request_id, claimed_at = claimed
         bound = json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id)
-        with self._held(lease), bound, begun(claimed_at):
+        with self._held(lease), bound, work_started(claimed_at):
             started, outcome = time.monotonic(), "done"
             if first:
                 wake_worker(self._celery)

@@ -1,4 +1,4 @@
-"""The ways to get text: each engine is a function from profile to something that writes and scores."""
+"""Language engines: each entry of ENGINES is a function that creates a language model from a profile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.service import MakeBatcher, ServiceSettings
 
 
 class LanguageModel(Protocol):
-    """What every engine yields."""
+    """The interface of every engine's language model."""
 
     @property
     def device(self) -> str:
@@ -25,11 +25,11 @@ class LanguageModel(Protocol):
 
     @property
     def weights(self) -> Sequence[WeightsInfo]:
-        """What `/v1/info` says of it."""
+        """Its entries of `/v1/info`."""
         ...
 
     async def write(self, request: GenerateRequest, deadline: float) -> Completion:
-        """One reply, constrained to the request's schema; it may be cut off at `max_tokens`."""
+        """Generate one reply, constrained to the request's schema; it may be cut off at `max_tokens`."""
         ...
 
     async def score(self, texts: Sequence[str], deadline: float) -> list[tuple[float, int]]:

@@ -14,7 +14,7 @@ from shared.service import MakeBatcher, ServiceSettings
 
 
 class RemoteLanguageModel:
-    """Asks the server, which does the batching. The caller validates replies, whatever the server claims."""
+    """Sends requests to the server, which batches them. The caller validates replies, whatever the server claims."""
 
     def __init__(self, server: ChatServer) -> None:
         self._server = server
@@ -34,16 +34,16 @@ class RemoteLanguageModel:
         return await self._server.complete(messages, options, deadline)
 
     async def score(self, texts: Sequence[str], deadline: float) -> list[tuple[float, int]]:
-        """Each text by the server's `echo` of log-probabilities; its first token is not scored."""
-        asked = [asyncio.ensure_future(self._server.score(text, deadline)) for text in texts]
+        """Score each text by the server's `echo` of log-probabilities; the first token is not scored."""
+        tasks = [asyncio.ensure_future(self._server.score(text, deadline)) for text in texts]
         try:
-            return list(await asyncio.gather(*asked))
+            return list(await asyncio.gather(*tasks))
         finally:
-            for task in asked:
+            for task in tasks:
                 task.cancel()
 
 
 def connect_openai(profile: Language, settings: ServiceSettings, make_batcher: MakeBatcher) -> RemoteLanguageModel:
-    """A client of `profile.server`; nothing is loaded here."""
+    """Create a client of `profile.server`; no weights are loaded."""
     assert profile.server is not None
     return RemoteLanguageModel(ChatServer(profile.server))

@@ -20,17 +20,17 @@ from shared.weights import Server
 
 
 class TgiLanguageModel:
-    """Asks a TGI server, at most `server.concurrency` requests at a time; the server does the batching."""
+    """Sends requests to a TGI server, at most `server.concurrency` at a time; the server batches them."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._key = os.environ.get(server.api_key_variable) if server.api_key_variable else None
-        self._places = asyncio.Semaphore(server.concurrency)
+        self._slots = asyncio.Semaphore(server.concurrency)
         self.device = "server"
         self.weights = [server.info("language")]
 
     async def write(self, request: GenerateRequest, deadline: float) -> Completion:
-        """One chat completion under TGI's JSON grammar. TGI refuses temperature 0, so greedy requests name none."""
+        """One chat completion under TGI's JSON grammar. TGI refuses temperature 0, so greedy requests omit it."""
         reply = await self._ask(
             lambda client: client.chat_completion(
                 [message.model_dump() for message in request.messages],
@@ -50,7 +50,7 @@ class TgiLanguageModel:
         )
 
     async def score(self, texts: Sequence[str], deadline: float) -> list[tuple[float, int]]:
-        """Each text by TGI's prefill details; its first token has no probability and is not scored."""
+        """Score each text by TGI's prefill details; the first token has no probability and is not scored."""
         return [await self._score(text, deadline) for text in texts]
 
     async def _score(self, text: str, deadline: float) -> tuple[float, int]:
@@ -67,19 +67,19 @@ class TgiLanguageModel:
         remaining = deadline - time.monotonic()
         url, key = self._server.url, self._key or "none"  # without a key the client would send this machine's token
         try:
-            async with self._places, AsyncInferenceClient(base_url=url, api_key=key, timeout=remaining) as client:
+            async with self._slots, AsyncInferenceClient(base_url=url, api_key=key, timeout=remaining) as client:
                 return await call(client)
         except HfHubHTTPError as error:
             status = error.response.status_code
             refused = f"{self._server.url} refused ({status}): {error.response.text[:500]}"
             raise (InvalidInput if status in (400, 422) else DependencyFailed)(refused) from error
-        except HTTPError as error:  # the client's own HTTP library, whichever it is: no connection, or no reply in time
+        except HTTPError as error:  # of the client's own HTTP library: no connection, or no reply in time
             if time.monotonic() >= deadline:
                 raise DeadlineExceeded(f"no reply from {self._server.url} before the deadline") from error
             raise DependencyFailed(f"{self._server.url} failed: {error}") from error
 
 
 def connect_tgi(profile: Language, settings: ServiceSettings, make_batcher: MakeBatcher) -> TgiLanguageModel:
-    """A client of `profile.server`; nothing is loaded here."""
+    """Create a client of `profile.server`; no weights are loaded."""
     assert profile.server is not None
     return TgiLanguageModel(profile.server)

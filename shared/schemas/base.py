@@ -32,7 +32,7 @@ class Contract(BaseModel):
 
 
 class ImageKeeper(Protocol):
-    """Where images go while a message is recorded: bytes in, digest out, and back."""
+    """Stores images while a message is recorded: bytes in, digest out, and back."""
 
     def keep(self, png: bytes) -> str:
         """Store the PNG bytes once and return their digest."""

@@ -1,4 +1,4 @@
-"""caption_service: images in, captions out."""
+"""Contract of caption_service: images in, captions out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""diffusion_service: a source image and what to render from it, or how to edit it, in; images out."""
+"""Contract of diffusion_service: a source image with renderings, edits or corruptions in, images out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ControlScale = Annotated[float, Field(ge=0, le=2)]
 
 
 class ControlStrength(Contract):
-    """One kind of control, its weight, and the steps that it holds for: from the share `start` of them up to `end`."""
+    """One kind of control, its weight, and the steps it is active in: from the share `start` of them up to `end`."""
 
     kind: ControlKind
     scale: ControlScale = 1.0
@@ -40,13 +40,13 @@ Controls = Annotated[tuple[ControlStrength, ...], Field(max_length=4)]
 
 
 def chosen_controls(control: ControlKind, scale: float, controls: Controls) -> Controls:
-    """What holds an image: `controls`, or where there are none `control` alone, for all steps.
+    """Return the controls of an image: `controls`, or if empty, `control` alone for all steps.
 
-    Raises ValueError where a kind is named twice, or both ways of choosing are used.
+    Raises ValueError if a kind is named twice, or if both ways of choosing are used.
     """
     if not controls:
         return (ControlStrength(kind=control, scale=scale),)
-    kinds = [one.kind for one in controls]
+    kinds = [strength.kind for strength in controls]
     if len(set(kinds)) < len(kinds):
         raise ValueError(f"controls names a kind twice ({', '.join(kinds)}); name each once")
     if (control, scale) != ("canny", 1.0):
@@ -54,14 +54,14 @@ def chosen_controls(control: ControlKind, scale: float, controls: Controls) -> C
     return controls
 
 
-# How the shape of what is protected is held, inside of its mask. none: only looked at afterwards. blended: the latents
-# are those of the noised source, for the first share `strength` of the steps. relit: likewise, with the light that the
-# generator gives that place. edges: the control weighs 1 + `strength` times as much.
+# How the shape of a protected region is preserved inside its mask. none: only measured afterwards. blended: the latents
+# are those of the noised source, for the first share `strength` of the steps. relit: likewise, with the local light of
+# the generated image. edges: the control weighs 1 + `strength` times as much.
 ProtectionKind = Literal["none", "blended", "relit", "edges"]
 
 
 class Protection(Contract):
-    """What must keep its shape while its look may follow the light: labels of the profile's segmenter."""
+    """Classes (labels of the profile's segmenter) that must keep their shape while their appearance may change."""
 
     classes: Annotated[tuple[str, ...], Field(min_length=1, max_length=50)]
     by: ProtectionKind = "none"
@@ -98,7 +98,7 @@ class RenderRequest(Contract):
     @model_serializer(mode="wrap")
     def _to_wire(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = plain(self)
-        for name in ("controls", "protection"):  # so that what was recorded before there were these is found
+        for name in ("controls", "protection"):  # calls recorded before these fields existed keep their keys
             if not getattr(self, name):
                 del values[name]
         return values
@@ -116,7 +116,7 @@ class ProtectedRegion(Contract):
 
 
 class RegionOutcome(Contract):
-    """What became of a region in an image.
+    """Measurements of a protected region in a rendered image.
 
     `iou`: of its mask, and the class's mask there in the image, by the profile's segmenter. `outline`: mean grey levels
     by which the image changes per pixel along the region's outline, where a seam would show. `inside` and `around`: the
@@ -130,7 +130,7 @@ class RegionOutcome(Contract):
 
 
 class ProtectionReply(Contract):
-    """The regions of the source, their mask (mode L, 255 = protected), and per image what became of each."""
+    """The regions of the source, their mask (mode L, 255 = protected), and the outcome of each per image."""
 
     mask: ImagePayload
     regions: list[ProtectedRegion]
@@ -142,7 +142,7 @@ class RenderReply(Contract):
 
     `controls` holds the control image used for each region that occurs, of the first kind of control, and
     `further_controls` those of the others; `keep_mask` (mode L, 255 = keep) is the segmented object; `evaluations`
-    counts network evaluations (one latent through one UNet forward) per image; `protection` answers the request's.
+    counts network evaluations (one latent through one UNet forward) per image; `protection` is set if requested.
     """
 
     images: list[ImagePayload]
@@ -154,11 +154,11 @@ class RenderReply(Contract):
     protection: ProtectionReply | None = None
 
 
-# replace: words that stand in place of others take over their attention. refine: all new words have their own.
+# replace: words that replace others take over their attention. refine: all new words have their own.
 WordAttention = Literal["replace", "refine"]
 InversionKind = Literal["direct", "null_text"]
-# none: the UNet alone. empty: the ControlNet sees an empty control image, for weights that were trained with one. The
-# others: edges of the source.
+# none: the UNet alone. empty: the ControlNet gets an empty control image, for weights that were trained with one. All
+# other values: edges of the source.
 EditControl = Literal["none", "empty", "full", "structure", "object"]
 Phrase = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -171,7 +171,7 @@ class PhraseWeight(Contract):
 
 
 class LocalBlend(Contract):
-    """Outside of where source and target attend to these phrases, the target's latents are the source's.
+    """The target's latents are the source's wherever neither source nor target attends to these phrases.
 
     `threshold` is relative to the strongest attention; blending begins after the share `start` of the steps.
     """
@@ -183,9 +183,9 @@ class LocalBlend(Contract):
 
 
 class NullText(Contract):
-    """How `null_text` optimises: steps of the optimiser per denoising step at most, and its learning rate.
+    """Parameters of `null_text`: most optimiser steps per denoising step, and the learning rate.
 
-    The paper's values are for Stable Diffusion's embeddings; smaller ones want a larger rate.
+    The paper's values are for Stable Diffusion's embeddings; smaller embeddings need a larger rate.
     """
 
     iterations: Annotated[int, Field(ge=1, le=100)] = 10
@@ -205,9 +205,9 @@ class PromptEdit(Contract):
 class EditRequest(Contract):
     """`POST /v1/edits`: invert a source image under its caption, and edit it by prompt-to-prompt.
 
-    Every edit is made with every of the `self_fractions`, the share of the steps (from the first) in which
-    self-attention is the source's. An edit whose prompt is the caption is the null arm. `attention_to` asks for
-    the source's attention to phrases of the caption. Nothing is drawn: the reply follows from the request.
+    Every edit is rendered with each of the `self_fractions`, the share of the steps (from the first) in which
+    self-attention is the source's. An edit whose prompt is the caption is the null arm. `attention_to` requests the
+    source's attention to phrases of the caption. Nothing is random: equal requests get equal replies.
     """
 
     editor: Literal["prompt_to_prompt"] = "prompt_to_prompt"
@@ -251,7 +251,7 @@ class EditReply(Contract):
 
     `reconstruction` is the source branch: with `direct` the autoencoder's round trip. `attention` holds one mask
     (mode L, 255 where attention is strongest) per phrase of `attention_to`; `keep_mask` (mode L, 255 = keep) is the
-    segmented object. `caption` and `prompts` say what was read of them.
+    segmented object. `caption` and `prompts` are the texts as far as the text encoder read them.
     """
 
     reconstruction: ImagePayload
@@ -280,7 +280,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 
 class Corruption(Contract):
-    """One corruption of the source. Severity 0 changes nothing: the null arm. `seed` decides all that is random."""
+    """One corruption of the source. Severity 0 changes nothing: the null arm. `seed` determines all randomness."""
 
     kind: CorruptionKind
     severity: Annotated[int, Field(ge=0, le=SEVERITIES[-1])]

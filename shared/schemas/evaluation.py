@@ -1,4 +1,4 @@
-"""evaluator_service: predictions of models under test, embeddings of images and texts, structure and shapes."""
+"""Contract of evaluator_service: predictions of models under test, embeddings, structure and shapes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Images = Annotated[list[ImagePayload], Field(min_length=1, max_length=MAX_IMAGES
 
 
 class UploadedModel(Contract):
-    """A model under test that a user uploaded: its package's SHA-256, and where it can be had for a while.
+    """A model under test that a user uploaded: its package's SHA-256, and a URL at which it is available for a while.
 
-    The URL says nothing of what is asked: where a call is recorded, it is left out.
+    The URL does not affect the reply, so recorded calls leave it out.
     """
 
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -36,8 +36,8 @@ class UploadedModel(Contract):
         return values
 
 
-class _OfModel(Contract):
-    """A question to one model under test: an alias of the profile, or an uploaded one by its digest."""
+class _ModelRequest(Contract):
+    """A request to one model under test: an alias of the profile, or an uploaded model by its digest."""
 
     model: Annotated[str, Field(min_length=1, max_length=200)]
     upload: UploadedModel | None = None
@@ -45,7 +45,7 @@ class _OfModel(Contract):
     @model_serializer(mode="wrap")
     def _to_wire(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = plain(self)
-        if self.upload is None:  # so that what was recorded before there were uploads is found
+        if self.upload is None:  # calls recorded before uploads existed keep their keys
             del values["upload"]
         return values
 
@@ -56,8 +56,8 @@ class _OfModel(Contract):
         return self
 
 
-class PredictRequest(_OfModel):
-    """`POST /v1/predictions`: what one model under test says of some images."""
+class PredictRequest(_ModelRequest):
+    """`POST /v1/predictions`: predictions of one model under test on some images."""
 
     images: Images
 
@@ -69,8 +69,8 @@ class PredictReply(Contract):
     probabilities: list[list[float]]
 
 
-class SegmentRequest(_OfModel):
-    """`POST /v1/segmentations`: what one segmenter under test says of every pixel of some images."""
+class SegmentRequest(_ModelRequest):
+    """`POST /v1/segmentations`: the label maps of one segmenter under test on some images."""
 
     images: Images
 
@@ -83,13 +83,13 @@ class SegmentReply(Contract):
 
 
 class ExamineRequest(Contract):
-    """`POST /v1/examinations`: load an uploaded model and try it out on two pictures."""
+    """`POST /v1/examinations`: load an uploaded model and try it on two images."""
 
     upload: UploadedModel
 
 
 class ExamineReply(Contract):
-    """What an uploaded model is; one that cannot be used is refused instead."""
+    """Task and classes of an uploaded model; a model that cannot be used is refused instead."""
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
@@ -134,9 +134,9 @@ class EmbedReply(Contract):
 
 
 class EmbedTextsRequest(Contract):
-    """`POST /v1/text-embeddings`: words, phrases and sentences by a model of language alone.
+    """`POST /v1/text-embeddings`: embeddings of words, phrases and sentences by a language-only model.
 
-    A joint space of images and texts cannot tell single words apart; the text checks need one that can.
+    A joint space of images and texts cannot tell single words apart; the text checks need a model that can.
     """
 
     texts: Annotated[list[Annotated[str, Field(max_length=2_000)]], Field(min_length=1, max_length=256)]
@@ -149,7 +149,7 @@ class EmbedTextsReply(Contract):
 
 
 class StructureRequest(Contract):
-    """`POST /v1/structure`: how much of the source's structure the other images kept, inside `mask` when given."""
+    """`POST /v1/structure`: how much of the source's structure the other images keep, inside `mask` if given."""
 
     source: ImagePayload
     images: Images
@@ -159,17 +159,17 @@ class StructureRequest(Contract):
 class StructureReply(Contract):
     """Per image, the share of the source's edge pixels with an edge pixel of the image nearby, corrected for chance.
 
-    1 is all of them, 0 no more than any place has by chance.
+    1 means all of them, 0 no more than expected by chance.
     """
 
     agreements: list[float]
 
 
 class ShapesRequest(Contract):
-    """`POST /v1/shapes`: whether the shapes of a source image are where they were in images made of it.
+    """`POST /v1/shapes`: whether the shapes of a source image stayed in place in images derived from it.
 
-    `mask` is grey: the place of each pixel's class in `classes`; other values are not judged. Without it, what the
-    segmenter sees in the source is what must stay. `things` are classes of which each connected region is looked for.
+    `mask` is grey: the index of each pixel's class in `classes`; other values are not judged. Without it, the
+    segmenter's own map of the source is the reference. `things` are classes whose connected regions are each checked.
     """
 
     source: ImagePayload
@@ -197,18 +197,18 @@ class ThingRegion(Contract):
 
 
 class ShapesOutcome(Contract):
-    """What became of the shapes in one image: of each class of `judged` its IoU over that in the source, at most 1,
-    and of each of `things` the IoU, 0 to 1."""
+    """Shapes in one image: for each class of `judged` its IoU relative to that on the source, at most 1, and for each
+    of `things` the IoU, 0 to 1."""
 
     classes: list[float]
     things: list[float]
 
 
 class ShapesReply(Contract):
-    """What the profile's segmenter says; it judges nothing where the profile names none.
+    """Result by the profile's segmenter; all lists are empty if the profile names none.
 
-    `judged` are the classes that it sees in the source (IoU of 0.5), `unjudged` those of the reference that it does
-    not see there, or knows by no name. `things` are the regions that it sees in the source (IoU of 0.5).
+    `judged` are the classes that it detects in the source (IoU of at least 0.5), `unjudged` those of the reference that
+    it does not detect there or has no label for. `things` are the regions that it detects in the source (same limit).
     """
 
     judged: list[str]

@@ -1,4 +1,4 @@
-"""The public contract: what users send to the gateway, and what they read of their jobs."""
+"""The public contract of jobs: what users send to the gateway, and what they read back."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class ImageCounts(Contract):
 
 
 class StageCounts(Contract):
-    """Source images in progress by what is done with them now; `starting`: their first service has yet to be ready."""
+    """Source images in progress by their current stage; `starting`: their first service is not ready yet."""
 
     starting: int = 0
     captioning: int = 0
@@ -177,7 +177,7 @@ class StageCounts(Contract):
 
 
 class FunnelView(Contract):
-    """How far the edits of one method came: proposed ≥ rendered ≥ accepted, and which check refused the others."""
+    """How many edits of one method were proposed ≥ rendered ≥ accepted, and which checks refused the others."""
 
     method: str
     proposed: int
@@ -188,7 +188,7 @@ class FunnelView(Contract):
 
 
 class ImageFailure(Contract):
-    """A source image that could not be used or worked on, and why."""
+    """A source image that could not be processed, and why."""
 
     position: int
     name: str
@@ -196,11 +196,11 @@ class ImageFailure(Contract):
 
 
 class Progress(Contract):
-    """Where a job stands. `fraction` (0 to 1) counts images that need no more work.
+    """Progress of a job. `fraction` (0 to 1) counts images that need no more work.
 
-    `stages` says of the images in progress what is done with them now. `stage` is that of the image that is furthest:
-    `waiting` where none is in progress, `analysing` after the last one, null where the job is over. `funnel` counts the
-    edits of the images that are done.
+    `stages` counts the images in progress by their current stage. `stage` is that of the most advanced image: `waiting`
+    if none is in progress, `analysing` after the last one, null once the job is over. `funnel` counts the edits of the
+    finished images.
     """
 
     images: ImageCounts
@@ -239,10 +239,10 @@ class JobDetail(JobView):
 
 
 class JobPlan(Contract):
-    """What a job will do, and which drops in accuracy its source images can show.
+    """What a job will do, and which drops in accuracy its source images can detect.
 
-    `images` counts those that can be used, `labelled` those of them with a ground truth; `missing` those that are
-    not uploaded yet (in a dry run: taken to be usable), `failures` lists the first 20 that cannot be used.
+    `images` counts the usable images, `labelled` those of them with a ground truth, `missing` those that are not
+    uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones.
     """
 
     task: str
@@ -277,7 +277,7 @@ class ChangeView(Contract):
 
 
 class VerdictView(Contract):
-    """`accepted`, or rejected with the check that refused it and its reason in words."""
+    """`accepted`, or rejected with the name of the check and its reason."""
 
     accepted: bool
     check: str
@@ -292,16 +292,16 @@ class ClassProbability(Contract):
 
 
 class ClassOverlap(Contract):
-    """How well a segmenter found a class of the reference: intersection over union, 0 to 1."""
+    """A segmenter's intersection over union (0 to 1) with the reference, for one class."""
 
     name: str
     iou: float
 
 
 class SegmentationView(Contract):
-    """What a segmenter says of every pixel. `map` is the digest of a grey PNG: places in the job's `classes`, 254 for
-    any other class. Overlaps are with the mask, or without masks with the map of the original; `mean_iou` is over the
-    classes that the reference holds, None where there is no reference.
+    """A segmenter's prediction. `map` is the digest of a grey PNG: indices into the job's `classes`, 254 for any other
+    class. Overlaps are with the mask, or without masks with the map of the original; `mean_iou` is over the classes
+    that the reference holds, None without a reference.
     """
 
     map: str
@@ -310,9 +310,9 @@ class SegmentationView(Contract):
 
 
 class PredictionView(Contract):
-    """What a model under test says of one image; `ground_truth_probability` is true even outside the top five.
+    """A model's prediction on one image; `ground_truth_probability` is given even if it is not among the `top` five.
 
-    Of a segmenter `predicted` is the class of most pixels, `probability` and `top` are shares of the image.
+    For a segmenter `predicted` is the most frequent class, `probability` and `top` are shares of the pixels.
     """
 
     predicted: str
@@ -324,9 +324,9 @@ class PredictionView(Contract):
 
 
 class ModelOpinion(Contract):
-    """One model under test on original, null arm and counterfactual. `flipped`: it changed its mind about the class.
+    """One model under test on original, null arm and counterfactual. `flipped`: the predicted class changed.
 
-    A segmenter has flipped where it does not find a class (IoU below 0.5) that it found on the original.
+    A segmenter has flipped if it misses a class (IoU below 0.5) that it detected on the original.
     """
 
     model: str
@@ -353,7 +353,7 @@ class SourceImageView(Contract):
 
 
 class CounterfactualView(Contract):
-    """A counterfactual: what was changed, the images by digest, the verdict with its scores, and what models said."""
+    """A counterfactual: its changes, images by digest, verdict with scores, and the models' predictions."""
 
     id: str
     source: SourceImageView
@@ -374,7 +374,7 @@ class CounterfactualView(Contract):
 
 
 class CounterfactualDetail(CounterfactualView):
-    """A counterfactual with its lineage: the prompts, replies and parameters that made it."""
+    """A counterfactual with its lineage: the prompts, replies and parameters that produced it."""
 
     lineage: dict[str, JsonValue]
 
@@ -394,9 +394,9 @@ class ResultsPage(Contract):
 
 
 class FailurePointView(Contract):
-    """At which severity (1 to 5; null: at none) a model's answer to an image first is not `unchanged` any more.
+    """The lowest severity (1 to 5; null: none) at which a model's prediction differs from `unchanged`.
 
-    `unchanged` is what it says of the image to which nothing is done; where that is wrong, it had failed before.
+    `unchanged` is its prediction on the uncorrupted image; if that is wrong, the model failed without corruption.
     """
 
     model: str
@@ -415,7 +415,7 @@ class ImageFailurePoints(Contract):
 
 
 class FailurePointsPage(Contract):
-    """`GET /jobs/{id}/failure-points`, by position: images that method `corruptions` is done with."""
+    """`GET /jobs/{id}/failure-points`, by position: images for which method `corruptions` is finished."""
 
     images: list[ImageFailurePoints]
     next: str | None

@@ -1,4 +1,4 @@
-"""llm_service: messages and a JSON schema in, a value that satisfies it out; log-likelihoods; words for a gap."""
+"""Contract of llm_service: constrained generation, log-likelihoods of texts, and words for a gap."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ScoreReply(Contract):
 
 
 class Gap(Contract):
-    """A text with one word missing: what stands before and after it, white space included."""
+    """A text with one word missing: the text before and after it, white space included."""
 
     before: Text
     after: Text
@@ -66,13 +66,13 @@ class FillRequest(Contract):
 
 
 class Filling(Contract):
-    """A word, and its probability among all pieces of the model's vocabulary."""
+    """A word and its probability among all tokens of the model's vocabulary."""
 
     word: str
     probability: float
 
 
 class FillReply(Contract):
-    """Per gap the whole words that fit it, the most probable first; no punctuation, and no pieces of words."""
+    """Per gap the whole words that fit it, most probable first; no punctuation and no subword tokens."""
 
     fillings: list[list[Filling]]

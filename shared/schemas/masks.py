@@ -1,4 +1,4 @@
-"""What segmentation masks mean: which value or colour of their pixels is which class, and which are void."""
+"""Encoding of segmentation masks: which pixel value or colour is which class, and which are void."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shared.characters import refuse_deceptive
 from shared.schemas.base import Contract
 
 MAX_LABEL_CHARACTERS = 200
-MAX_MASK_CLASSES = 254  # a place per pixel travels as one byte, and two values mean something else
+MAX_MASK_CLASSES = 254  # a class index is one byte, and two values are reserved
 ALL_CLASSES = "all classes"  # names the mean over the classes where a class is named otherwise
 
 Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARACTERS), AfterValidator(refuse_deceptive)]
@@ -58,22 +58,25 @@ class MaskSpec(Contract):
     def _each_once(self) -> Self:
         if len({name.index is None for name in self.classes} | {isinstance(value, str) for value in self.void}) > 1:
             raise ValueError("name all classes and void by an index, or all by a colour; not some by each")
-        names = [one.name for one in self.classes]
-        values = [str(one.index if one.colour is None else one.colour).lower() for one in self.classes]
+        names = [mask_class.name for mask_class in self.classes]
+        values = [
+            str(mask_class.index if mask_class.colour is None else mask_class.colour).lower()
+            for mask_class in self.classes
+        ]
         values += [str(value).lower() for value in self.void]
-        for what, said in (("class", names), ("value", values)):
-            if repeated := next((one for one in said if said.count(one) > 1), None):
-                raise ValueError(f"the {what} {repeated!r} is there more than once; give each once")
+        for term, entries in (("class", names), ("value", values)):
+            if repeated := next((mask_class for mask_class in entries if entries.count(mask_class) > 1), None):
+                raise ValueError(f"the {term} {repeated!r} is there more than once; give each once")
         if ALL_CLASSES in names:
             raise ValueError(f"no class may be named {ALL_CLASSES!r}, which names the mean over them; rename it")
         return self
 
     @property
     def protected(self) -> list[str]:
-        """The names of the classes whose words no edit may touch: things, or all where none is marked as one."""
-        return self.things or [one.name for one in self.classes]
+        """The names of the classes that no edit may name: things, or all classes if none is marked as one."""
+        return self.things or [mask_class.name for mask_class in self.classes]
 
     @property
     def things(self) -> list[str]:
         """The names of the classes that are marked as having countable shapes."""
-        return [one.name for one in self.classes if one.thing]
+        return [mask_class.name for mask_class in self.classes if mask_class.thing]

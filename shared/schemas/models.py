@@ -1,8 +1,8 @@
-"""Models under test that users bring: what `POST /models` reads, and the description that travels with the weights.
+"""Uploaded models under test: the contract of `POST /models`, and the description stored with the weights.
 
 A model is a folder, in Hub layout (`config.json`, `preprocessor_config.json`, safetensors) or with one `model.onnx`.
-What the folder itself does not say is in `contrafact.json` beside it (docs/how-to/models-under-test.md): the
-gateway writes it for uploads, an operator by hand.
+Anything these files do not say is in `contrafact.json` beside them (docs/how-to/models-under-test.md): the gateway
+writes it for uploads, an operator by hand.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Preprocessing(Contract):
 
 
 class ModelDescription(Contract):
-    """`contrafact.json`: what a model's own files do not say. Everything has a default."""
+    """`contrafact.json`: what a model's own files do not say. Every field has a default."""
 
     task: Kind = "classification"
     classes: ClassNames | None = None
@@ -106,18 +106,18 @@ class ModelSpec(ModelDescription):
     description: Annotated[Text, Field(max_length=1_000)] = ""
 
     def over(self, beside: ModelDescription) -> ModelDescription:
-        """The description of the model: what this spec says, over what the file beside the model says."""
-        said = {name: getattr(self, name) for name in self.model_fields_set & set(ModelDescription.model_fields)}
-        return beside.model_copy(update=said)
+        """Merge this spec over the description in the model's folder."""
+        given = {name: getattr(self, name) for name in self.model_fields_set & set(ModelDescription.model_fields)}
+        return beside.model_copy(update=given)
 
 
 class AddedModels(Contract):
-    """`POST /jobs/{id}/models`: models under test that a finished job shall also be held against."""
+    """`POST /jobs/{id}/models`: further models under test for a finished job."""
 
     models: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=1, max_length=20)]
 
 
 def read_description(folder: Path) -> ModelDescription:
-    """The description in a model's folder, or the default one. Raises pydantic's ValidationError."""
+    """Read the description in a model's folder, or return the default one. Raises pydantic's ValidationError."""
     path = folder / DESCRIPTION_NAME
     return ModelDescription.model_validate_json(path.read_bytes()) if path.is_file() else ModelDescription()

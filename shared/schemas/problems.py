@@ -1,4 +1,4 @@
-"""What the gateway and every model service answer when something is wrong."""
+"""The error document of the gateway and of every model service."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Repairs: what `POST /jobs/{id}/repairs` takes and answers, and what gateway and trainer hand each other.
+"""Repairs: the public contract of `POST /jobs/{id}/repairs`, and the messages between gateway and trainer.
 
-    order     (gateway → store)  all that the trainer needs: the model, images by digest, parameters
-    progress  (trainer → store)  a sign of life, and how far it is
-    outcome   (trainer → store)  what each arm says of every judged image; the gateway makes figures of it
+    order     (gateway → store)  everything the trainer needs: the model, images by digest, parameters
+    progress  (trainer → store)  a heartbeat with the progress
+    outcome   (trainer → store)  predictions of each arm on every judged image; the gateway computes the figures
 
-An order in which an image, or one equal to it, is trained on and judged cannot be written or read: see `RepairOrder`.
+`RepairOrder` refuses an order in which the same image is trained on and judged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class RepairParameters(Contract):
-    """How a model is trained; the same for every arm."""
+    """Training parameters, the same for every arm."""
 
     steps: Annotated[int, Field(ge=1, le=100_000, description="optimiser steps of every arm")] = 200
     learning_rate: Annotated[float, Field(gt=0, le=1, description="its peak; a cosine leads from there to 0")] = 1e-4
@@ -62,15 +62,15 @@ class RepairRequest(RepairParameters):
 
     @property
     def parameters(self) -> RepairParameters:
-        """Those of the training."""
+        """The training parameters alone."""
         return RepairParameters(**{name: getattr(self, name) for name in RepairParameters.model_fields})
 
 
 class Example(Contract):
     """An image with its ground truth; `source` is the digest of the source image that it comes from.
 
-    The truth is its class `label`, or that of its source's `mask`: a label map of places in the order's `classes`, 255
-    where it is void; then `label` is empty.
+    The ground truth is its class `label`, or its source's `mask`: a label map of indices into the order's `classes`,
+    255 where it is void; then `label` is empty.
     """
 
     image: Digest
@@ -79,8 +79,8 @@ class Example(Contract):
     mask: Digest | None = None
 
 
-class Judged(Example):
-    """An image that every arm is asked about; of a counterfactual the change, when there is exactly one."""
+class JudgedExample(Example):
+    """An image that every arm is evaluated on; for a counterfactual, its change if there is exactly one."""
 
     set: SetName
     factor: str | None = None
@@ -95,7 +95,7 @@ class StoredModel(Contract):
 
 
 class RepairOrder(Contract):
-    """A repair as the trainer gets it. Raises ValueError where training and judging share a source, image or mask.
+    """A repair as the trainer gets it. Raises ValueError if training and evaluation share a source, image or mask.
 
     `classes` are those of the masks, by place; empty for classifiers.
     """
@@ -113,43 +113,47 @@ class RepairOrder(Contract):
     originals: Annotated[list[Example], Field(min_length=1)]
     counterfactuals: Annotated[list[Example], Field(min_length=1)]
     null_arms: list[Example]
-    judged: Annotated[list[Judged], Field(min_length=1)]
+    judged: Annotated[list[JudgedExample], Field(min_length=1)]
     values_not_trained_on: list[str]
 
     @model_validator(mode="after")
     def _nothing_leaks(self) -> Self:
         trained = [*self.originals, *self.counterfactuals, *self.null_arms]
-        seen = {digest for one in trained for digest in (one.image, one.source, one.mask)} - {None}
-        if leaked := {str(digest) for one in self.judged for digest in (one.image, one.source, one.mask)} & seen:
+        used = {digest for example in trained for digest in _digests(example)}
+        if leaked := {digest for example in self.judged for digest in _digests(example)} & used:
             raise ValueError(f"{len(leaked)} images are both trained on and judged, such as {min(leaked)}")
         return self
 
 
-class Grant(Contract):
-    """The message that wakes a trainer, and what the store holds for it: only the newest token counts."""
+def _digests(example: Example) -> set[str]:
+    return {digest for digest in (example.image, example.source, example.mask) if digest is not None}
+
+
+class RepairLease(Contract):
+    """The message that wakes a trainer, and the copy of it in the store: only the newest token is valid."""
 
     repair: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
     token: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
 
 
 class RepairProgress(Contract):
-    """How far a repair is: optimiser steps of all arms together. `arm`: what is being trained or judged."""
+    """Progress of a repair in optimiser steps of all arms together. `arm`: the one being trained or evaluated."""
 
     done: Annotated[int, Field(ge=0)] = 0
     total: Annotated[int, Field(ge=0)] = 0
     arm: str = ""
 
 
-class SignOfLife(RepairProgress):
-    """What a trainer writes every few seconds; `beat` counts on."""
+class Heartbeat(RepairProgress):
+    """Written by a trainer every few seconds; `beat` increases each time."""
 
     beat: int
 
 
 class Judgement(Contract):
-    """What one arm says of the judged images, in their order: whether it is right, and p of the truth in 0 … 1.
+    """Results of one arm on the judged images, in their order: correctness, and p(ground truth) in 0 … 1.
 
-    A segmenter: `confusion`, pixels by class of the mask and class predicted (`shared.label_maps.packed`).
+    For segmenters `confusion`: pixels by mask class and predicted class (`shared.label_maps.pack_counts`).
     """
 
     correct: list[bool] = Field(default_factory=list)
@@ -158,7 +162,7 @@ class Judgement(Contract):
 
 
 class RepairOutcome(Contract):
-    """What a trainer hands back: a judgement per arm, or the problem that ended the work."""
+    """Result of a trainer: a judgement per arm, or the problem that ended the work."""
 
     problem: str = ""
     judgements: dict[Arm, Judgement] = Field(default_factory=dict)
@@ -177,10 +181,10 @@ class Paired(Contract):
 
 
 class ArmFigures(Contract):
-    """How often an arm is right on a set; `against_before` is None for the model as it was.
+    """Accuracy of an arm on a set; `against_before` is None for the original model.
 
-    Of a segmenter `accuracy` is the mean IoU of images, each over the classes of its mask, and `segmentation` has mIoU,
-    IoU by class and confusion of the set's pixels, added over its images.
+    For a segmenter `accuracy` is the mean IoU of images, each over the classes of its mask, and `segmentation` has
+    mIoU, IoU by class and confusion of the set's pixels, pooled over its images.
     """
 
     arm: Arm
@@ -190,7 +194,7 @@ class ArmFigures(Contract):
 
 
 class SetFigures(Contract):
-    """All arms on one set of held-out images. `best_control` is the control that is right most often there."""
+    """All arms on one set of held-out images. `best_control` is the control with the highest accuracy there."""
 
     set: SetName
     sources: int
@@ -201,9 +205,9 @@ class SetFigures(Contract):
 
 
 class CellFigures(Contract):
-    """Counterfactuals of held-out sources of a class, changed to one value, before and after.
+    """Counterfactuals of held-out sources of a class, changed to one value, before and after the repair.
 
-    Of a segmenter the IoU of the class on images whose mask holds it, or their mean (`all classes`).
+    For a segmenter the IoU of the class on images whose mask holds it, or the mean (`all classes`).
     """
 
     label: str
@@ -217,10 +221,10 @@ class CellFigures(Contract):
 
 
 class WonBack(Contract):
-    """Share of what the counterfactuals cost the model that the repair wins back: 1 is all of it.
+    """The share of the accuracy lost on counterfactuals that the repair recovers: 1 is all of it.
 
-    Σ(repaired − before) / Σ(right on the original − right on its counterfactuals, both before) over held-out sources;
-    the 95 % interval resamples source images.
+    Σ(repaired − before) / Σ(correct on the original − correct on its counterfactuals, both before) over held-out
+    sources; the 95 % interval resamples source images.
     """
 
     share: float
@@ -230,9 +234,9 @@ class WonBack(Contract):
 
 
 class RepairResult(Contract):
-    """What a repair came to, judged on source images that no arm was trained on.
+    """Result of a repair, evaluated on source images that no arm was trained on.
 
-    `metric`: of segmenters accuracies are IoU; `classes` are those of their masks, in the order of figures by class.
+    `metric`: for segmenters accuracies are IoU; `classes` are those of their masks, in the order of figures by class.
     """
 
     metric: Metric = "accuracy"
@@ -250,7 +254,7 @@ class RepairResult(Contract):
 
 
 class RepairView(Contract):
-    """A repair; `result` is there when it is `done`."""
+    """A repair; `result` is set once it is `done`."""
 
     id: str
     job: str

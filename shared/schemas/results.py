@@ -1,4 +1,4 @@
-"""What a job found: the funnel, the effects in cells, the findings and the papers' own metrics."""
+"""Results of a job: the funnel, the effects in cells, the findings and the papers' own metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
 class Rate(Contract):
     """`count` of `n` (`value` is their ratio, None for n = 0) with its Wilson 95 % interval.
 
-    `sources`: how many source images the n come from, where several may come from one; the interval allows for that.
+    `sources`: number of source images that the n come from, if several may share one; the interval accounts for that.
     """
 
     count: int
@@ -65,7 +65,7 @@ class Cell(Contract):
 
 
 class CheckErrors(Contract):
-    """What the automatic checks did with counterfactuals whose validity was known: counts of valid and invalid ones."""
+    """Errors of the automatic checks on counterfactuals of known validity: counts of valid and invalid ones."""
 
     valid: Annotated[int, Field(ge=1)]
     valid_accepted: Annotated[int, Field(ge=0)]
@@ -80,12 +80,12 @@ class CheckErrors(Contract):
 
 
 class ValidEffect(Contract):
-    """The effect among valid counterfactuals: what the checks wrongly let through is counted against the effect.
+    """The effect among valid counterfactuals: wrongly accepted ones are counted against the effect.
 
     `valid` is the estimated share of a cell's accepted counterfactuals that is valid, `valid_low` its lower limit (at a
-    fifth of the interval's error). `estimate` holds if every invalid one acts like the effect (the cautious end of
-    what is possible); `interval` covers the effect whatever the invalid ones do. `stands`: it lies beyond 5 points.
-    `source`: whether `valid` is known from the checks' errors elsewhere, or from reviews of this job.
+    fifth of the interval's error). `estimate` assumes that every invalid one contributes to the effect (the cautious
+    bound); `interval` covers the effect whatever the invalid ones do. `stands`: the interval lies beyond 5 points.
+    `source`: whether `valid` is known from the checks' calibration, or from reviews of this job.
     """
 
     valid: float
@@ -97,15 +97,15 @@ class ValidEffect(Contract):
 
 
 class CellEffect(Contract):
-    """What one method's edits of one cell did to one model under test, null arm subtracted, sources weighted equally.
+    """Effect of one method's edits of one cell on one model under test, minus the null arm; sources weigh equally.
 
     `delta_accuracy` and `delta_probability` (None where a probability is not known) are in −1 … 1, negative is worse.
-    `p_value` is the paired sign-flip test's, `q_value` its Benjamini-Hochberg adjustment over the family; both, and
+    `p_value` is from the paired sign-flip test, `q_value` its Benjamini-Hochberg adjustment over the family; both, and
     the intervals, are None under 12 source images. `selected_interval` is the interval of a rejected cell at the level
     adjusted for selection (FCR). `images_needed` estimates how many source images would settle an effect of this size.
     `detectable`: the smallest drop that a tested cell of so many source images detects with 80 % power.
-    `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before it need not be one any more.
-    `among_valid`: the effect with the checks' own errors counted in; None where these are not known.
+    `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before the finding is in doubt.
+    `among_valid`: the effect corrected for the checks' errors; None if these are not known.
     """
 
     cell: Cell
@@ -126,7 +126,7 @@ class CellEffect(Contract):
 
     @property
     def provisional(self) -> bool:
-        """Whether it rests on counterfactuals whose validity is not known well enough."""
+        """Whether the validity of its counterfactuals is not known well enough."""
         return self.among_valid is None or not self.among_valid.stands
 
 
@@ -146,7 +146,7 @@ class Accuracy(Contract):
 
 
 class AllOrNone(Contract):
-    """DILLEMA's shares: of source images that the model had right, all or none of the first `k` counterfactuals fail.
+    """DILLEMA's shares of correctly predicted source images of which all or none of the first `k` counterfactuals fail.
 
     Only source images with at least `k` accepted counterfactuals are counted.
     """
@@ -219,10 +219,10 @@ class SegmentationMetrics(Contract):
 
 
 class FailurePoints(Contract):
-    """At which severity images first fail under one corruption, of those that are right on the unchanged image.
+    """The severity at which images first fail under one corruption, for images predicted correctly without it.
 
-    `first`: how many first at severities 1 to 5; `never`: how many at none. `median`: the severity by which half of
-    the images have failed, None where fewer do.
+    `first`: number of images by lowest failing severity (1 to 5); `never`: those that never fail. `median`: the
+    severity by which half of the images have failed, None if fewer do.
     """
 
     corruption: str
@@ -235,10 +235,10 @@ class FailurePoints(Contract):
 class ModelResults(Contract):
     """One model under test under one method. `cells` holds every cell, also those with too few images.
 
-    `counterfactuals` are the accepted ones that the figures rest on; `left_out` those without a usable ground truth.
-    `failure_points` has a line for each corruption, and none under other methods. `metric` was declared beforehand: of
-    a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in the image's mean IoU where
-    the cell is of all classes; it has `segmentation` in place of `metrics`.
+    `counterfactuals` counts the accepted ones that the figures are computed from, `left_out` those without a usable
+    ground truth. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
+    before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
+    the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics`.
     """
 
     model: str
@@ -256,7 +256,7 @@ class ModelResults(Contract):
     @property
     def findings(self) -> list[CellEffect]:
         """Weaknesses first, then improvements, each by strength (`cells` is in this order already)."""
-        return [c for c in self.cells if c.standing in ("weakness", "improvement")]
+        return [cell for cell in self.cells if cell.standing in ("weakness", "improvement")]
 
 
 class CheckCount(Contract):
@@ -267,12 +267,12 @@ class CheckCount(Contract):
 
 
 class Funnel(Contract):
-    """Where the proposed counterfactuals of one method went: text checks, rendering, image checks, accepted.
+    """The proposed counterfactuals of one method by outcome: text checks, rendering, image checks, accepted.
 
-    `shapes_unchecked`, in segmentation jobs: of how many rendered images nobody said whether the shapes of the mask are
-    where they were, since the profile names no segmenter, or it knows or sees none of the classes in the source.
-    `recaption_unchecked`, where new captions were asked for: how many rendered images they say nothing of, since a
-    caption of the source does not name the class either.
+    `shapes_unchecked`, in segmentation jobs: number of rendered images whose shapes were not checked, because the
+    profile names no segmenter, or because it knows or detects none of the classes in the source.
+    `recaption_unchecked`, with the recaption check: number of rendered images that it cannot judge, because the caption
+    of the source does not name the class either.
     """
 
     method: str
@@ -286,7 +286,7 @@ class Funnel(Contract):
 
 
 class Cost(Contract):
-    """What the counterfactuals of one method cost. `evaluations`: network evaluations, null arms included."""
+    """Cost of the counterfactuals of one method. `evaluations`: network evaluations, null arms included."""
 
     method: str
     evaluations: int
@@ -295,7 +295,7 @@ class Cost(Contract):
 
 
 class HowMade(Contract):
-    """Everything that the figures depend on."""
+    """Provenance: everything that the figures depend on."""
 
     job: str
     task: str
@@ -327,9 +327,9 @@ class ImagesNeeded(Contract):
 
 
 class Sensitivity(Contract):
-    """What a job can show, known before it starts: from the number of source images of each class.
+    """What a job can detect, computed before it starts from the number of source images of each class.
 
-    `family`: how many cells are assumed to be tested together. `classes` is empty without ground truth.
+    `family`: the assumed number of cells tested together. `classes` is empty without ground truth.
     """
 
     family: int
@@ -339,10 +339,10 @@ class Sensitivity(Contract):
 
 
 class Calibration(Contract):
-    """Where the validity of counterfactuals is known from: reviews of this job, or errors of the checks elsewhere.
+    """The source of validity estimates: reviews of this job, or the checks' errors measured on another data set.
 
-    `errors` are those measured on images of the data set `data`, by factor (or `default`); both are empty where the job
-    names none. `n`: how many counterfactuals people looked at, here or there.
+    `errors` were measured on images of the data set `data`, by factor (or `default`); both are empty if the job names
+    none. `n`: number of counterfactuals that people reviewed, here or there.
     """
 
     source: Literal["profile", "reviews"] = "profile"
@@ -352,7 +352,7 @@ class Calibration(Contract):
 
 
 class Estimate(Contract):
-    """A share in 0 … 1 with its central 95 %, from draws that complete what was not reviewed."""
+    """A share in 0 … 1 with its central 95 % interval, from draws that impute unreviewed counterfactuals."""
 
     value: float
     low: float
@@ -362,7 +362,7 @@ class Estimate(Contract):
 class FlippedReviews(Contract):
     """Validity of the accepted counterfactuals on which one model under test flipped: whether failures are real.
 
-    `reviewed` of the `flipped` were looked at. `valid` is P(valid | flipped); `of_valid` the share of valid ones on
+    `reviewed` of the `flipped` ones have a review. `valid` is P(valid | flipped); `of_valid` the share of valid ones on
     which it flipped, P(flipped and valid) / P(valid).
     """
 
@@ -374,14 +374,14 @@ class FlippedReviews(Contract):
 
 
 class MethodReviews(Contract):
-    """What people said of the counterfactuals of one method.
+    """Reviews of the counterfactuals of one method.
 
-    `accepted` and `rejected`: how many of each they called valid or invalid; `undecided`: unsure, or divided. `by_lot`
-    of the accepted ones were drawn by lot and stand for the others; with `more` of these (of rejected ones:
-    `more_rejected`) there is something to say of those that nobody looked at. Until then estimates are None.
+    `accepted` and `rejected`: how many of each were reviewed as valid or invalid; `undecided`: unsure, or reviewers
+    disagree. `by_lot` of the accepted ones were sampled at random and represent the others; `more` such reviews (of
+    rejected ones: `more_rejected`) are needed before estimates can be given; until then they are None.
     `valid` is P(valid) of accepted ones, `valid_rejected` of rejected ones; `accepted_if_valid` and
-    `accepted_if_invalid` are the checks' own errors. `edit_shown` and `realism` (mean of `graded`, 1 to 5) are of
-    accepted ones drawn by lot.
+    `accepted_if_invalid` are the checks' own error rates. `edit_shown` and `realism` (mean of `graded`, 1 to 5) are
+    those of randomly sampled accepted ones.
     """
 
     method: str
@@ -402,12 +402,12 @@ class MethodReviews(Contract):
 
 
 class JobResults(Contract):
-    """All that was measured in a job. `provisional`: how valid such counterfactuals are is not known.
+    """All results of a job. `provisional`: the validity of the counterfactuals is not known.
 
-    `reviews` has each method of which people reviewed something; `calibration` says what validity is known from.
+    `reviews` has an entry for each reviewed method; `calibration` names the source of the validity estimates.
 
-    `review`: ids of counterfactuals, at most 200, in the order in which to look at them: each a failure that shows most
-    of what those before it do not show.
+    `review`: ids of at most 200 failing counterfactuals in the order in which to review them: each shows most of what
+    those before it do not show.
     """
 
     sources: int

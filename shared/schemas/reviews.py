@@ -1,4 +1,4 @@
-"""Reviews: what people say of counterfactuals, and how much of it the report's figures rest on."""
+"""The public contract of reviews: people's verdicts on counterfactuals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ReviewVerdict = Literal["valid", "invalid", "unsure"]
 
 
 class ReviewRequest(Contract):
-    """`PUT /jobs/{job}/reviews/{counterfactual}`: what you see beside the source image. Only `verdict` is required."""
+    """`PUT /jobs/{job}/reviews/{counterfactual}`: your verdict on a counterfactual. Only `verdict` is required."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"verdict": "valid", "edit_shown": True, "realism": 4, "note": ""}]}
@@ -28,7 +28,7 @@ class ReviewRequest(Contract):
 
 
 class ReviewView(ReviewRequest):
-    """A review. `reviewer` is the id of an API key, as the operator sees it, or `local` where no keys are asked for."""
+    """A review. `reviewer` is the id of an API key, as the operator sees it, or `local` without authentication."""
 
     counterfactual: str
     reviewer: str

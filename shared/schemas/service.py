@@ -1,4 +1,4 @@
-"""What every model service answers about itself."""
+"""Contract of `GET /v1/info`: what every model service reports about itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WeightsInfo(Contract):
 
 
 class GpuInfo(Contract):
-    """The GPU that a service computes on; services with the same `uuid` share it. `gigabytes` are 10⁹ bytes in all."""
+    """The GPU that a service computes on; services with the same `uuid` share it. `gigabytes` is its total memory."""
 
     uuid: str
     name: str
@@ -31,7 +31,7 @@ class GpuInfo(Contract):
 class ServiceInfo(Contract):
     """`GET /v1/info`. `revision` changes whenever a reply to the same request may change: it keys recorded calls.
 
-    `gpu` is None on other devices, and where the driver's own command is not there to ask.
+    `gpu` is None on other devices, and if nvidia-smi is not installed.
     """
 
     service: str

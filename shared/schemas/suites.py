@@ -1,4 +1,4 @@
-"""The public contract of frozen suites: what is kept, which releases were tested against it, and what they came to."""
+"""The public contract of frozen suites: their content, the releases tested against them, and the results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SuiteView(Contract):
 
 
 class RunRequest(Contract):
-    """`POST /suites/{suite}/runs`: the model under test to try, as `GET /models` lists it."""
+    """`POST /suites/{suite}/runs`: the model under test, as `GET /models` lists it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "street-classifier"}]})
 
@@ -105,13 +105,14 @@ class SuitesPage(Contract):
 
 
 class CellComparison(Contract):
-    """What a release does on some images of a suite, beside what it is held against.
+    """Accuracy of a release on some images of a suite, compared with its baseline.
 
     `cell` is None for all counterfactuals of the method, `method` is empty for the originals. In a suite without ground
-    truth, right means that the prediction is the one on the original, and `cell.label` is empty (all classes). Of
+    truth, a prediction is correct if it equals the one on the original, and `cell.label` is empty (all classes). For
     segmenters `accuracy` is the mean IoU of the cell's class, or of the whole image.
-    `difference` is right − right of the other, in −1 … 1, source images weighted equally. `interval` is its own at
-    95 %; `selected_interval` that of a cell which Benjamini-Hochberg rejects, at the level adjusted for selection.
+    `difference` is accuracy − the baseline's accuracy, in −1 … 1, source images weighted equally. `interval` is its
+    95 % interval; `selected_interval` that of a cell which Benjamini-Hochberg rejects, at the level adjusted for
+    selection.
     """
 
     method: str
@@ -130,7 +131,7 @@ class CellComparison(Contract):
 
 
 class RunResults(Contract):
-    """A run's accuracy in every cell, held against a baseline run or, without one, against its own null arms.
+    """A run's accuracy in every cell, compared with a baseline run or, without one, with its own null arms.
 
     `metric`: of segmenters it is IoU. `breaches` are the sentences of the cells that drop by more than `max_drop`
     points, worst first. `left_out` counts counterfactuals without a usable ground truth or prediction.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from shared.images import Pixels
 from shared.profiles import load_profile
 from shared.schemas.results import Cell, JobResults
 from tinyworld.judges.trials import Drawing, Studio, source_picture
-from tinyworld.measure.counterfactuals import asked
+from tinyworld.measure.counterfactuals import edits_in_turn
 
 FIRST = 9_200_000  # scenes that no figure rests on
 EDITS = 8
@@ -27,7 +28,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch, dtype: str) -> tuple[list[Pixels],
     monkeypatch.setenv("CONTRAFACT_DTYPE", dtype)
     profile = load_profile("tiny")
     studio = Studio(profile, DillemaParameters.model_validate(method_defaults("dillema", profile)))
-    proposals = list(asked(FIRST, EDITS, ("weather", "time")))
+    proposals = list(edits_in_turn(FIRST, EDITS, ("weather", "time")))
     sources = [source_picture(one.scene) for one in proposals]
     drawings = [
         Drawing(source, one.edit.new_caption, one.edit, seed)
@@ -57,9 +58,10 @@ def test_both_find_the_planted_weakness(
     results = [demo(tmp_path / dtype, monkeypatch, dtype) for dtype in DTYPES]
     planted = Cell(label="bus", factor="weather", value="night", direction="to")
     for measured, dtype in zip(results, DTYPES, strict=True):
-        infos = measured.made.services["diffusion_service"].weights
-        assert {info.dtype for info in infos if info.role.startswith(("base", "few-step unet"))} == {dtype}
-        cells = {one.model: [effect.cell for effect in one.findings] for one in measured.results}
+        service: Any = measured.made.services["diffusion_service"]
+        roles = ("base", "few-step unet")
+        assert {info["dtype"] for info in service["weights"] if info["role"].startswith(roles)} == {dtype}
+        cells = {result.model: [effect.cell for effect in result.findings] for result in measured.results}
         assert cells["street-classifier-night-bus"][:1] == [planted]
         assert cells["street-classifier"] == []
     accepted = [measured.funnels[0].accepted.count for measured in results]

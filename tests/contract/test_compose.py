@@ -18,7 +18,7 @@ import yaml
 
 from evaluator_service.trainer_settings import TrainerSettings
 from gateway.settings import Settings
-from shared.fetch_weights import wanted_by
+from shared.fetch_weights import hub_files
 from shared.profiles import load_profile
 from shared.service import ModelService, ServiceSettings
 from tests.contract.compose_files import BASE, GPU, ROOT, SECRETS, composed
@@ -227,7 +227,7 @@ def test_the_language_server_is_where_and_what_the_paper_profile_says() -> None:
     assert probe(container)[0] == int(options["--port"])
     assert options["--alias"] == server.model
     assert int(options["--parallel"]) == server.concurrency
-    (wanted,) = [item for item in wanted_by(load_profile("paper"), servers=True) if server.revision == item.revision]
+    (wanted,) = [item for item in hub_files(load_profile("paper"), servers=True) if server.revision == item.revision]
     model = Path(options["--model"])
     assert model.parent == Path(
         "/weights/hub", f"models--{wanted.repository.replace('/', '--')}/snapshots", wanted.revision

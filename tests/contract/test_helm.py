@@ -16,7 +16,7 @@ import yaml
 
 from evaluator_service.trainer_settings import TrainerSettings
 from gateway.settings import Settings
-from shared.fetch_weights import wanted_by
+from shared.fetch_weights import hub_files
 from shared.profiles import Profile, load_profile
 from shared.service import ServiceSettings
 from tests.contract.compose_files import BASE, GPU, composed
@@ -319,7 +319,7 @@ def test_profiles_of_ones_own_reach_every_container_that_reads_one(releases: dic
     path.write_text(profile["data"]["profile.toml"], encoding="utf-8")
     assert isinstance(load_profile(str(path)), Profile)
     assert tomllib.loads(path.read_text())["profile"]["name"] == "ours"
-    assert len(wanted_by(load_profile(str(path)))) == 4
+    assert len(hub_files(load_profile(str(path)))) == 4
     for _, pod in pods(releases["autoscaled"]):
         for container in containers(pod):
             if "CONTRAFACT_PROFILE" in environment(container):

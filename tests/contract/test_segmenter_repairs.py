@@ -24,10 +24,10 @@ from gateway.intake.sources import NamedFile
 from gateway.models_under_test.packages import packed
 from gateway.repairs.repairs import order
 from gateway.settings import Settings
-from shared.label_maps import confusion, placed
+from shared.label_maps import class_indices, confusion
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.models import ModelSpec
-from shared.schemas.repairs import Grant, RepairResult
+from shared.schemas.repairs import RepairLease, RepairResult
 from shared.storage import model_key, repair_key
 from tests.contract.gateway_under_test import Gateway, serve_gateway
 from tests.integration.repair_site import work_off
@@ -123,7 +123,7 @@ def test_the_model_reads_back_as_a_segmenter_and_does_what_was_said(
     drawn = [street("night", 77_000 + number) for number in range(12)]
     counts = np.zeros((3, 4), np.int64)
     for found, (_, mask) in zip(model.label_maps([image for image, _ in drawn]), drawn, strict=True):
-        counts += confusion(mask, placed(model.classes, CLASSES)[found], 3)
+        counts += confusion(mask, class_indices(model.classes, CLASSES)[found], 3)
     result = RepairResult.model_validate(gateway.client.get(f"/repairs/{repair}").json()["result"])
     (cell,) = [cell for cell in result.cells if (cell.label, cell.value) == (ALL_CLASSES, "night")]
     assert float(overlaps(counts).mean()) == pytest.approx(cell.repaired.value or 0, abs=0.15)
@@ -155,7 +155,7 @@ def test_a_stopped_trainer_is_followed_by_one_that_ends_in_the_same_weights(gate
     for stops in (False, True):
         repair = begin(gateway, steps=16)
         if stops:
-            grant = Grant(repair=repair, token="aa")
+            grant = RepairLease(repair=repair, token="aa")
             store.put(repair_key(repair, "grant.json"), grant.model_dump_json().encode())
             midway = _StopAfter(len(order(store, repair).judged) + 12)
             Trainer(store, "tiny", "cpu", beat_seconds=5, stopping=midway).work(grant)

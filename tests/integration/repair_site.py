@@ -21,7 +21,7 @@ from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, Own
 from gateway.repairs.dispatch import look_after
 from gateway.settings import Settings
 from shared.images import CanonicalImage, Pixels, from_array
-from shared.schemas.repairs import Grant
+from shared.schemas.repairs import RepairLease
 from shared.storage import ObjectStore, image_key
 
 CLASSES = ["car", "bus", "boat"]
@@ -157,5 +157,5 @@ def work_off(sessions: Sessions, store: ObjectStore, settings: Settings, trainer
     look_after(sessions, store, _refuse, settings)  # takes in
 
 
-def _refuse(grant: Grant) -> None:
+def _refuse(grant: RepairLease) -> None:
     raise AssertionError(f"repair {grant.repair} was given out again")

@@ -32,7 +32,7 @@ from gateway.worker.worker import Worker
 from shared.problem_replies import problem_reply
 from shared.problems import DependencyFailed, OutOfMemory, Problem
 from shared.s3_store import S3Store
-from shared.schemas.repairs import Grant
+from shared.schemas.repairs import RepairLease
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.deployment import (
@@ -340,6 +340,6 @@ def test_whatever_is_wrong_with_the_broker_no_message_fails_a_request(
 ) -> None:
     celery = open_celery(url)
     wake_worker(celery)
-    send_repair(celery, Grant(repair="a1", token="b2"))
+    send_repair(celery, RepairLease(repair="a1", token="b2"))
     assert "workers look for themselves" in caplog.text
     assert "repair a1; it will be given out again" in caplog.text

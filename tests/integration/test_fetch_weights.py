@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.fetch_weights import LISTING, Wanted, wanted_by
+from shared.fetch_weights import LISTING, HubFiles, hub_files
 from shared.profiles import load_profile
 from shared.weights import REPOSITORY
 from tests.contract.small_diffusion import write_diffusion
@@ -117,28 +117,28 @@ def test_weights_without_safetensors_are_refused(profile: Path, hub: SmallHub, a
 
 
 def test_the_paper_profile_wants_single_precisions_and_one_gguf() -> None:
-    wanted = {item.repository: item for item in wanted_by(load_profile("paper"), servers=True)}
+    wanted = {item.repository: item for item in hub_files(load_profile("paper"), servers=True)}
     assert all(len(item.revision) == 40 for item in wanted.values())
     assert wanted["TheBloke/Llama-2-13B-chat-GGUF"].patterns == ("*Q5_K_M.gguf",)
     assert "unet/*.fp16.safetensors" in wanted["stable-diffusion-v1-5/stable-diffusion-v1-5"].patterns
     assert not any(pattern == "*.safetensors" for pattern in wanted["lllyasviel/control_v11p_sd15_canny"].patterns)
-    assert "TheBloke/Llama-2-13B-chat-GGUF" not in {item.repository for item in wanted_by(load_profile("paper"))}
+    assert "TheBloke/Llama-2-13B-chat-GGUF" not in {item.repository for item in hub_files(load_profile("paper"))}
 
 
 def test_the_tiny_profile_wants_nothing() -> None:
-    assert wanted_by(load_profile("tiny"), servers=True) == []
+    assert hub_files(load_profile("tiny"), servers=True) == []
 
 
 def test_of_a_lora_one_file_is_fetched() -> None:
-    wanted = [item for item in wanted_by(load_profile("modern")) if item.repository == "ByteDance/SDXL-Lightning"]
+    wanted = [item for item in hub_files(load_profile("modern")) if item.repository == "ByteDance/SDXL-Lightning"]
     assert [item.patterns for item in wanted] == [("sdxl_lightning_4step_lora.safetensors",)]
 
 
 def test_a_subfolder_of_weights_is_all_that_is_fetched(tmp_path: Path, profile: Path) -> None:
-    wanted = [item for item in wanted_by(load_profile(str(profile))) if item.repository == "us/diffusion"]
+    wanted = [item for item in hub_files(load_profile(str(profile))) if item.repository == "us/diffusion"]
     controlnet = [item for item in wanted if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
     assert len(wanted) == 3, "base, few steps, control"
-    assert controlnet == [Wanted("us/diffusion", COMMIT, controlnet[0].patterns)]
+    assert controlnet == [HubFiles("us/diffusion", COMMIT, controlnet[0].patterns)]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from shared.schemas.service import SERVICES
 from tests.integration.small_services import SmallServices, serve
 from tinyworld.judges.editors import EDITORS, Faultless, edited, overlap, parameters_of
 from tinyworld.judges.trials import FIELDS, TASK
-from tinyworld.measure.counterfactuals import FIRST, OTHER, asked, field_and_value
+from tinyworld.measure.counterfactuals import FIRST, OTHER, edits_in_turn, field_and_value
 
 
 class Watching(SmallServices):
@@ -42,7 +42,7 @@ def services() -> Iterator[ModelServices]:
 
 @pytest.mark.parametrize("name", [name for name in EDITORS if EDITORS[name].method in ("shifts", "reconstruction")])
 def test_a_method_is_given_known_captions_and_edits(services: ModelServices, name: str) -> None:
-    proposals = list(enumerate(asked(FIRST, 5, FIELDS), 7))
+    proposals = list(enumerate(edits_in_turn(FIRST, 5, FIELDS), 7))
     draw = edited(services, EDITORS[name].method, parameters_of(EDITORS[name], load_profile("tiny")) | {"steps": 2})
     made = draw(proposals)
     kinds = ["null"] if name == "reconstruction" else ["edit", "null"]
@@ -58,7 +58,7 @@ def test_a_method_is_given_known_captions_and_edits(services: ModelServices, nam
 
 
 def test_the_faultless_language_model_knows_one_edit_of_one_factor(services: ModelServices) -> None:
-    (proposal,) = asked(FIRST, 1, ["background"])
+    (proposal,) = edits_in_turn(FIRST, 1, ["background"])
     faultless = Faultless(services, proposal.edit)
     for factor in LANCE_FACTORS:
         messages = perturb_messages(TASK, proposal.edit.caption, proposal.scene.label, factor, 2)
@@ -68,7 +68,7 @@ def test_the_faultless_language_model_knows_one_edit_of_one_factor(services: Mod
 
 
 def test_words_outside_the_world_change_no_field() -> None:
-    (proposal,) = asked(FIRST, 1, ["colour"])
+    (proposal,) = edits_in_turn(FIRST, 1, ["colour"])
     strange = type(proposal.edit)(proposal.edit.changes, "A red bus. It is day.", "A red bus. It was day.")
     assert field_and_value(strange)[0] == OTHER
     gone = type(proposal.edit)(proposal.edit.changes, "A red bus by a forest.", "A red bus in a forest. It is night.")

@@ -12,7 +12,7 @@ from PIL import Image
 from shared.profiles import load_profile
 from tinyworld.judges.editors import drawing
 from tinyworld.measure.counterfactual_report import report
-from tinyworld.measure.counterfactuals import FIRST, NULL_EVERY, Measurement, asked, read_again, sheets
+from tinyworld.measure.counterfactuals import FIRST, NULL_EVERY, Measurement, edits_in_turn, read_again, sheets
 from tinyworld.measure.models import decibels, scenes_of
 from tinyworld.measure.records import RECORDS, records
 from tinyworld.objects.world import withheld
@@ -22,7 +22,7 @@ from tinyworld.objects.world import withheld
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two edits and the null arm of the first, in two denoising steps."""
     folder = tmp_path_factory.mktemp("measured")
-    edits = list(asked(FIRST, 2, ("weather", "colour")))
+    edits = list(edits_in_turn(FIRST, 2, ("weather", "colour")))
     with drawing("dillema", "tiny", {"steps": 2}, NULL_EVERY) as draw:
         done = Measurement("dillema", load_profile("tiny"), draw, folder).batch(0, edits)
     (folder / RECORDS).write_text("".join(one.model_dump_json() + "\n" for one in done))
@@ -50,7 +50,7 @@ def test_every_image_has_a_record_with_all_that_was_said_of_it(measured: Path) -
 def test_images_are_read_again_as_they_were_read(measured: Path) -> None:
     done = records(measured)
     forgotten = [one.model_copy(update={"kept": not one.kept, "others": ("size",), "known": None}) for one in done]
-    assert read_again(measured, forgotten, list(asked(FIRST, 2, ("weather", "colour")))) == done
+    assert read_again(measured, forgotten, list(edits_in_turn(FIRST, 2, ("weather", "colour")))) == done
 
 
 def test_the_report_and_the_sheets_come_from_the_records(measured: Path) -> None:

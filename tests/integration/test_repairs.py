@@ -27,7 +27,7 @@ from gateway.repairs.orders import load as load_rows
 from gateway.repairs.orders import order_of
 from gateway.settings import Settings
 from shared.schemas.models import ModelSpec
-from shared.schemas.repairs import Grant, RepairOutcome, RepairRequest, SignOfLife, StoredModel
+from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, RepairRequest, StoredModel
 from shared.storage import DirectoryStore, model_key, repair_key
 from shared.weights import REPOSITORY
 from tests.integration.repair_site import add_job, write_day_classifier
@@ -38,9 +38,9 @@ TRAIN = """
 import sys
 from pathlib import Path
 from evaluator_service.repair_worker import Trainer
-from shared.schemas.repairs import Grant
+from shared.schemas.repairs import RepairLease
 from shared.storage import DirectoryStore
-grant = Grant(repair=sys.argv[2], token=sys.argv[3])
+grant = RepairLease(repair=sys.argv[2], token=sys.argv[3])
 Trainer(DirectoryStore(Path(sys.argv[1])), "tiny", "cpu", beat_seconds=0.2).work(grant)
 """
 
@@ -51,7 +51,7 @@ class Site:
     def __init__(self, sessions: Sessions, folder: Path) -> None:
         self.sessions, self.folder = sessions, folder / "objects"
         self.store = DirectoryStore(self.folder)
-        self.grants: list[Grant] = []
+        self.grants: list[RepairLease] = []
         add_job(sessions, self.store)
         write_day_classifier(folder / "day", steps=20)
         files = [NamedFile(path.name, path.open("rb")) for path in (folder / "day").iterdir()]
@@ -76,7 +76,7 @@ class Site:
                 )
             )
 
-    def look(self, send: Callable[[Grant], None] | None = None) -> list[Grant]:
+    def look(self, send: Callable[[RepairLease], None] | None = None) -> list[RepairLease]:
         """What is given out when a worker looks."""
         before = len(self.grants)
         look_after(self.sessions, self.store, self.grants.append, SETTINGS)
@@ -95,7 +95,7 @@ class Site:
         with self.sessions.begin() as session:
             session.execute(update(Repair).values(heard_at=database_now(-seconds)))
 
-    def says(self, grant: Grant, name: str, content: str) -> None:
+    def says(self, grant: RepairLease, name: str, content: str) -> None:
         self.store.put(repair_key(grant.repair, grant.token, name), content.encode())
 
     def weights(self, repair: str, arm: str) -> dict[str, Tensor]:
@@ -157,7 +157,7 @@ def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weight
 def test_what_an_older_trainer_writes_is_not_read(site: Site) -> None:
     site.add("aa")
     (old,) = site.look()
-    site.says(old, "progress.json", SignOfLife(beat=1).model_dump_json())
+    site.says(old, "progress.json", Heartbeat(beat=1).model_dump_json())
     assert site.look() == []
     assert site.look() == []  # quiet, but not for long
     site.silence(SETTINGS.lease_seconds + 1)
@@ -175,7 +175,7 @@ def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) ->
     site.add("aa")
     for number in range(SETTINGS.max_lost_leases):
         (grant,) = site.look()
-        said = SignOfLife(beat=1, done=4 if number == 0 else 0, total=128, arm="repaired")
+        said = Heartbeat(beat=1, done=4 if number == 0 else 0, total=128, arm="repaired")
         site.says(grant, "progress.json", said.model_dump_json())
         assert site.look() == []
         if number == 0:

@@ -13,7 +13,7 @@ from gateway.queue import leases
 from gateway.queue.celery_tasks import wake_worker
 from gateway.worker.worker import register
 from shared.problems import GenerationFailed, InvalidInput, Overloaded
-from shared.turns import BEGUN_HEADER
+from shared.turns import START_TIME_HEADER
 from tests.integration.work_site import QUICK, Site, wait_for
 
 # Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
@@ -122,15 +122,15 @@ def test_what_is_done_with_an_image_is_told_while_it_is_done(site: Site) -> None
 @ON_SQLITE
 def test_calls_say_when_the_work_on_their_image_was_begun(site: Site) -> None:
     site.add_job(images=2)
-    begun: list[str] = []
+    start_times: list[str] = []
     worker = site.worker()
     site.clients[0]._client.event_hooks["request"].append(
-        lambda request: begun.append(request.headers[BEGUN_HEADER]) if request.method == "POST" else None
+        lambda request: start_times.append(request.headers[START_TIME_HEADER]) if request.method == "POST" else None
     )
     worker.step()
-    assert len(begun) > 2
-    assert len(set(begun)) == 2  # one moment for each image
-    assert begun == sorted(begun, key=float)
+    assert len(start_times) > 2
+    assert len(set(start_times)) == 2  # one moment for each image
+    assert start_times == sorted(start_times, key=float)
 
 
 def test_a_cancelled_job_stops_its_workers_and_writes_nothing_more(site: Site) -> None:

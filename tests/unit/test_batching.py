@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded, Problem
-from shared.turns import ComputeTurns, begun, begun_from
+from shared.turns import ComputeTurns, start_time_from, work_started
 
 Run = Callable[[str, Sequence[int]], Sequence[int | Exception]]
 PATIENCE = 120.0  # seconds, which only a hang takes
@@ -90,7 +90,7 @@ def test_every_item_runs_once_in_order_and_only_with_its_own_key(
 
 
 def test_the_oldest_item_is_always_in_the_next_batch() -> None:
-    """A key with many items cannot starve another: batches start with the oldest item of the line."""
+    """A key with many items cannot starve another: batches start with the oldest item of the queue."""
     run = Recorder()
     owner = batcher(run, max_batch=3)
 
@@ -167,7 +167,7 @@ def test_cancelled_items_never_run_and_free_their_place() -> None:
     assert run.batches == [("a", [1]), ("a", [4])]
 
 
-def test_a_full_line_refuses_all_or_nothing_and_says_when_to_come_back() -> None:
+def test_a_full_queue_refuses_all_or_nothing_and_says_when_to_come_back() -> None:
     run = Recorder()
     owner = batcher(run, capacity=3)
 
@@ -239,7 +239,7 @@ def test_wrong_number_of_results_is_an_error_and_the_owner_lives_on() -> None:
     owner.drain()
 
 
-def test_drain_finishes_the_line_and_refuses_the_rest() -> None:
+def test_drain_finishes_the_queue_and_refuses_the_rest() -> None:
     run = Recorder()
     owner = batcher(run, max_batch=1, max_wait=1.0)
 
@@ -303,18 +303,18 @@ def test_one_model_computes_at_a_time_among_batchers_that_share_turns() -> None:
 
 
 async def submit_as_of(owner: MicroBatcher[str, int, int], at: float, *items: int) -> list[int]:
-    """Items that belong to work begun at a moment."""
-    with begun(at):
+    """Items that belong to work that started at a given time."""
+    with work_started(at):
         return await owner.submit_all(list(items), key="a", deadline=soon())
 
 
 async def until_waiting(registry: CollectorRegistry, count: int) -> None:
-    """Return once so many items are in the line."""
+    """Return once so many items are queued."""
     while registry.get_sample_value("contrafact_waiting", {"service": "test"}) != count:
         await asyncio.sleep(0.005)
 
 
-def test_the_line_is_in_the_order_in_which_work_was_begun() -> None:
+def test_the_queue_is_ordered_by_the_start_of_the_work() -> None:
     run, registry = Recorder(), CollectorRegistry()
     owner = batcher(run, registry, max_batch=2)
 
@@ -333,12 +333,15 @@ def test_the_line_is_in_the_order_in_which_work_was_begun() -> None:
     assert [items for _, items in run.batches] == [[0], [11, 21], [22, 31], [32]]
 
 
+def batchers_sharing(turns: ComputeTurns, run: Run) -> list[MicroBatcher[str, int, int]]:
+    """Two batchers of single items over the same turns."""
+    policy = BatchPolicy(1, max_wait=0.0)
+    return [MicroBatcher(run, policy, BatchMetrics("test", CollectorRegistry()), turns) for _ in range(2)]
+
+
 def test_of_batchers_that_share_turns_the_one_with_the_oldest_work_is_next() -> None:
     turns, run = ComputeTurns(), Recorder()
-    slow, quick = (
-        MicroBatcher(run, BatchPolicy(1, max_wait=0.0), BatchMetrics("test", CollectorRegistry()), turns)
-        for _ in range(2)
-    )
+    slow, quick = batchers_sharing(turns, run)
 
     async def main() -> None:
         run.gate.clear()
@@ -358,10 +361,7 @@ def test_of_batchers_that_share_turns_the_one_with_the_oldest_work_is_next() -> 
 
 def test_no_younger_work_comes_between_two_batches_of_the_oldest() -> None:
     turns, run = ComputeTurns(), Recorder()
-    slow, quick = (
-        MicroBatcher(run, BatchPolicy(1, max_wait=0.0), BatchMetrics("test", CollectorRegistry()), turns)
-        for _ in range(2)
-    )
+    slow, quick = batchers_sharing(turns, run)
 
     async def main() -> None:
         run.gate.clear()
@@ -382,7 +382,7 @@ def test_no_younger_work_comes_between_two_batches_of_the_oldest() -> None:
 @pytest.mark.parametrize(("header", "given"), [("12.5", 12.5), (None, None), ("soon", None), ("1e30", None)])
 def test_a_moment_that_no_caller_can_know_counts_as_now(header: str | None, given: float | None) -> None:
     before = time.time()
-    at = begun_from(header)
+    at = start_time_from(header)
     assert at == given if given is not None else before <= at <= time.time()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
-from tinyworld.networks.group_norm import quicken
+from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.objects.dataset import edges_of, sibling, training_edges
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import sample_scene, withheld
@@ -27,7 +27,7 @@ def test_quick_group_norm_has_the_gradients_of_torch() -> None:
     nn.init.normal_(norm.weight)
     x = torch.randn(3, 24, 6, 10).to(memory_format=torch.channels_last).requires_grad_()
     expected = torch.autograd.grad((norm(x) ** 3).sum(), (x, norm.weight, norm.bias))
-    quicken(norm)
+    speed_up_group_norm(norm)
     found = torch.autograd.grad((norm(x) ** 3).sum(), (x, norm.weight, norm.bias))
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)

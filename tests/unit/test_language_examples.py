@@ -40,13 +40,13 @@ def test_keywords_are_all_that_may_change() -> None:
 def test_alternatives_are_other_values_in_the_same_place() -> None:
     for seed in SEEDS:
         one = example("alternatives", seed, PLAIN)
-        assert one.asked is not None
-        assert one.asked.field != one.forbidden
-        place = slot_of(one.asked.phrase, field=one.asked.field)
+        assert one.target is not None
+        assert one.target.field != one.forbidden
+        place = slot_of(one.target.phrase, field=one.target.field)
         found = json.loads(one.reply)["alternatives"]
         assert 1 <= len(found) <= 3
-        assert one.asked.value not in {value_of(a["phrase"], field=one.asked.field) for a in found}
-        assert all(slot_of(a["phrase"], field=one.asked.field) == place for a in found)
+        assert one.target.value not in {value_of(a["phrase"], field=one.target.field) for a in found}
+        assert all(slot_of(a["phrase"], field=one.target.field) == place for a in found)
 
 
 def test_rewritten_captions_state_the_new_values_and_keep_the_rest() -> None:
@@ -93,7 +93,7 @@ def test_a_new_subject_replaces_the_class_wherever_it_is_named() -> None:
 
 
 def test_every_usual_phrase_is_asked_about() -> None:
-    asked = {one.asked.phrase for seed in range(3000) if (one := example("alternatives", seed, PLAIN)).asked}
+    asked = {one.target.phrase for seed in range(3000) if (one := example("alternatives", seed, PLAIN)).target}
     usual = {
         phrase
         for slot in SLOTS.values()

@@ -9,16 +9,25 @@ import numpy as np
 import pytest
 
 from shared.profiles import load_profile
-from tinyworld.judges.protected_scenes import OBJECTS, Asked, objects_asked, overlaps
-from tinyworld.measure.protection import VISIBLE, Gallery, Thing, judged, keep_setting, parameters, progress, report
+from tinyworld.judges.protected_scenes import OBJECTS, ProtectedEdit, object_edits, overlaps
+from tinyworld.measure.protection import (
+    VISIBLE,
+    Gallery,
+    Thing,
+    judge_images,
+    keep_setting,
+    parameters,
+    progress,
+    report,
+)
 
 
 @pytest.fixture(scope="module")
-def asked() -> list[Asked]:
-    return list(objects_asked(4))
+def asked() -> list[ProtectedEdit]:
+    return list(object_edits(4))
 
 
-def test_scenes_have_things_to_protect_and_edits_that_leave_them(asked: list[Asked]) -> None:
+def test_scenes_have_things_to_protect_and_edits_that_leave_them(asked: list[ProtectedEdit]) -> None:
     assert [one.field for one in asked] == ["time", "weather"] * 2
     for one in asked:
         assert [thing.label for thing in one.instances] == ["object", "companion"]
@@ -26,10 +35,10 @@ def test_scenes_have_things_to_protect_and_edits_that_leave_them(asked: list[Ask
         assert not (one.instances[0].mask & one.instances[1].mask).any()
         assert one.facts[one.field] == one.to_value
         assert one.to_value not in one.edit.caption or one.edit.caption != one.edit.new_caption
-    assert [one.id for one in objects_asked(4)] == [one.id for one in asked]
+    assert [one.id for one in object_edits(4)] == [one.id for one in asked]
 
 
-def test_the_colour_within_a_mask_goes_from_the_source_to_the_truth(asked: list[Asked]) -> None:
+def test_the_colour_within_a_mask_goes_from_the_source_to_the_truth(asked: list[ProtectedEdit]) -> None:
     mask = asked[0].instances[0].mask
     plain, night = np.full((128, 128, 3), 200, np.uint8), np.full((128, 128, 3), 100, np.uint8)
     one = replace(asked[0], source=plain, truth=night)
@@ -43,7 +52,7 @@ def test_the_colour_within_a_mask_goes_from_the_source_to_the_truth(asked: list[
     assert progress(faint, plain, mask) is None
 
 
-def test_a_thing_is_found_where_it_was_and_has_a_size(asked: list[Asked]) -> None:
+def test_a_thing_is_found_where_it_was_and_has_a_size(asked: list[ProtectedEdit]) -> None:
     labels = ("background", "object", "companion")
     for one in asked:
         found = np.zeros((128, 128), np.uint8)
@@ -113,13 +122,13 @@ def test_the_report_counts_every_instance_and_each_class_by_itself() -> None:
 
 @pytest.mark.slow
 def test_the_shipped_generator_keeps_shapes_in_another_light() -> None:
-    district = OBJECTS
-    gallery = Gallery(load_profile("tiny"), district)
-    one = next(objects_asked(1))
+    domain = OBJECTS
+    gallery = Gallery(load_profile("tiny"), domain)
+    one = next(object_edits(1))
     drawn = list(gallery.draw(one, ["none", "relit:1"]))
-    things = list(judged(gallery, district, one, drawn))
+    things = list(judge_images(gallery, domain, one, drawn))
     assert {(t.arm, t.label) for t in things} == {
-        (arm, label) for arm in ("none", "relit:1") for label in district.protected
+        (arm, label) for arm in ("none", "relit:1") for label in domain.protected
     }
     held = [t for t in things if t.arm == "relit:1"]
     assert all(t.iou >= 0.5 for t in held)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.repairs.figures import share_interval
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest, RepairView
-from tinyworld.measure.repair import Judge, Truth, judged, planted_values
+from tinyworld.measure.repair import Judge, Truth, judge_repair, planted_values
 from tinyworld.measure.repair_records import COMMITTED, MeasuredRepairs, RepairedModel, best_control, committed, table
 from tinyworld.objects.demo import demo_scenes, shows
 from tinyworld.objects.own_distribution import own_distribution
@@ -75,7 +75,7 @@ def measured_model() -> RepairedModel:
     models: dict[Arm, Says] = {"before": Says(2), "repaired": Says(9)} | {arm: Says(4) for arm in CONTROLS}
     now = datetime(2026, 1, 1, tzinfo=UTC)
     view = RepairView.model_construct(result=None, created_at=now, finished_at=now)
-    return judged("a model", [NIGHT_BUS], models, TRUTH, view)  # type: ignore[arg-type]
+    return judge_repair("a model", [NIGHT_BUS], models, TRUTH, view)  # type: ignore[arg-type]
 
 
 def test_truth_tells_what_is_won_back_and_what_it_costs() -> None:

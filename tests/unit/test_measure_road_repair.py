@@ -22,8 +22,8 @@ from tinyworld.measure.repair_records import (
     RepairedModel,
     best_control,
     committed_roads,
-    go_on,
     repaired_plant,
+    resume,
     write,
 )
 from tinyworld.measure.road_repair import (
@@ -35,10 +35,10 @@ from tinyworld.measure.road_repair import (
     VALUES,
     Truth,
     drawn,
-    judged,
+    evaluate,
+    judge_repair,
     models_under_test,
     rendered,
-    seen,
     spec,
 )
 from tinyworld.objects.drawing.canvas import Image
@@ -112,7 +112,7 @@ def measured_model() -> RepairedModel:
     models: dict[Arm, Says] = {"before": Says(10), "repaired": Says(0)} | dict.fromkeys(CONTROLS, half)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     view = RepairView.model_construct(result=None, created_at=now, finished_at=now)
-    return judged("a model", NIGHT, models, TRUTH, view)
+    return judge_repair("a model", NIGHT, models, TRUTH, view)
 
 
 def test_truth_tells_what_is_won_back_and_what_it_costs(measured_model: RepairedModel) -> None:
@@ -151,7 +151,7 @@ def test_a_real_segmenter_is_judged_as_the_models_judge_judges(tmp_path: Path) -
     scenes = [own_distribution(index, "demo") for index in range(4)]
     drawings = [rendered(scene) for scene in scenes]
     loaded = ImageSegmenter(Weights(path=tmp_path, licence="", gigabytes=0.01), device="cpu")
-    found = seen(loaded, scenes)
+    found = evaluate(loaded, scenes)
     guesses = class_masks(model.float(), [one.image for one in drawings])
     assert len(np.unique(guesses)) > 1, "an untrained segmenter says several classes"
     wanted = class_ious(guesses, np.stack([one.classes for one in drawings]))
@@ -218,10 +218,10 @@ def test_tables_say_what_was_measured_beside_the_paper(measured_model: RepairedM
 
 def test_an_interrupted_measurement_goes_on(measured_model: RepairedModel, tmp_path: Path) -> None:
     path, done = tmp_path / "repair.json", measured([measured_model])
-    assert go_on(path, measured([])) == measured([])
+    assert resume(path, measured([])) == measured([])
     write(path, done)
-    assert go_on(path, measured([])) == done
-    assert go_on(path, measured([]).model_copy(update={"command": "another"})).models == []
+    assert resume(path, measured([])) == done
+    assert resume(path, measured([]).model_copy(update={"command": "another"})).models == []
 
 
 def test_committed_measurements_can_be_read() -> None:

@@ -21,7 +21,7 @@ from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.paper_tables.__main__ import RESULTS, rows
 from tinyworld.paper_tables.arms import ARMS, scenes_of
 from tinyworld.paper_tables.faults import faults
-from tinyworld.paper_tables.judging import Judged, factor_figures, judged, text_checks
+from tinyworld.paper_tables.judging import JudgedCounterfactual, factor_figures, judge_counterfactuals, text_checks
 from tinyworld.paper_tables.printing import rate
 from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
 from tinyworld.paper_tables.tables import tables
@@ -62,7 +62,7 @@ def view(
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Judged]:
+def found() -> list[JudgedCounterfactual]:
     """The renderer's own counterfactuals of eight scenes, each with one that words refused, and copies unchanged."""
     made, images = [], {}
     for position, scene in enumerate(SCENES):
@@ -75,10 +75,10 @@ def found() -> list[Judged]:
             view(position, 2, scene.time, "wednesday", refused_by="word diff"),
             view(position, 3, scene.time, other, refused_by="paraphrase"),
         ]
-    return judged(made, SCENES, images.__getitem__)
+    return judge_counterfactuals(made, SCENES, images.__getitem__)
 
 
-def test_oracles_and_grammar_judge_each_edit(found: list[Judged]) -> None:
+def test_oracles_and_grammar_judge_each_edit(found: list[JudgedCounterfactual]) -> None:
     assert [one.field for one in found] == ["time", "time", "other", "time"] * len(SCENES)
     everything, weather = factor_figures(found)
     assert (everything.factor, weather.factor) == ("all", "weather")
@@ -96,7 +96,7 @@ def test_oracles_and_grammar_judge_each_edit(found: list[Judged]) -> None:
     assert (checks.recall.count, checks.recall.n) == (8, 8)
 
 
-def test_faults_are_told_by_class_and_by_value(found: list[Judged]) -> None:
+def test_faults_are_told_by_class_and_by_value(found: list[JudgedCounterfactual]) -> None:
     told = faults([one.view for one in found])
     by_class = {one.name: one for one in told if one.of == "class"}
     assert set(by_class) == set(CLASSES)
@@ -134,7 +134,7 @@ def metrics(k_right: int) -> PaperMetrics:
     )
 
 
-def row(arm: str, found: list[Judged]) -> ArmRow:
+def row(arm: str, found: list[JudgedCounterfactual]) -> ArmRow:
     points = FailurePoints(corruption="fog", sources=8, first=[1, 0, 2, 0, 0], never=5, median=None)
     return ArmRow(
         arm=arm,
@@ -166,7 +166,7 @@ def row(arm: str, found: list[Judged]) -> ArmRow:
     )
 
 
-def test_the_tables_say_what_the_rows_say(found: list[Judged]) -> None:
+def test_the_tables_say_what_the_rows_say(found: list[JudgedCounterfactual]) -> None:
     some = [row(arm, found) for arm in ("corruptions", "lance-direct", "dillema-keep")]
     assert ArmRow.model_validate_json(some[0].model_dump_json()) == some[0]
     text = tables(some)

@@ -21,9 +21,9 @@ from diffusion_service.protection import (
     Level,
     Region,
     Shape,
-    outcomes,
+    find_regions,
     outline_contrast,
-    regions,
+    region_outcomes,
     relit,
     soft_mask,
     union,
@@ -43,20 +43,20 @@ def street(*boxes: tuple[int, int, int, int, int]) -> np.ndarray:
 
 
 def test_regions_are_connected_and_specks_are_none() -> None:
-    found = regions(
+    found = find_regions(
         street((1, 5, 5, 8, 20), (1, 40, 5, 8, 20), (2, 60, 60, 20, 10), (1, 90, 90, 2, 2)), LABELS, LABELS[1:]
     )
     assert [(one.label, int(one.mask.sum())) for one in found] == [
         ("pedestrian", 160), ("pedestrian", 160), ("vehicle", 200),
     ]  # fmt: skip
-    assert regions(street(), LABELS, ["vehicle"]) == []
+    assert find_regions(street(), LABELS, ["vehicle"]) == []
     with pytest.raises(InvalidInput, match="no class tree to protect; it knows road, pedestrian, vehicle"):
-        regions(street(), LABELS, ["tree"])
+        find_regions(street(), LABELS, ["tree"])
 
 
 def fates(before: np.ndarray, after: np.ndarray) -> list[float]:
-    found = regions(before, LABELS, ["pedestrian"])
-    return [one.iou for one in outcomes(found, after, LABELS, np.zeros((SIDE, SIDE, 3), np.uint8))]
+    found = find_regions(before, LABELS, ["pedestrian"])
+    return [one.iou for one in region_outcomes(found, after, LABELS, np.zeros((SIDE, SIDE, 3), np.uint8))]
 
 
 def test_each_instance_is_judged_by_itself() -> None:

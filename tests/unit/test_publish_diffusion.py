@@ -28,7 +28,7 @@ def test_a_checkpoint_of_two_controlnets_becomes_what_the_service_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publish_diffusion, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(publish_diffusion, "weights_of", lambda district: tmp_path / district)
+    monkeypatch.setattr(publish_diffusion, "weights_of", lambda domain: tmp_path / domain)
     torch.manual_seed(0)
     trained = Generator(128, (32, 32, 64), BOTH)
     (tmp_path / "runs" / "some").mkdir(parents=True)
@@ -55,10 +55,10 @@ def test_a_checkpoint_of_two_controlnets_becomes_what_the_service_loads(
     assert "of the roads" in (folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize("district", ["objects", "roads"])
-def test_edits_to_look_at_show_a_source_its_controls_and_what_is_asked_for(district: str) -> None:
+@pytest.mark.parametrize("domain", ["objects", "roads"])
+def test_edits_to_look_at_show_a_source_its_controls_and_what_is_asked_for(domain: str) -> None:
     for index in range(10):
-        shown, again = edit(district, index), edit(district, index)
+        shown, again = edit(domain, index), edit(domain, index)
         assert np.array_equal(shown.source, again.source)
         assert shown.caption == again.caption
         assert not np.array_equal(shown.source, shown.truth)

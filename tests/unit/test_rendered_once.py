@@ -16,7 +16,7 @@ from tinyworld.roads import world
 from tinyworld.roads.render import render
 
 
-def test_both_districts_store_what_they_render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_domains_store_what_they_render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "RUNS", tmp_path)
     monkeypatch.setattr(roads, "CACHE", tmp_path / "roads")
     for _ in ("rendered", "from the cache"):

@@ -11,8 +11,8 @@ import pytest
 from shared.profiles import Profile, load_profile
 from tinyworld.calibrate import road_checks
 from tinyworld.calibrate.road_checks import CHECKS, Checks, as_asked, pictures
-from tinyworld.judges.protected_roads import ROADS, asked_of
-from tinyworld.judges.protected_scenes import Asked, Seen
+from tinyworld.judges.protected_roads import ROADS, protected_edit
+from tinyworld.judges.protected_scenes import EditReading, ProtectedEdit
 from tinyworld.measure.protection import Gallery
 from tinyworld.roads.render import render
 from tinyworld.roads.world import RoadScene, sample_scene
@@ -31,11 +31,13 @@ def scene() -> RoadScene:
 
 
 @pytest.fixture(scope="module")
-def asked(scene: RoadScene) -> Asked:
-    return asked_of("c0003", scene, "time")
+def asked(scene: RoadScene) -> ProtectedEdit:
+    return protected_edit("c0003", scene, "time")
 
 
-def test_pictures_of_every_kind_get_the_scores_that_jobs_get(profile: Profile, scene: RoadScene, asked: Asked) -> None:
+def test_pictures_of_every_kind_get_the_scores_that_jobs_get(
+    profile: Profile, scene: RoadScene, asked: ProtectedEdit
+) -> None:
     gallery, checks = Gallery(profile, ROADS), Checks(profile)
     assert gallery.own_arm == "relit:1"
     made = dict(pictures(gallery, asked, scene))
@@ -67,10 +69,10 @@ def test_pictures_of_every_kind_get_the_scores_that_jobs_get(profile: Profile, s
     ],
 )
 def test_what_the_judges_do_not_see_does_not_count(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch, kind: str, shown: bool, there: tuple[bool, ...], counts: bool
+    asked: ProtectedEdit, monkeypatch: pytest.MonkeyPatch, kind: str, shown: bool, there: tuple[bool, ...], counts: bool
 ) -> None:
-    def seen(of: Any, images: Any) -> list[Seen]:
-        return [Seen(False, (True, False)), Seen(shown, there)]
+    def seen(of: Any, images: Any) -> list[EditReading]:
+        return [EditReading(False, (True, False)), EditReading(shown, there)]
 
-    monkeypatch.setattr(road_checks, "ROADS", replace(ROADS, seen=seen))
+    monkeypatch.setattr(road_checks, "ROADS", replace(ROADS, read=seen))
     assert as_asked(kind, asked, asked.truth) is counts

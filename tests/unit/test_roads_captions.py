@@ -63,7 +63,7 @@ def test_colours_go_to_what_carries_them() -> None:
     assert read("Something red on the left.") == {}
 
 
-def test_phrases_mean_what_they_mean_in_the_other_district() -> None:
+def test_phrases_mean_what_they_mean_in_the_other_domain() -> None:
     for phrase in ("after dark", "misty", "crimson", "pencil sketch"):
         assert value_of(phrase, slots=SLOTS) == value_of(phrase)
     assert slot_of("wet", slots=SLOTS) == "surface"

@@ -1,4 +1,4 @@
-"""The language model's questions about roads are the methods' own, rightly answered; either district can be learnt."""
+"""The language model's questions about roads are the methods' own, rightly answered; either domain can be learnt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from gateway.methods.counterfactual import FACTORS, TaskDescription
 from gateway.methods.dillema import keyword_messages
 from tinyworld.measure.language import is_right
-from tinyworld.objects.language_examples import KINDS, OBJECTS, District, Kind, Wordings, example
+from tinyworld.objects.language_examples import KINDS, OBJECTS, Kind, LanguageDomain, Wordings, example
 from tinyworld.objects.phrases import slot_of, value_of
 from tinyworld.roads.captions import read
 from tinyworld.roads.language_examples import ROADS
@@ -21,7 +21,7 @@ from tinyworld.roads.world import EDIT_FACTOR, SHAPES
 from tinyworld.train import language
 from tinyworld.train.language import Loss, build_model, build_tokenizer
 
-PLAIN = Wordings(noise=0, district=ROADS)
+PLAIN = Wordings(noise=0, domain=ROADS)
 SEEDS = range(250)
 
 
@@ -57,11 +57,11 @@ def test_keywords_are_looks_never_what_stands_where() -> None:
 def test_alternatives_and_rewrites_state_new_values_of_the_same_place() -> None:
     for seed in SEEDS:
         one = example("alternatives", seed, PLAIN)
-        assert one.asked is not None
-        place = slot_of(one.asked.phrase, field=one.asked.field, slots=SLOTS)
+        assert one.target is not None
+        place = slot_of(one.target.phrase, field=one.target.field, slots=SLOTS)
         for other in json.loads(one.reply)["alternatives"]:
-            assert value_of(other["phrase"], field=one.asked.field, slots=SLOTS) == other["value"] != one.asked.value
-            assert slot_of(other["phrase"], field=one.asked.field, slots=SLOTS) == place
+            assert value_of(other["phrase"], field=one.target.field, slots=SLOTS) == other["value"] != one.target.value
+            assert slot_of(other["phrase"], field=one.target.field, slots=SLOTS) == place
         one = example("rewrite", seed, PLAIN)
         changes = [line for line in one.messages[-1].content.splitlines() if line.startswith("Change: ")]
         after = read(json.loads(one.reply)["caption"])
@@ -70,14 +70,14 @@ def test_alternatives_and_rewrites_state_new_values_of_the_same_place() -> None:
         assert changed <= set(EDIT_FACTOR)
 
 
-@pytest.mark.parametrize("district", [OBJECTS, ROADS], ids=lambda district: district.name)
-def test_a_step_of_training_asks_of_the_district(district: District[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("domain", [OBJECTS, ROADS], ids=lambda domain: domain.name)
+def test_a_step_of_training_asks_of_the_domain(domain: LanguageDomain[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language, "_TOKENIZER_EXAMPLES", 30)
-    tokenizer = build_tokenizer(district)
+    tokenizer = build_tokenizer(domain)
     model = build_model(tokenizer)
-    loss = Loss(tokenizer, 4, district)
+    loss = Loss(tokenizer, 4, domain)
     value = loss(model, 0)
     value.backward()  # type: ignore[no-untyped-call]
     assert torch.isfinite(value)
     said = tokenizer.batch_decode(loss._captions(Random(0), 20).ids, skip_special_tokens=True)
-    assert sum("road" in text for text in said) == (20 if district is ROADS else 0)
+    assert sum("road" in text for text in said) == (20 if domain is ROADS else 0)

@@ -21,14 +21,14 @@ from tinyworld.judges.protected_roads import (
     edit_of,
     instances,
     near,
+    read_roads,
     recognised,
-    roads_asked,
-    roads_seen,
+    road_edits,
 )
-from tinyworld.judges.protected_scenes import FIRST, Asked, Instance, overlaps
+from tinyworld.judges.protected_scenes import FIRST, Instance, ProtectedEdit, overlaps
 from tinyworld.judges.road_readers import READ, READERS, looks, new_reader, readings
 from tinyworld.judges.road_segmenters import HEIGHTS
-from tinyworld.measure.protection import Gallery, judged
+from tinyworld.measure.protection import Gallery, judge_images
 from tinyworld.objects.pictures import as_pixel_values
 from tinyworld.roads import pictures
 from tinyworld.roads.captions import read
@@ -41,11 +41,11 @@ ROAD, PEDESTRIAN = CLASSES.index("road"), CLASSES.index("pedestrian")
 
 
 @pytest.fixture(scope="module")
-def asked() -> list[Asked]:
-    return list(roads_asked(len(FIELDS)))
+def asked() -> list[ProtectedEdit]:
+    return list(road_edits(len(FIELDS)))
 
 
-def test_an_edit_changes_one_look_in_words_and_leaves_every_shape(asked: list[Asked]) -> None:
+def test_an_edit_changes_one_look_in_words_and_leaves_every_shape(asked: list[ProtectedEdit]) -> None:
     assert [one.field for one in asked] == [*FIELDS]
     for number, one in enumerate(asked):
         before = sample_scene("final-test", FIRST + number)
@@ -56,7 +56,7 @@ def test_an_edit_changes_one_look_in_words_and_leaves_every_shape(asked: list[As
         assert shapes == [(thing.label, thing.mask.tobytes()) for thing in instances(render(after))]
         assert one.facts[one.field] == one.to_value
         assert "road" in {thing.label for thing in one.instances} <= set(CLASSES)
-    again = next(roads_asked(1))
+    again = next(road_edits(1))
     assert again.edit == asked[0].edit
     assert np.array_equal(again.source, asked[0].source)
 
@@ -161,14 +161,14 @@ def saved_segmenter(folder: Path, name: str, label: str) -> Path:
 
 
 def test_the_edit_is_shown_where_both_readers_read_it(
-    asked: list[Asked], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: list[ProtectedEdit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(road_readers, "MODELS", tmp_path)
     one = asked[0]
     assert one.field == "time"
     missing = partial(pytest.raises, SystemExit)
     with missing(match=r"make it by `python -m tinyworld.train.road_segmenter oracle-a`"):
-        roads_seen([one], [one.truth])
+        read_roads([one], [one.truth])
     for name in ("oracle-a", "oracle-b"):
         saved_segmenter(tmp_path, name, "road")
     saved_reader("reader-a", tmp_path, time=one.to_value, weather="fog")
@@ -179,7 +179,7 @@ def test_the_edit_is_shown_where_both_readers_read_it(
     assert told["time"] == one.to_value
     assert told["weather"] is None
     other = replace(one, field="weather", to_value="fog")
-    first, second = roads_seen([one, other], [one.truth, one.truth])
+    first, second = read_roads([one, other], [one.truth, one.truth])
     assert first.shown
     assert not second.shown, "one of them reads snow"
     labels = [thing.label for thing in one.instances]
@@ -201,7 +201,7 @@ def roads_profile(folder: Path) -> Profile:
 
 
 def test_roads_are_drawn_under_several_controls_and_judged_thing_by_thing(
-    asked: list[Asked], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: list[ProtectedEdit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(road_readers, "MODELS", tmp_path)
     one = asked[0]
@@ -217,7 +217,7 @@ def test_roads_are_drawn_under_several_controls_and_judged_thing_by_thing(
     drawn = list(gallery.draw(one, ["none", "relit:1"]))
     ((_, edges_only, _),) = alone.draw(one, ["none"])
     assert not np.array_equal(drawn[0][1], edges_only)
-    things = list(judged(gallery, ROADS, one, drawn))
+    things = list(judge_images(gallery, ROADS, one, drawn))
     assert [(thing.arm, thing.label) for thing in things] == [
         (arm, thing.label) for arm in ("none", "relit:1") for thing in one.instances
     ]

@@ -16,7 +16,7 @@ from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 from gateway.intake.masks import mask_reader
 from shared.label_maps import VOID
 from shared.schemas.masks import MaskSpec
-from tinyworld.judges.road_segmenters import class_ious, found_shares, instances
+from tinyworld.judges.road_segmenters import class_ious, detection_rates, instances
 from tinyworld.roads import pictures
 from tinyworld.roads.demo import demo_scenes, mask_spec, write_demo
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
@@ -67,7 +67,7 @@ def test_figures_are_full_for_the_truth_and_fall_with_what_is_missed() -> None:
     assert ious["road"] < 1.0
     assert ious["sky"] == 1.0
     found = [one for guess, rendering in zip(blind, renderings, strict=True) for one in instances(guess, rendering)]
-    shares = found_shares(found)
+    shares = detection_rates(found)
     assert shares["vehicle"].startswith("100.0%")
     assert shares["pedestrian"].startswith("0.0%")
     assert any(name.startswith("pedestrians of") for name in shares)

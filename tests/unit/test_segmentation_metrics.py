@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, jaccard_score, recall_score
 
 from gateway.analysis.segmentation import image_overlap, lost, named_overlaps, normalised, overlaps, scores
-from shared.label_maps import OTHER, VOID, confusion, packed, unpacked
+from shared.label_maps import OTHER, VOID, confusion, pack_counts, unpack_counts
 
 CLASSES = 4
 Maps = tuple[NDArray[np.uint8], NDArray[np.uint8]]
@@ -37,8 +37,8 @@ def test_counts_are_those_of_scikit_learn_without_void(drawn: Maps) -> None:
     if len(truth):
         theirs = confusion_matrix(truth, predicted, labels=range(CLASSES + 1))
         assert (counts == theirs[:CLASSES]).all()
-    assert (unpacked(packed(counts), CLASSES) == counts).all()
-    assert len(packed(counts)) == 3 * np.count_nonzero(counts)
+    assert (unpack_counts(pack_counts(counts), CLASSES) == counts).all()
+    assert len(pack_counts(counts)) == 3 * np.count_nonzero(counts)
 
 
 @given(drawn=maps())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from evaluator_service.shapes import Shapes, in_places
+from evaluator_service.shapes import Shapes, to_job_classes
 from shared.label_maps import OTHER, VOID, Map
 from shared.profiles import ShapeJudge
 from shared.regions import box_of, connected
@@ -121,7 +121,7 @@ def test_labels_go_by_name_by_synonym_and_by_what_the_profile_says() -> None:
     assert judge.places(labels, ["car", "rider"]) == [None, 0, None, 1, None], (
         "a class that the job lacks is no obstacle"
     )
-    assert in_places(np.array([[0, 3], [4, 1]], np.uint8), [0, 1, None, 2]).tolist() == [[0, 2], [OTHER, 1]]
+    assert to_job_classes(np.array([[0, 3], [4, 1]], np.uint8), [0, 1, None, 2]).tolist() == [[0, 2], [OTHER, 1]]
 
 
 def test_sizes_must_agree() -> None:

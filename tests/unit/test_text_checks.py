@@ -10,7 +10,7 @@ from gateway.methods.text_checks import check_caption, check_change, check_keywo
 from gateway.methods.words import content_words, names_class, occurrences, stem
 from shared.profiles import load_profile
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
-from tinyworld.measure.text_checks import BLANK, SORTS, ShippedEmbedder, cases, judged
+from tinyworld.measure.text_checks import BLANK, SORTS, ShippedEmbedder, cases, check_cases
 
 CAPTION = "A photo of a red bus in a city. It is a foggy night."
 CLASSES = ("car", "bus", "traffic light")
@@ -210,7 +210,7 @@ def test_content_words_leave_articles_and_prepositions_out() -> None:
 
 
 def test_the_checks_tell_right_edits_of_tinyworlds_captions_from_wrong_ones() -> None:
-    found = judged(cases("calibration", 15), "tiny")
+    found = check_cases(cases("calibration", 15), "tiny")
     assert len(found) == 15 * len(SORTS)
     right = [not check for case, check, _ in found if case.right]
     wrong = [not check for case, check, _ in found if not case.right]

@@ -15,8 +15,8 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.retraining import augmented
-from evaluator_service.trainable import IGNORED, Lesson, TrainableSegmenter
-from shared.label_maps import OTHER, VOID, confusion, packed, placed
+from evaluator_service.trainable import IGNORED, TrainableSegmenter, TrainingExample
+from shared.label_maps import OTHER, VOID, class_indices, confusion, pack_counts
 from shared.problems import InvalidInput
 from shared.weights import Weights
 
@@ -41,7 +41,7 @@ def weights(folder: Path) -> Weights:
     return Weights(path=folder, licence="", gigabytes=1)
 
 
-def lesson(seed: int, height: int = 48, width: int = 64) -> Lesson:
+def lesson(seed: int, height: int = 48, width: int = 64) -> TrainingExample:
     """A square, whose mask is 1 amid 0, light on dark; the first row is void."""
     random = np.random.default_rng(seed)
     mask = np.zeros((height, width), np.uint8)
@@ -49,7 +49,7 @@ def lesson(seed: int, height: int = 48, width: int = 64) -> Lesson:
     mask[top : top + 16, left : left + 16] = 1
     image = np.repeat(np.where(mask, 200, 60).astype(np.uint8)[..., None], 3, axis=2)
     mask[0] = VOID
-    return Lesson(image, "", mask)
+    return TrainingExample(image, "", mask)
 
 
 @given(st.integers(0, 2**31))
@@ -64,7 +64,7 @@ def test_a_mask_moves_with_its_image(seed: int) -> None:
     assert (again.image == after.image).all()
     assert again.mask is not None
     assert (again.mask == after.mask).all()
-    alone = augmented(Lesson(before.image, "car"), seed)
+    alone = augmented(TrainingExample(before.image, "car"), seed)
     assert (alone.image == after.image).all()
     assert alone.mask is None
     grey = after.image.mean(axis=2)
@@ -81,7 +81,7 @@ def test_void_costs_nothing_and_outputs_of_one_name_are_one_class(folder: Path) 
     trainable = TrainableSegmenter(weights(folder), ["sky", "car"], device="cpu")
     mask = np.full((48, 64), VOID, np.uint8)
     mask[:24] = 1
-    said = trainable.inputs(Lesson(np.zeros((48, 64, 3), np.uint8), "", mask))
+    said = trainable.inputs(TrainingExample(np.zeros((48, 64, 3), np.uint8), "", mask))
     assert said["pixel_values"].shape == (3, 32, 32)
     assert said["labels"].shape == (32, 32)
     assert set(said["labels"][:16].unique().tolist()) == {0}, "car is the model's first class"
@@ -105,16 +105,16 @@ def test_it_is_judged_by_the_map_that_it_gives_under_test(folder: Path) -> None:
     random = np.random.default_rng(1)
     sizes = [(48, 64), (40, 40), (33, 70)]
     lessons = [
-        Lesson(
+        TrainingExample(
             random.integers(0, 255, (*size, 3), dtype=np.uint8), "", random.choice([0, 1, VOID], size).astype(np.uint8)
         )
         for size in sizes
     ]
     found = trainable.judge([lambda one=one: one for one in lessons])
     maps = ImageSegmenter(weights(folder), device="cpu").label_maps([one.image for one in lessons])
-    table = placed(trainable._outputs.classes, classes)
+    table = class_indices(trainable._outputs.classes, classes)
     assert table[trainable._outputs.classes.index("road")] == OTHER
-    wanted = [packed(confusion(one.mask, table[seen], 2)) for one, seen in zip(lessons, maps, strict=True)]
+    wanted = [pack_counts(confusion(one.mask, table[seen], 2)) for one, seen in zip(lessons, maps, strict=True)]
     assert found.confusion == wanted
 
 
@@ -123,7 +123,7 @@ def test_classes_that_the_model_lacks_and_images_without_masks_are_refused(folde
         TrainableSegmenter(weights(folder), ["tram"], device="cpu")
     trainable = TrainableSegmenter(weights(folder), ["sky"], device="cpu")
     with pytest.raises(InvalidInput, match="without its mask"):
-        trainable.inputs(Lesson(np.zeros((8, 8, 3), np.uint8), ""))
+        trainable.inputs(TrainingExample(np.zeros((8, 8, 3), np.uint8), ""))
 
 
 def test_what_is_saved_says_that_it_segments(folder: Path, tmp_path: Path) -> None:

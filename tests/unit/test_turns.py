@@ -12,9 +12,9 @@ HANG_SECONDS = 120.0
 class Holder:
     """A thread that takes a turn for work of an age, and gives it back when told."""
 
-    def __init__(self, turns: ComputeTurns, begun: float) -> None:
+    def __init__(self, turns: ComputeTurns, started: float) -> None:
         self.computing, self._release = threading.Event(), threading.Event()
-        self._turns, self._begun = turns, begun
+        self._turns, self._started = turns, started
         self._thread = threading.Thread(target=self._compute, daemon=True)
         self._thread.start()
 
@@ -23,7 +23,7 @@ class Holder:
         self._thread.join(HANG_SECONDS)
 
     def _compute(self) -> None:
-        with self._turns.turn(lambda: self._begun):
+        with self._turns.turn(lambda: self._started):
             self.computing.set()
             self._release.wait(HANG_SECONDS)
 

@@ -1,1 +1,1 @@
-"""Commands that fix the thresholds of the checks and measure the checks' errors."""
+"""Commands that set the thresholds of the checks and measure the checks' errors."""

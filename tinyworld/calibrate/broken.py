@@ -1,12 +1,12 @@
-"""Counterfactuals by the shipped generator that are good or broken in a known way, to calibrate the checks on.
+"""Counterfactuals by the shipped generator that are good or broken in a known way, for calibrating the checks.
 
     good        the edit, under the source's edges
     class       the same edit of a scene with another class, under that scene's edges
-    gone        the good picture with the object painted over
+    gone        the good image with the object painted over
     unedited    the source's own caption: nothing changed
     second      the edit, and a second field that the caption states, changed as well
 
-Only pictures count in which both oracles see what was asked for.
+Only images count in which both oracles read what was requested.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS: tuple[Kind, ...] = ("good", "class", "gone", "unedited", "second")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One picture that the checks see: what it is, of which edit of which scene, and the scores that it got."""
+    """One image given to the checks: its kind, its edit and scene, and its scores."""
 
     scene: int
     kind: str  # "good", or how it is broken
@@ -51,8 +51,8 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A picture to be drawn, and the scene that it should show."""
+class RequestedImage:
+    """An image to render, and the scene that it should show."""
 
     kind: Kind
     proposal: Proposal
@@ -61,23 +61,27 @@ class Asked:
 
 
 def trials(studio: Studio, edits: int, batch: int) -> tuple[list[Trial], Mapping[str, int]]:
-    """Scored pictures of all kinds for `edits` edits, and how many of each kind the oracles did not recognise."""
-    asked = [one for proposal in calibration_edits(edits) for one in asked_of(proposal)]
-    found: list[Trial] = []
+    """Scored images of all kinds for `edits` edits, and how many of each kind the oracles did not recognise."""
+    requests = [request for proposal in calibration_edits(edits) for request in requested_images(proposal)]
+    scored: list[Trial] = []
     unlike: Counter[str] = Counter()
-    for start in range(0, len(asked), batch):
-        some = asked[start : start + batch]
+    for start in range(0, len(requests), batch):
+        some = requests[start : start + batch]
         drawn = [(o, i) for o, i in zip(some, studio.draw([o.drawing for o in some]), strict=True) if i is not None]
-        drawn += [(replace(one, kind="gone"), painted_over(one, image)) for one, image in drawn if one.kind == "good"]
-        seen = judge([image for _, image in drawn])
-        for (one, image), read in zip(drawn, seen, strict=True):
-            if not recognised(one, read):
-                unlike[one.kind] += 1
+        drawn += [
+            (replace(request, kind="gone"), without_object(request, image))
+            for request, image in drawn
+            if request.kind == "good"
+        ]
+        readings = judge([image for _, image in drawn])
+        for (request, image), read in zip(drawn, readings, strict=True):
+            if not recognised(request, read):
+                unlike[request.kind] += 1
                 continue
-            source = source_picture(one.proposal.scene)
-            ((_, scores),) = studio.check(one.proposal.scene, source, [image], [one.proposal.edit])
-            found.append(Trial(one.proposal.scene.geometry_seed, one.kind, one.proposal.edit, scores))
-    return found, unlike
+            source = source_picture(request.proposal.scene)
+            ((_, scores),) = studio.check(request.proposal.scene, source, [image], [request.proposal.edit])
+            scored.append(Trial(request.proposal.scene.geometry_seed, request.kind, request.proposal.edit, scores))
+    return scored, unlike
 
 
 def calibration_edits(count: int) -> Iterator[Proposal]:
@@ -88,23 +92,25 @@ def calibration_edits(count: int) -> Iterator[Proposal]:
             scene = sample_scene("calibration", index)
             random = np.random.default_rng((0xCC, index))
             index += 1
-            if found := next(proposals(scene, random, (TURNS[number % len(TURNS)],)), None):
-                yield found
+            if edit := next(proposals(scene, random, (TURNS[number % len(TURNS)],)), None):
+                yield edit
                 break
 
 
-def asked_of(proposal: Proposal) -> Iterator[Asked]:
-    """What is to be drawn for an edit: all kinds but "gone", which is painted."""
+def requested_images(proposal: Proposal) -> Iterator[RequestedImage]:
+    """The images to render for an edit: all kinds but "gone", which is painted."""
     scene, wanted, edit = proposal.scene, proposal.wanted, proposal.edit
     seed = derive_seed("broken", scene.geometry_seed)
     random = np.random.default_rng((0xB20, scene.geometry_seed))
     source = source_picture(scene)
-    yield Asked("good", proposal, Drawing(source, edit.new_caption, edit, seed), wanted)
-    yield Asked("unedited", proposal, Drawing(source, edit.caption, edit, seed), scene)
+    yield RequestedImage("good", proposal, Drawing(source, edit.new_caption, edit, seed), wanted)
+    yield RequestedImage("unedited", proposal, Drawing(source, edit.caption, edit, seed), scene)
     label = [name for name in CLASSES if name != scene.label][int(random.integers(len(CLASSES) - 1))]
     other = wanted.changed(label=label)
     prompt = re.sub(rf"\b{scene.label}\b", label, edit.new_caption)
-    yield Asked("class", proposal, Drawing(source_picture(scene.changed(label=label)), prompt, edit, seed), other)
+    yield RequestedImage(
+        "class", proposal, Drawing(source_picture(scene.changed(label=label)), prompt, edit, seed), other
+    )
     stated = [field for field in FIELDS if field != proposal.field]
     second = next(proposals(scene, random, [str(field) for field in random.permutation(stated)]), None)
     if second is not None:
@@ -112,21 +118,21 @@ def asked_of(proposal: Proposal) -> Iterator[Asked]:
         (change,) = second.edit.changes
         prompt = rephrased(edit.new_caption, change.from_phrase, change.to_phrase)
         twice = Edit((*edit.changes, change), edit.caption, prompt)
-        yield Asked("second", proposal, Drawing(source, twice.new_caption, twice, seed), both)
+        yield RequestedImage("second", proposal, Drawing(source, twice.new_caption, twice, seed), both)
 
 
-def painted_over(one: Asked, image: Pixels) -> Pixels:
-    """The picture with the object painted over."""
-    there = (rendered(one.proposal.scene)[1] == 1).astype(np.uint8)
-    return np.asarray(cv2.inpaint(image, cv2.dilate(there, np.ones((9, 9), np.uint8)), 3, cv2.INPAINT_TELEA), np.uint8)
+def without_object(request: RequestedImage, image: Pixels) -> Pixels:
+    """The image with the object painted over."""
+    mask = (rendered(request.proposal.scene)[1] == 1).astype(np.uint8)
+    return np.asarray(cv2.inpaint(image, cv2.dilate(mask, np.ones((9, 9), np.uint8)), 3, cv2.INPAINT_TELEA), np.uint8)
 
 
-def recognised(one: Asked, read: Mapping[str, str | None]) -> bool:
-    """Whether both oracles see the class, or its absence, and every changed field as asked for."""
-    if one.kind == "gone":
-        return read["label"] != one.proposal.scene.label
-    shows = scene_factors(one.shows)
-    changed = {one.proposal.field, *_differing(one.shows, one.proposal.scene)}
+def recognised(request: RequestedImage, read: Mapping[str, str | None]) -> bool:
+    """Whether both oracles read the class, or its absence, and every changed field as requested."""
+    if request.kind == "gone":
+        return read["label"] != request.proposal.scene.label
+    shows = scene_factors(request.shows)
+    changed = {request.proposal.field, *_differing(request.shows, request.proposal.scene)}
     return all(read.get(field) == shows.get(field) for field in ("label", *sorted(changed)))
 
 

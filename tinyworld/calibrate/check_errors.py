@@ -1,6 +1,6 @@
-"""Errors of the checks on tinyworld as a profile carries them: `[calibration.tinyworld.FACTOR]`, or another data set's.
+"""Errors of the checks on tinyworld in the form of a profile: `[calibration.DATA.FACTOR]`.
 
-They enter the results of jobs that say that their images are like tinyworld (docs/explanation/metrics.md, Validity).
+They enter the results of jobs that declare their images to be like tinyworld (docs/explanation/metrics.md, Validity).
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def with_errors(
     rest = re.sub(
         rf"(?ms)^\[calibration\.{data}\..*?(?=^#|^\[(?!calibration\.{data})|\Z)", "", profile.replace(NOTE, "")
     )
-    said = "" if task == "classification" else f'task = "{task}"\n'
+    task_line = "" if task == "classification" else f'task = "{task}"\n'
     tables = [
-        f"[calibration.{data}.{factor}]\n{said}" + "".join(f"{name} = {value}\n" for name, value in found)
-        for factor, found in errors.items()
+        f"[calibration.{data}.{factor}]\n{task_line}" + "".join(f"{name} = {value}\n" for name, value in counts)
+        for factor, counts in errors.items()
     ]
     return f"{rest.rstrip()}\n\n{NOTE}" + "\n".join(tables)

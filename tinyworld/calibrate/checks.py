@@ -1,13 +1,13 @@
-"""Fix the thresholds of the image checks for the shipped scorer: `python -m tinyworld.calibrate.checks --write`.
+"""Set the thresholds of the image checks for the shipped scorer: `python -m tinyworld.calibrate.checks --write`.
 
-On scenes of the split "calibration", on which nothing is trained and nothing is reported, with pictures by the shipped
-generator whose fault is known because it was asked for (`broken.py`): a good counterfactual, one with another class,
-without the object, without the edit, and with a second factor changed, as many of each.
+It uses scenes of the split "calibration", which no training and no report uses, and images by the shipped generator
+whose fault is known by construction (`broken.py`): a good counterfactual, one with another class, without the object,
+without the edit, and with a second factor changed, in equal numbers.
 
-The thresholds of all checks are fixed together, per factor: of those that refuse at most `REFUSED` of the good ones,
-the set that lets the fewest broken ones through (each kind counting the same). What is printed was measured on the half
-of the scenes that the thresholds were not fixed on, and the other way round; `--write` puts it, and thresholds fixed on
-all of them, into the shipped profile `tiny`.
+The thresholds of all checks are set together, per factor: among the sets that refuse at most `REFUSED` of the good
+images, the one that accepts the fewest broken ones (all kinds weigh equally). The printed errors are measured by
+two-fold cross-validation over scenes; `--write` puts them, and the thresholds set on all scenes, into the shipped
+profile `tiny`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gateway.methods.dillema import DillemaParameters
 from shared.profiles import SHIPPED, load_profile
 from tinyworld.calibrate.broken import Trial, trials
 from tinyworld.calibrate.check_errors import check_errors, with_errors
-from tinyworld.judges.label import in_words
+from tinyworld.judges.label import rate_text
 from tinyworld.judges.trials import Studio
 
 REFUSED = 0.13  # of the good counterfactuals, by all checks together; leaves room below 15 % on other scenes
@@ -38,10 +38,10 @@ Limits = dict[str, float]  # check -> lowest score
 Floats = NDArray[np.float64]
 
 
-def thresholds(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, dict[str, float]]:
+def thresholds(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, dict[str, float]]:
     """Check → factor → lowest score; `default` rests on all factors, and serves those with few good ones."""
-    groups = {"default": list(found)}
-    groups |= {factor: [t for t in found if t.factor == factor] for factor in sorted({t.factor for t in found})}
+    groups = {"default": list(trials)}
+    groups |= {factor: [t for t in trials if t.factor == factor] for factor in sorted({t.factor for t in trials})}
     by_factor = {
         name: limits(some, checks)
         for name, some in groups.items()
@@ -53,13 +53,13 @@ def thresholds(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[s
     }
 
 
-def limits(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> Limits:
+def limits(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> Limits:
     """The thresholds of the checks that let the fewest broken ones through and refuse at most `REFUSED` good ones.
 
     Ties go to the lower thresholds. Raises ValueError where no good one is among the trials.
     """
-    checks = [check for check in checks if all(check in trial.scores for trial in found)]
-    of_kind = {kind: [trial for trial in found if trial.kind == kind] for kind in ("good", *_broken_kinds(found))}
+    checks = [check for check in checks if all(check in trial.scores for trial in trials)]
+    of_kind = {kind: [trial for trial in trials if trial.kind == kind] for kind in ("good", *_broken_kinds(trials))}
     scores = {kind: _table(some, checks) for kind, some in of_kind.items()}
     led = {kind: np.array([_led(trial) for trial in some], np.bool_) for kind, some in of_kind.items()}
     good = scores["good"]
@@ -78,13 +78,13 @@ def limits(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> Limits:
     return dict(zip(checks, best.tolist(), strict=True))
 
 
-def _broken_kinds(found: Sequence[Trial]) -> list[str]:
+def _broken_kinds(trials: Sequence[Trial]) -> list[str]:
     """In the order in which they come."""
-    return [kind for kind in dict.fromkeys(trial.kind for trial in found) if kind != "good"]
+    return [kind for kind in dict.fromkeys(trial.kind for trial in trials) if kind != "good"]
 
 
 def _led(trial: Trial) -> bool:
-    """Whether the label check sees no class before the ground truth; there is none in segmentation jobs."""
+    """Whether the label check ranks the ground truth first; segmentation jobs do not have it."""
     return trial.scores.get("label_margin", 1.0) > 0
 
 
@@ -114,17 +114,17 @@ def auroc(good: Sequence[float], broken: Sequence[float]) -> float:
     return float(((difference > 0) + 0.5 * (difference == 0)).mean())
 
 
-def held_out(found: Sequence[Trial], checks: Sequence[str] = CHECKS) -> list[tuple[Trial, bool, float]]:
+def held_out(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> list[tuple[Trial, bool, float]]:
     """Each trial with its verdict and margin under thresholds fixed on the other half of the scenes."""
     judged = []
     for half in (0, 1):
-        own = [trial for trial in found if trial.scene % 2 != half]
+        own = [trial for trial in trials if trial.scene % 2 != half]
         chosen = thresholds(own, checks)
         good = [trial for trial in own if trial.kind == "good"]
         scale = {check: float(np.std([t.scores[check] for t in good])) or 1.0 for check in chosen}
         judged += [
             (trial, judge(trial.scores, trial.edit, chosen, checks).accepted, margin(trial, chosen, scale))
-            for trial in found
+            for trial in trials
             if trial.scene % 2 == half
         ]
     return judged
@@ -138,7 +138,7 @@ def table(judged: Sequence[tuple[Trial, bool, float]]) -> list[str]:
         good = [row for row in some if row[0].kind == "good"]
         broken = [row for row in some if row[0].kind != "good"]
         area = auroc([worst for *_, worst in good], [worst for *_, worst in broken])
-        refused = in_words(sum(not accepted for _, accepted, _ in good), len(good))
+        refused = rate_text(sum(not accepted for _, accepted, _ in good), len(good))
         lines.append(f"{factor}: AUROC {area:.3f}; false reject {refused}; false accept {_passed(broken)}")
         kinds = _broken_kinds([trial for trial, *_ in judged])
         lines += [f"    {kind}: {_passed([row for row in broken if row[0].kind == kind])}" for kind in kinds]
@@ -146,7 +146,7 @@ def table(judged: Sequence[tuple[Trial, bool, float]]) -> list[str]:
 
 
 def _passed(rows: Sequence[tuple[Trial, bool, float]]) -> str:
-    return in_words(sum(accepted for _, accepted, _ in rows), len(rows))
+    return rate_text(sum(accepted for _, accepted, _ in rows), len(rows))
 
 
 NOTE = "# Made by `python -m tinyworld.calibrate.checks --write`; they belong to the scorer's weights.\n"
@@ -182,11 +182,11 @@ def main() -> None:
     studio = Studio(
         profile, DillemaParameters.model_validate({**method_defaults("dillema", profile), "thresholds": {}})
     )
-    found, unlike = trials(studio, arguments.edits, arguments.batch)
-    print(f"{len(found)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
-    judged = held_out(found)
+    scored, unlike = trials(studio, arguments.edits, arguments.batch)
+    print(f"{len(scored)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
+    judged = held_out(scored)
     print(*table(judged), sep="\n")
-    tables = toml(thresholds(found))
+    tables = toml(thresholds(scored))
     print("\n" + tables)
     if arguments.write:
         path = SHIPPED / "tiny.toml"

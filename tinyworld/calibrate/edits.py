@@ -1,8 +1,8 @@
-"""Fix LANCE's thresholds for the shipped scorer: `python -m tinyworld.calibrate.edits --write`.
+"""Set LANCE's thresholds for the shipped scorer: `python -m tinyworld.calibrate.edits --write`.
 
-As `calibrate.checks` does for pictures drawn anew, but with pictures edited in place: each edit well done, and broken
-in the same four ways, under one of the profile's self-attention fractions in turn. `--write` puts the thresholds into
-the shipped profile `tiny`, as defaults of the methods that sweep.
+As `tinyworld.calibrate.checks`, but for images edited by inversion: each edit done well, and broken in the same four
+ways, under one of the profile's self-attention fractions in turn. `--write` puts the thresholds into the shipped
+profile `tiny`, as defaults of the methods that sweep.
 """
 
 from __future__ import annotations
@@ -28,11 +28,18 @@ from shared.images import decode
 from shared.profiles import SHIPPED, load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import PromptEdit
-from tinyworld.calibrate.broken import Asked, Trial, asked_of, calibration_edits, painted_over, recognised
+from tinyworld.calibrate.broken import (
+    RequestedImage,
+    Trial,
+    calibration_edits,
+    recognised,
+    requested_images,
+    without_object,
+)
 from tinyworld.calibrate.checks import held_out, table, thresholds
 from tinyworld.judges.oracles import judge
 from tinyworld.judges.trials import TASK, Proposal, payload, source_picture
-from tinyworld.measure.spawn_services import own_services
+from tinyworld.measure.spawn_services import spawn_services
 from tinyworld.objects.pictures import Pixels
 
 AT_ONCE = 4  # edits, so that they share batches
@@ -40,60 +47,64 @@ NOTE = "# Made by `python -m tinyworld.calibrate.edits --write`; they belong to 
 
 
 def trials(services: ModelServices, parameters: LanceParameters, edits: int) -> tuple[list[Trial], Mapping[str, int]]:
-    """Scored pictures of all kinds for `edits` edits, and how many of each kind the oracles did not recognise."""
-    found: list[Trial] = []
+    """Scored images of all kinds for `edits` edits, and how many of each kind the oracles did not recognise."""
+    scored: list[Trial] = []
     unlike: Counter[str] = Counter()
     numbered = list(enumerate(calibration_edits(edits)))
     services.revision("diffusion_service")  # wait for it here, not in every thread
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for drawn in pool.map(lambda one: list(_drawn(services, parameters, *one)), numbered):
+        for drawn in pool.map(lambda drawing: list(_drawn(services, parameters, *drawing)), numbered):
             drawn += [
-                replace(one, asked=replace(one.asked, kind="gone"), image=painted_over(one.asked, one.image))
-                for one in drawn
-                if one.asked.kind == "good"
+                replace(
+                    drawing,
+                    request=replace(drawing.request, kind="gone"),
+                    image=without_object(drawing.request, drawing.image),
+                )
+                for drawing in drawn
+                if drawing.request.kind == "good"
             ]
-            for one, read in zip(drawn, judge([one.image for one in drawn]), strict=True):
-                if recognised(one.asked, read):
-                    found.append(_scored(services, one))
+            for drawing, read in zip(drawn, judge([drawing.image for drawing in drawn]), strict=True):
+                if recognised(drawing.request, read):
+                    scored.append(_scored(services, drawing))
                 else:
-                    unlike[one.asked.kind] += 1
-    return found, unlike
+                    unlike[drawing.request.kind] += 1
+    return scored, unlike
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A picture that was asked for, and the mask of what must stay in it."""
+    """A rendered image with its request, and the mask of its pixels that must not change."""
 
-    asked: Asked
+    request: RequestedImage
     image: Pixels
     keep_mask: ImagePayload | None
 
 
 def _drawn(services: ModelServices, parameters: LanceParameters, number: int, proposal: Proposal) -> Iterator[_Drawn]:
-    """The pictures of an edit, each by editing what its drawing starts from; those of one source in one request.
+    """The images of an edit, each by editing its source; those of one source in one request.
 
     The source is inverted under the caption of what it shows: another class where the drawing's is another one.
     """
     fraction = parameters.self_fractions[number % len(parameters.self_fractions)]
     label = proposal.scene.label
-    by_class: dict[str, list[Asked]] = defaultdict(list)
-    for asked in asked_of(proposal):
-        by_class[asked.shows.label].append(asked)
+    by_class: dict[str, list[RequestedImage]] = defaultdict(list)
+    for request in requested_images(proposal):
+        by_class[request.shows.label].append(request)
     for shown, some in by_class.items():
         caption = re.sub(rf"\b{label}\b", shown, proposal.edit.caption)
         source = SourceImage("", payload(some[0].drawing.source), shown)
         prompts = [PromptEdit(prompt=a.drawing.prompt, cross_fraction=parameters.cross_fraction) for a in some]
         reply = invert_and_edit(source, services, parameters, caption, prompts, [fraction])
-        for asked, images in zip(some, reply.images, strict=True):
-            yield _Drawn(asked, decode(images[0].png), reply.keep_mask)
+        for request, images in zip(some, reply.images, strict=True):
+            yield _Drawn(request, decode(images[0].png), reply.keep_mask)
 
 
 def _scored(services: ModelServices, drawn: _Drawn) -> Trial:
-    proposal = drawn.asked.proposal
+    proposal = drawn.request.proposal
     source = SourceImage("", payload(source_picture(proposal.scene)), proposal.scene.label)
     pictures = Pictures([payload(drawn.image)], drawn.keep_mask)
     ((_, scores),) = check_images(services, source, TASK, pictures, [proposal.edit], {}, EDIT_CHECKS)
-    return Trial(proposal.scene.geometry_seed, drawn.asked.kind, proposal.edit, scores)
+    return Trial(proposal.scene.geometry_seed, drawn.request.kind, proposal.edit, scores)
 
 
 def toml(chosen: Thresholds) -> str:
@@ -122,13 +133,13 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     parameters = LanceParameters.model_validate(load_profile("tiny").methods.get("lance", {}))
-    with own_services("tiny", ["diffusion_service", "evaluator_service"]) as services:
-        made, unlike = trials(services, parameters, arguments.edits)
-    found = [trial for trial in made if "direction" in trial.scores]
-    print(f"{len(found)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
-    print(f"{len(made) - len(found)} without a direction, which are refused as `no change`")
-    print(*table(held_out(found, EDIT_CHECKS)), sep="\n")
-    tables = toml(thresholds(found, EDIT_CHECKS))
+    with spawn_services("tiny", ["diffusion_service", "evaluator_service"]) as services:
+        scored, unlike = trials(services, parameters, arguments.edits)
+    directed = [trial for trial in scored if "direction" in trial.scores]
+    print(f"{len(directed)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
+    print(f"{len(scored) - len(directed)} without a direction, which are refused as `no change`")
+    print(*table(held_out(directed, EDIT_CHECKS)), sep="\n")
+    tables = toml(thresholds(directed, EDIT_CHECKS))
     print("\n" + tables)
     if arguments.write:
         path = SHIPPED / "tiny.toml"

@@ -1,7 +1,7 @@
-"""Fix the thresholds of all image checks of segmentation jobs: `python -m tinyworld.calibrate.road_checks --write`.
+"""Set the thresholds of the image checks of segmentation jobs: `python -m tinyworld.calibrate.road_checks --write`.
 
-On scenes of the split "calibration", on which nothing is trained and nothing is reported, with pictures by the
-profile's generator, held as its defaults for `dillema` hold them, whose fault is known because it was asked for:
+It uses scenes of the split "calibration", which no training and no report uses, and images by the profile's generator
+with its defaults for `dillema`, whose fault is known by construction:
 
     good       the edit, under the source's controls
     unedited   the null arm: the source's own caption
@@ -9,12 +9,11 @@ profile's generator, held as its defaults for `dillema` hold them, whose fault i
     shifted    the good picture, shifted by 8 to 16 of 128 pixels
     gone       the good picture with its largest vehicle or pedestrian painted over
 
-Good pictures count where both readers read the edit's value and both oracle segmenters find the road and the things
-that they find in the source; unedited ones where the readers do not both read the value. As in
-`tinyworld.calibrate.checks`, thresholds are fixed together, per factor, and what is printed was measured on the half
-of the scenes that they were not fixed on; `--write` puts it, and thresholds fixed on all of them, into the profile
-`tiny-roads`.
-`tinyworld.calibrate.shapes` does without a generator, for the two checks that ask a segmenter.
+Good images count if both readers read the edit's value and both oracle segmenters detect the road and the things that
+they detect in the source; unedited ones if the readers do not both read the value. As in `tinyworld.calibrate.checks`,
+thresholds are set together, per factor, and the printed errors are cross-validated over scenes; `--write` puts them,
+and the thresholds set on all scenes, into the profile `tiny-roads`.
+`tinyworld.calibrate.shapes` needs no generator, for the two checks that use a segmenter.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from tinyworld.calibrate.check_errors import check_errors, with_errors
 from tinyworld.calibrate.checks import held_out, table, thresholds, toml, with_thresholds
 from tinyworld.calibrate.shapes import DATA, FARTHEST, NEAREST, TASK, Judge, elsewhere, shifted, without_largest
 from tinyworld.calibrate.shapes import NOTE as SHAPES_NOTE
-from tinyworld.judges.protected_roads import ROADS, asked_of
-from tinyworld.judges.protected_scenes import Asked
+from tinyworld.judges.protected_roads import ROADS, protected_edit
+from tinyworld.judges.protected_scenes import ProtectedEdit
 from tinyworld.judges.road_readers import READ
 from tinyworld.judges.trials import Evaluator, payload
 from tinyworld.measure.protection import Gallery
@@ -54,7 +53,7 @@ NOTE = "# Made by `python -m tinyworld.calibrate.road_checks --write`; they belo
 
 
 class Checks(Evaluator):
-    """The evaluator's replies that the checks ask for."""
+    """The evaluator's replies that the checks need."""
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
@@ -66,45 +65,45 @@ class Checks(Evaluator):
         """As `POST /v1/shapes`."""
         return self._judge.shapes(request)
 
-    def scores(self, gallery: Gallery, asked: Asked, drawn: RoadRendering, image: Image) -> Scores:
-        """Those of a picture, as a job would have them; `things` is 1 where the segmenter finds none in the source."""
+    def scores(self, gallery: Gallery, request: ProtectedEdit, drawn: RoadRendering, image: Image) -> Scores:
+        """The scores of an image, as in a job; `things` is 1 if the segmenter detects none in the source."""
         mask = np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
-        source = SourceImage(asked.id, payload(asked.source), None, payload(mask))
-        keep = payload(gallery.segmenter.keep_mask(asked.source))
+        source = SourceImage(request.id, payload(request.source), None, payload(mask))
+        keep = payload(gallery.segmenter.keep_mask(request.source))
         reply = RenderReply(images=[payload(image)], controls={}, keep_mask=keep, evaluations=0)
-        ((_, found),) = check_images(self, source, TASK, reply, [asked.edit], {})  # type: ignore[arg-type]
-        return {"things": 1.0, **found}
+        ((_, image_scores),) = check_images(self, source, TASK, reply, [request.edit], {})  # type: ignore[arg-type]
+        return {"things": 1.0, **image_scores}
 
 
 def trials(gallery: Gallery, checks: Checks, scenes: int) -> tuple[list[Trial], Mapping[str, int]]:
-    """Scored pictures of all kinds for `scenes` edits, and how many of each kind were not what was asked for."""
-    found: list[Trial] = []
+    """Scored images of all kinds for `scenes` edits, and how many of each kind did not show what was requested."""
+    scored: list[Trial] = []
     unlike: Counter[str] = Counter()
     for number in range(scenes):
         scene = sample_scene("calibration", number)
-        asked = asked_of(f"c{number:04d}", scene, tuple(READ)[number % len(READ)])
+        request = protected_edit(f"c{number:04d}", scene, tuple(READ)[number % len(READ)])
         drawn = render(scene)
-        for kind, image in pictures(gallery, asked, scene):
-            if not as_asked(kind, asked, image):
+        for kind, image in pictures(gallery, request, scene):
+            if not as_asked(kind, request, image):
                 unlike[kind] += 1
                 continue
-            scores = checks.scores(gallery, asked, drawn, image)
+            scores = checks.scores(gallery, request, drawn, image)
             if "shapes" in scores:
-                found.append(Trial(number, kind, asked.edit, scores))
+                scored.append(Trial(number, kind, request.edit, scores))
             else:
                 unlike["nothing of the mask seen in the source"] += 1
-    return found, unlike
+    return scored, unlike
 
 
-def pictures(gallery: Gallery, asked: Asked, scene: RoadScene) -> Iterator[tuple[str, Image]]:
-    """One picture of each kind; `gone` where the scene has something to lose."""
+def pictures(gallery: Gallery, request: ProtectedEdit, scene: RoadScene) -> Iterator[tuple[str, Image]]:
+    """One image of each kind; `gone` only if the scene has a vehicle or pedestrian."""
     random = np.random.default_rng((0x5A9F, scene.geometry_seed))
-    ((_, good, null),) = gallery.draw(asked, [gallery.own_arm])
+    ((_, good, null),) = gallery.draw(request, [gallery.own_arm])
     yield "good", good
     yield "unedited", null
     far = int(random.integers(NEAREST, FARTHEST + 1))
     yield "shifted", shifted(good, ((far, 0), (-far, 0), (0, far), (0, -far))[random.integers(4)])
-    other = replace(asked, source=np.ascontiguousarray(render(elsewhere(scene)).image))
+    other = replace(request, source=np.ascontiguousarray(render(elsewhere(scene)).image))
     ((_, moved, _),) = gallery.draw(other, [gallery.own_arm])
     yield "moved", moved
     rendering = render(scene)
@@ -112,11 +111,11 @@ def pictures(gallery: Gallery, asked: Asked, scene: RoadScene) -> Iterator[tuple
         yield "gone", without_largest(replace(rendering, image=good))
 
 
-def as_asked(kind: str, asked: Asked, image: Image) -> bool:
-    """Whether the judges see what a picture of this kind should show; what was moved or painted over is so anyhow."""
+def as_asked(kind: str, request: ProtectedEdit, image: Image) -> bool:
+    """Whether the judges read what an image of this kind should show; moved and painted-over ones need no check."""
     if kind not in ("good", "unedited"):
         return True
-    before, now = ROADS.seen([asked, asked], [asked.source, image])
+    before, now = ROADS.read([request, request], [request.source, image])
     if kind == "unedited":
         return not now.shown
     return now.shown and all(
@@ -134,11 +133,11 @@ def main() -> None:
     cv2.setNumThreads(1)
     profile = load_profile(PROFILE)
     ROADS.load_judges()
-    found, unlike = trials(Gallery(profile, ROADS), Checks(profile), arguments.scenes)
-    print(f"{len(found)} trials; left out:", dict(unlike))
-    judged = held_out(found, CHECKS)
+    scored, unlike = trials(Gallery(profile, ROADS), Checks(profile), arguments.scenes)
+    print(f"{len(scored)} trials; left out:", dict(unlike))
+    judged = held_out(scored, CHECKS)
     print(*table(judged), sep="\n")
-    tables = toml(thresholds(found, CHECKS), NOTE)
+    tables = toml(thresholds(scored, CHECKS), NOTE)
     print("\n" + tables)
     if arguments.write:
         path = SHIPPED / f"{PROFILE}.toml"

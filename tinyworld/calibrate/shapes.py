@@ -1,18 +1,18 @@
-"""Fix the thresholds of the checks `shapes` and `things`: `python -m tinyworld.calibrate.shapes PROFILE --write`.
+"""Set the thresholds of the checks `shapes` and `things`: `python -m tinyworld.calibrate.shapes PROFILE --write`.
 
-PROFILE is a shipped one's name, or a file, whose `[evaluator.segmenter]` knows the roads. The truth
-is the renderer's. Of each scene of the split "calibration" the segmenter sees the picture, and through the shipped
-autoencoder, which stands for what generators do to detail:
+PROFILE is the name of a shipped profile, or a file, whose `[evaluator.segmenter]` knows the roads. The truth is the
+renderer's. For each scene of the split "calibration" the segmenter gets these images, after a round trip through the
+shipped autoencoder, which degrades details as generators do:
 
     good      one look changed (time, weather, season, ...): every shape is where it was
     shifted   the same picture, shifted by 8 to 16 of 128 pixels
     moved     the same looks of another layout: geometry, place, what stands where
     gone      the good picture with its largest thing painted over
 
-Invalid is what the mask is not true of; an edit that was not made leaves it true. As in `calibrate.checks`, thresholds
-are fixed per factor, and what is printed was measured on the half of the scenes that they were not fixed on.
-`--write` puts thresholds, fixed on all of them, into PROFILE; and the errors as `[calibration.roads]`, unless the
-profile has thresholds of other checks, whose errors these are not.
+An image is invalid if the mask is wrong for it; a missing edit leaves the mask correct. As in
+`tinyworld.calibrate.checks`, thresholds are set per factor, and the printed errors are cross-validated over scenes.
+`--write` puts the thresholds set on all scenes into PROFILE, and the errors as `[calibration.roads]`, unless the
+profile has thresholds of other checks, which these errors do not cover.
 """
 
 from __future__ import annotations
@@ -58,37 +58,39 @@ class Judge:
 
     def shapes(self, request: ShapesRequest) -> ShapesReply:
         """As `POST /v1/shapes`."""
-        images = [decode(one.png) for one in (request.source, *request.images)]
+        images = [decode(payload.png) for payload in (request.source, *request.images)]
         places = self._names.places(self._segmenter.classes, request.classes)
         return shapes_reply(request, self._segmenter.label_maps(images), places)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A picture, whether its shapes are those of its scene, and the look that was changed in it."""
+class ShapeImage:
+    """An image, its kind (whether its shapes are those of its scene), and the look that was changed in it."""
 
     kind: str
     look: str
     image: Image
 
 
-def shown(scene: RoadScene, side: int = 128) -> Iterator[Shown]:
-    """What is made of a scene: one of each kind, with one look changed, in which the scenes take turns."""
+def shape_images(scene: RoadScene, side: int = 128) -> Iterator[ShapeImage]:
+    """Images of a scene, one of each kind, with one look changed; the looks alternate over scenes."""
     random = np.random.default_rng((0x5A9E, scene.geometry_seed))
     look = tuple(LOOKS)[scene.geometry_seed % len(LOOKS)]
     others = [value for value in LOOKS[look] if value != getattr(scene, look)]
     changed = scene.changed(**{look: others[int(random.integers(len(others)))]})
     good = render(changed, side, side)
-    yield Shown("good", look, good.image)
+    yield ShapeImage("good", look, good.image)
     far = max(1, round(side / 128 * int(random.integers(NEAREST, FARTHEST + 1))))
-    yield Shown("shifted", look, shifted(good.image, ((far, 0), (-far, 0), (0, far), (0, -far))[random.integers(4)]))
-    yield Shown("moved", look, render(elsewhere(changed), side, side).image)
+    yield ShapeImage(
+        "shifted", look, shifted(good.image, ((far, 0), (-far, 0), (0, far), (0, -far))[random.integers(4)])
+    )
+    yield ShapeImage("moved", look, render(elsewhere(changed), side, side).image)
     if good.instance_classes:
-        yield Shown("gone", look, without_largest(good))
+        yield ShapeImage("gone", look, without_largest(good))
 
 
 def elsewhere(scene: RoadScene) -> RoadScene:
-    """A scene of the same looks in which everything stands somewhere else, or something else."""
+    """A scene of the same looks with another layout and other things."""
     shapes = {
         name: values[(values.index(getattr(scene, name)) + max(1, len(values) // 2)) % len(values)]
         for name, values in SHAPES.items()
@@ -97,14 +99,14 @@ def elsewhere(scene: RoadScene) -> RoadScene:
 
 
 def shifted(image: Image, by: tuple[int, int]) -> Image:
-    """Moved by (down, right) pixels, the rim filled by its mirror image."""
+    """Shifted by (down, right) pixels, the border filled by reflection."""
     wide = np.pad(image, ((FARTHEST, FARTHEST), (FARTHEST, FARTHEST), (0, 0)), mode="reflect")
     down, right = FARTHEST - by[0], FARTHEST - by[1]
     return np.ascontiguousarray(wide[down : down + image.shape[0], right : right + image.shape[1]])
 
 
 def without_largest(rendering: RoadRendering) -> Image:
-    """A picture with its largest vehicle or pedestrian painted over."""
+    """An image with its largest vehicle or pedestrian painted over."""
     largest = max(rendering.instance_classes, key=lambda number: int((rendering.instances == number).sum()))
     there = cv2.dilate((rendering.instances == largest).astype(np.uint8), np.ones((7, 7), np.uint8))
     return np.asarray(cv2.inpaint(rendering.image, there, 3, cv2.INPAINT_TELEA), np.uint8)
@@ -113,26 +115,26 @@ def without_largest(rendering: RoadRendering) -> Image:
 def trials(
     judge: Judge, scenes: Sequence[RoadScene], through: Callable[[Image], Image], side: int = 128
 ) -> tuple[list[Trial], int]:
-    """Scored pictures of all kinds, seen `through` something (n × h × w × 3), and of how many scenes nothing is said.
+    """Scored images of all kinds after `through` (n × h × w × 3), and the number of scenes that cannot be judged.
 
     Scenes without things that the segmenter finds have all of them where they were (`things` is 1).
     """
-    found, silent = [], 0
+    scored, silent = [], 0
     for scene in scenes:
-        made = list(shown(scene, side))
+        shape_set = list(shape_images(scene, side))
         drawn = render(scene, side, side)
         mask = np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
-        seen = through(np.stack([one.image for one in made]))
+        degraded = through(np.stack([shape_image.image for shape_image in shape_set]))
         source = SourceImage(str(scene.geometry_seed), _payload(drawn.image), None, _payload(mask))
-        scores = shape_scores(judge, source, TASK, [_payload(image) for image in seen])
+        scores = shape_scores(judge, source, TASK, [_payload(image) for image in degraded])
         if "shapes" not in scores[0]:
             silent += 1
             continue
-        found += [
-            Trial(scene.geometry_seed, one.kind, edit_of(one.look), {"things": 1.0, **score})
-            for one, score in zip(made, scores, strict=True)
+        scored += [
+            Trial(scene.geometry_seed, shape_image.kind, edit_of(shape_image.look), {"things": 1.0, **score})
+            for shape_image, score in zip(shape_set, scores, strict=True)
         ]
-    return found, silent
+    return scored, silent
 
 
 def edit_of(look: str) -> Edit:
@@ -141,9 +143,9 @@ def edit_of(look: str) -> Edit:
     return Edit((Change(factor, "", look, "", look),), "", look)
 
 
-def written(profile: str, found: Sequence[Trial], judged: Sequence[tuple[Trial, bool, float]], alone: bool) -> str:
+def written(profile: str, trials: Sequence[Trial], judged: Sequence[tuple[Trial, bool, float]], alone: bool) -> str:
     """A profile's text with the thresholds of both checks and, where they are `alone`, with their errors."""
-    tables = toml(thresholds(found, CHECKS), NOTE)
+    tables = toml(thresholds(trials, CHECKS), NOTE)
     text = with_thresholds(profile.replace(NOTE, ""), tables, CHECKS)
     if not alone:
         return text
@@ -169,16 +171,16 @@ def main() -> None:
     if profile.evaluator.segmenter is None:
         raise SystemExit("the profile names no segmenter; add [evaluator.segmenter]")
     scenes = [sample_scene("calibration", index) for index in range(arguments.scenes)]
-    found, silent = trials(Judge(profile.evaluator.segmenter), scenes, through_autoencoder)
-    print(f"{len(found)} pictures of {len(scenes) - silent} scenes; nothing could be said of {silent}")
-    judged = held_out(found, CHECKS)
+    scored, silent = trials(Judge(profile.evaluator.segmenter), scenes, through_autoencoder)
+    print(f"{len(scored)} pictures of {len(scenes) - silent} scenes; nothing could be said of {silent}")
+    judged = held_out(scored, CHECKS)
     print(*table(judged), sep="\n")
     alone = set(profile.thresholds) <= set(CHECKS)
-    print("\n" + toml(thresholds(found, CHECKS), NOTE))
+    print("\n" + toml(thresholds(scored, CHECKS), NOTE))
     if not alone:
         print("the profile has thresholds of other checks, so the errors of these two alone are not for it")
     if arguments.write:
-        path.write_text(written(path.read_text(), found, judged, alone))
+        path.write_text(written(path.read_text(), scored, judged, alone))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What the models are trained on."""
+"""Training data of the models."""

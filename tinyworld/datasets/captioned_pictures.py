@@ -1,4 +1,4 @@
-"""Districts as pictures and words: what captioner and scorer learn from."""
+"""Images and captions of both domains, the training data of captioner and scorer."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Rendered(Protocol):
 
 
 @dataclass(frozen=True)
-class PictureDistrict(Generic[S]):
-    """What there is to see in a district, and how that is said and read back.
+class PictureDomain(Generic[S]):
+    """The factors of a domain, its captions and their parser.
 
-    `always` is the factor that a caption of the district states if it is worth anything.
+    `always` is the factor that a caption of the domain states if it is worth anything.
     """
 
     name: str
@@ -57,11 +57,11 @@ class PictureDistrict(Generic[S]):
         return factors.targets(stated, self.values)
 
     def scenes(self, first: int, count: int, split: Split = "final-test") -> list[S]:
-        """Some scenes of a split, withheld combinations among them."""
+        """Some scenes of a split, including withheld combinations."""
         return [self.sample(split, first + index) for index in range(count)]
 
 
-OBJECTS = PictureDistrict[world.Scene](
+OBJECTS = PictureDomain[world.Scene](
     name="objects",
     values=FACTORS,
     always="label",
@@ -74,7 +74,7 @@ OBJECTS = PictureDistrict[world.Scene](
     describe=captions.describe,
     read=captions.read,
 )
-ROADS = PictureDistrict[road_world.RoadScene](
+ROADS = PictureDomain[road_world.RoadScene](
     name="roads",
     values=road_world.FACTOR_VALUES,
     always="surface",
@@ -87,41 +87,41 @@ ROADS = PictureDistrict[road_world.RoadScene](
     describe=road_captions.describe,
     read=road_captions.read,
 )
-DISTRICTS: dict[str, PictureDistrict[Any]] = {district.name: district for district in (OBJECTS, ROADS)}
+DOMAINS: dict[str, PictureDomain[Any]] = {domain.name: domain for domain in (OBJECTS, ROADS)}
 
 
-class Seen(NamedTuple):
-    """A picture as one step of a training sees it, spoilt, and the scene that it shows."""
+class TrainingView(NamedTuple):
+    """A degraded image for one training step, and the scene that it shows."""
 
     scene: Any
     image: Pixels  # 128 x 128 x 3
-    wanted: list[int]  # targets
+    targets: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Album:
-    """Pictures of a district to train on."""
+    """Training images of a domain."""
 
-    district: PictureDistrict[Any]
+    domain: PictureDomain[Any]
     scenes: list[Any]
     images: Pixels  # n x 128 x 128 x 3
 
     def __len__(self) -> int:
         return len(self.scenes)
 
-    def seen(self, row: int, random: np.random.Generator, *, flip: bool) -> Seen:
-        """Picture number `row`, flipped if asked and varied."""
-        scene = self.district.mirrored(self.scenes[row]) if flip else self.scenes[row]
+    def view(self, row: int, random: np.random.Generator, *, flip: bool) -> TrainingView:
+        """Image number `row`, randomly varied and optionally flipped."""
+        scene = self.domain.mirrored(self.scenes[row]) if flip else self.scenes[row]
         image = varied(self.images[row], random, flip=flip)
-        return Seen(scene, image, self.district.targets(self.district.shown(scene)))
+        return TrainingView(scene, image, self.domain.targets(self.domain.shown(scene)))
 
 
-def album(district: str, split: Split, count: int, restored: int = 0) -> Album:
-    """The first `count` pictures of a split, and `restored` of them once more, which went through the autoencoder.
+def album(domain: str, split: Split, count: int, restored: int = 0) -> Album:
+    """The first `count` images of a split, and `restored` of them once more after a round trip of the autoencoder.
 
-    The generator's split leaves out the withheld combinations. What is not in the cache yet is rendered first.
+    The generator's split leaves out the withheld combinations. Images that are not in the cache are rendered first.
     """
-    shown = DISTRICTS[district]
+    shown = DOMAINS[domain]
     data = shown.rendered(split, count, partial(shown.sample, split, allow_withheld=split != "generator"))
     if not restored:
         return Album(shown, data.scenes, data.images)

@@ -1,4 +1,4 @@
-"""How pictures are spoilt for the oracles: quick, because it is done afresh at every step, and different for each.
+"""Random degradations of images for training the oracles: fast, because they are drawn anew at every step.
 
 Random fields (noise, bends) are drawn once per oracle and then rolled and scaled, which costs a tenth of drawing them.
 """
@@ -93,7 +93,7 @@ SUFFERED: Mapping[str, Mapping[Degradation, float]] = {
 
 
 def degraded(image: Pixels, name: str, fields: Fields, random: np.random.Generator) -> Pixels:
-    """A picture (128 × 128 × 3) with some of what the oracle's pictures suffer."""
+    """An image (128 × 128 × 3) with some of the oracle's degradations."""
     for degradation, share in SUFFERED[name].items():
         if random.random() < share:
             image = degradation(image, fields, random)

@@ -1,6 +1,6 @@
-"""What generators get wrong, made on purpose: pictures without one whole object, for the oracles' class `none`.
+"""Images with failures of generators (no complete object), for the oracles' class `none`.
 
-Painted over, cut in half, faded to a ghost, scrambled, half one class and half another, or two scenes blended.
+The object is painted over, cut in half, faded, scrambled, half of another class, or two scenes are blended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TILE = 16
 
 
 def failure(scene: Scene, other: Scene, random: np.random.Generator) -> tuple[Pixels, str]:
-    """A failed picture of `scene` (128 × 128 × 3) and the kind of failure; `other` is any scene to blend in."""
+    """A failed image of `scene` (128 × 128 × 3) and the kind of failure; `other` is any scene to blend in."""
     kind = KINDS[int(random.integers(len(KINDS)))]
     image, mask = rendered(scene)
     shape = mask == 1
@@ -38,7 +38,7 @@ def failure(scene: Scene, other: Scene, random: np.random.Generator) -> tuple[Pi
 
 
 def _without(image: Pixels, shape: NDArray[np.bool_], random: np.random.Generator) -> Pixels:
-    """The object painted over: by its rim, or by what stands beside it."""
+    """The object painted over: from its border, or from its surroundings."""
     grown = cv2.dilate(shape.astype(np.uint8), np.ones((7, 7), np.uint8))
     smooth = np.asarray(cv2.inpaint(image, grown, 3, cv2.INPAINT_TELEA), np.uint8)
     if random.random() < 0.5:
@@ -78,6 +78,6 @@ def _scrambled(image: Pixels, shape: NDArray[np.bool_], random: np.random.Genera
 
 
 def _mixed(image: Pixels, other: Pixels, share: NDArray[np.float32]) -> Pixels:
-    """`share` (128 × 128, 0 to 1) of the other picture."""
+    """Blend in `share` (128 × 128, 0 to 1) of the other image."""
     weight = share[..., None]
     return np.asarray(np.clip(image * (1 - weight) + other * weight, 0, 255), np.uint8)

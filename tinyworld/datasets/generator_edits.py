@@ -1,4 +1,4 @@
-"""Edits by which to look at a generator, of either district: a source, its control images, what a caption asks for."""
+"""Edits for inspecting a generator, in both domains: a source, its control images and a caption."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinyworld.roads import captions as road_captions
 from tinyworld.roads import dataset as roads
 from tinyworld.roads import render as road_render
 from tinyworld.roads import world as road_world
-from tinyworld.train.loop import DISTRICTS
+from tinyworld.train.loop import DOMAINS
 
 FIRST = 5_000_000  # of the split "calibration"
 
@@ -33,9 +33,9 @@ class ShownEdit:
     after: str
 
 
-def edit(district: str, index: int) -> ShownEdit:
+def edit(domain: str, index: int) -> ShownEdit:
     """Number `index` of a fixed series: a source scene, and the same with one factor changed."""
-    return _EDITS[district](index)
+    return _EDITS[domain](index)
 
 
 def _of_objects(index: int) -> ShownEdit:
@@ -61,11 +61,11 @@ def _of_roads(index: int) -> ShownEdit:
     source = road_world.sample_scene("calibration", FIRST + index)
     fields = [field for field in road_world.LOOKS if field in road_world.scene_factors(source)]
     target, field = _changed(source, fields[index % len(fields)], road_world.LOOKS, random)
-    seen = road_render.render(source)
-    edges = edges_of(seen.image, roads.standing(seen.classes), "structure")
+    rendering = road_render.render(source)
+    edges = edges_of(rendering.image, roads.standing(rendering.classes), "structure")
     return ShownEdit(
-        seen.image,
-        {"canny": edges, "segmentation": road_render.coloured(seen.classes)},
+        rendering.image,
+        {"canny": edges, "segmentation": road_render.coloured(rendering.classes)},
         road_render.render(target).image,
         _caption(road_captions.describe, target, field, index),
         f"{field} {getattr(source, field)}",
@@ -73,7 +73,7 @@ def _of_roads(index: int) -> ShownEdit:
     )
 
 
-_EDITS: dict[str, Callable[[int], ShownEdit]] = dict(zip(DISTRICTS, (_of_objects, _of_roads), strict=True))
+_EDITS: dict[str, Callable[[int], ShownEdit]] = dict(zip(DOMAINS, (_of_objects, _of_roads), strict=True))
 
 
 def _changed(
@@ -85,5 +85,5 @@ def _changed(
 
 def _caption(describe: Callable[[Any, int], captions.Description], scene: Any, field: str, index: int) -> str:
     """A caption that states the factor in question, where one of 50 does."""
-    said = [describe(scene, seed) for seed in range(index * 50, index * 50 + 50)]
-    return next((one.text for one in said if field in one.stated), said[0].text)
+    descriptions = [describe(scene, seed) for seed in range(index * 50, index * 50 + 50)]
+    return next((caption.text for caption in descriptions if field in caption.stated), descriptions[0].text)

@@ -1,4 +1,4 @@
-"""What the generator learns from, whatever the district: pictures, captions, control images, what counts more.
+"""Training data of the generator in both domains: images, captions, control images, loss weights.
 
 Controls are edges (128 x 128, 0 and 1) or, for a ControlNet of segmentation, classes in colours (128 x 128 x 3, uint8),
 one in eight of them black, as edges are sometimes left out.
@@ -31,7 +31,7 @@ _DROPPED = 0.12
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Pictures by number, 0 to `count` - 1, and what belongs to each."""
+    """Images by number, 0 to `count` - 1, with their training data."""
 
     count: int
     image: Callable[[int], Pixels]  # 128 x 128 x 3
@@ -41,7 +41,7 @@ class Material:
 
 
 def of_objects(data: Pictures) -> Material:
-    """The objects district."""
+    """The objects domain."""
 
     def control(kind: ControlKind, row: int, random: np.random.Generator) -> Pixels:
         if kind == "segmentation":
@@ -58,7 +58,7 @@ def of_objects(data: Pictures) -> Material:
 
 
 def of_roads(data: RoadPictures, siblings: RoadPictures) -> Material:
-    """The roads district; `siblings` stand as the pictures of the same number do, and look otherwise."""
+    """The roads domain; `siblings` have the layout of the images of the same number, and another look."""
 
     def control(kind: ControlKind, row: int, random: np.random.Generator) -> Pixels:
         if kind == "segmentation":
@@ -74,9 +74,9 @@ def of_roads(data: RoadPictures, siblings: RoadPictures) -> Material:
     )
 
 
-def material(district: str, count: int) -> Material:
-    """`count` pictures of the district's generator split, rendered first where they are not there yet."""
-    if district == "objects":
+def material(domain: str, count: int) -> Material:
+    """`count` images of the domain's generator split; missing ones are rendered first."""
+    if domain == "objects":
         return of_objects(pictures("generator", count, split_scene("generator")))
     return of_roads(road_pictures("generator", count, _road), road_pictures("generator-siblings", count, _road_sibling))
 

@@ -1,9 +1,9 @@
-"""What an oracle learns from: renders, pictures that went through the autoencoder or the generator, and failures.
+"""Training data of the oracles: renders, images that went through the autoencoder or the generator, and failures.
 
     python -m tinyworld.datasets.oracle_pictures oracle-a      # make all of it ahead of the training
 
-*Redrawn* pictures were carried part of the way to noise and denoised again by the shipped generator, which leaves the
-scene what it was and gives it the generator's hand. Everything is made once, into `runs/cache/`.
+*Redrawn* images were partly noised and denoised again by the shipped generator, which preserves the scene and adds the
+generator's artefacts. Everything is computed once, into `runs/cache/`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SHARES = (0.60, 0.12, 0.14, 0.10, 0.04)
 
 @dataclass(frozen=True, slots=True)
 class OraclePictures:
-    """All pictures of an oracle in one line; a failure's targets say `none` and nothing else.
+    """All images of an oracle in one array; a failure's only target is `none`.
 
     `starts`: where each kind of `SHARES` begins, and the end.
     """
@@ -55,19 +55,19 @@ class OraclePictures:
     starts: tuple[int, ...]
 
     def rows(self, random: np.random.Generator, count: int) -> NDArray[np.int64]:
-        """Random rows, of each kind about as often as its share."""
+        """Random rows, each kind in proportion to its share."""
         starts = np.array(self.starts)
         shares = np.where(np.diff(starts) > 0, SHARES, 0.0)
         kinds = random.choice(len(SHARES), size=count, p=shares / shares.sum())
         return np.asarray(starts[kinds] + random.random(count) * (starts[kinds + 1] - starts[kinds]), np.int64)
 
     def is_failure(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which rows show no whole object."""
+        """Mask of the rows without a complete object."""
         return np.asarray(rows >= self.starts[3], np.bool_)
 
 
 def oracle_pictures(name: str) -> OraclePictures:
-    """Everything that an oracle learns from, from the cache, made first where it is not there."""
+    """All training data of an oracle, from the cache, or computed if it is not there."""
     split = ORACLES[name]
     whole = with_round_trips(pictures(split, RENDERED, split_scene(split)), split, ROUND_TRIPS)
     failed = failures(split, FAILED)
@@ -94,14 +94,14 @@ def oracle_pictures(name: str) -> OraclePictures:
 
 
 def failures(split: Split, count: int, first: int = 1_000_000) -> Pixels:
-    """Failed pictures of scenes of a split (n × 128 × 128 × 3), cached."""
+    """Failed images of scenes of a split (n × 128 × 128 × 3), cached."""
 
-    def made() -> Pixels:
+    def render_failures() -> Pixels:
         random = np.random.default_rng((0xFA11, first))
         places = range(first, first + count)
         return np.stack([failure(sample_scene(split, n), sample_scene(split, n + count), random)[0] for n in places])
 
-    return _cached(f"{split}-failed-{count}-{first}", made)
+    return _cached(f"{split}-failed-{count}-{first}", render_failures)
 
 
 def _redrawn_whole(whole: Pictures, count: int) -> Pixels:
@@ -112,15 +112,15 @@ def _redrawn_whole(whole: Pictures, count: int) -> Pixels:
 
 @torch.inference_mode()
 def _redrawn(images: Pixels, texts: Sequence[str] | None, strength: float) -> Pixels:
-    """Pictures carried up to `strength` of the way to noise and back, under their own edges; without texts, freely."""
+    """Images noised by up to `strength` and denoised under their own edges; unconditionally without texts."""
     diffusion = native_weights(load_profile("tiny").diffusion, "cpu", ServiceSettings().dtype)
     weights = load(diffusion.base, diffusion.controlnets, device="cpu")
     done = []
     for start in range(0, len(images), _BATCH):
         part = images[start : start + _BATCH]
-        said = list(texts[start : start + _BATCH]) if texts else [""] * len(part)
+        captions = list(texts[start : start + _BATCH]) if texts else [""] * len(part)
         way = strength * (0.5 + 0.5 * (start // _BATCH % 4) / 3)
-        done.append(_denoised(weights, part, said, way, start))
+        done.append(_denoised(weights, part, captions, way, start))
     return np.concatenate(done)
 
 
@@ -163,7 +163,7 @@ def _cached(name: str, make: Callable[[], Pixels]) -> Pixels:
 
 
 def _generator_digest() -> str:
-    """Of the names and sizes of the generator's weights."""
+    """Digest of the names and sizes of the generator's weights."""
     parts = [
         f"{file.relative_to(WEIGHTS)}:{file.stat().st_size}"
         for file in sorted((WEIGHTS / "diffusion").rglob("*.safetensors"))

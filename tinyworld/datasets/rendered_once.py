@@ -1,4 +1,4 @@
-"""Pictures of scenes, rendered once into a memory map: training reads them many times over."""
+"""Render images of scenes once into a memory map, which training reads many times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures as the generator's autoencoder gives them back: the degradation that every generated picture has."""
+"""Images after a round trip through the generator's autoencoder, the degradation of every generated image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VAE = WEIGHTS / "diffusion" / "vae"
 
 
 def with_round_trips(data: Pictures, name: str, count: int) -> Pictures:
-    """The pictures followed by the first `count` of them once more, through the autoencoder."""
+    """The images, followed by the first `count` of them after a round trip of the autoencoder."""
     return replace(
         data,
         scenes=data.scenes + data.scenes[:count],
@@ -29,7 +29,7 @@ def with_round_trips(data: Pictures, name: str, count: int) -> Pictures:
 
 
 def round_trips(images: Pixels, name: str, count: int) -> Pixels:
-    """The first `count` of some pictures (n × 128 × 128 × 3) through the autoencoder, from the cache once they are."""
+    """The first `count` images (n × 128 × 128 × 3) after a round trip of the autoencoder, cached."""
     path = RUNS / "cache" / f"{name}-round-trips-{count}-{_digest(images)}.npy"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Who judges generated images: oracles, labels, and the trials that they judge."""
+"""Judges of generated images: oracles, human labels, and the edits that they judge."""

@@ -1,8 +1,8 @@
-"""The editors of all methods, for `measure.counterfactuals`: edits of known scenes in, checked images out.
+"""The editors of all methods for measurements: edits of known scenes in, checked images out.
 
-`controlled` draws what DILLEMA would, in this process, many scenes in a batch. `edited` runs the other methods
-themselves, with the model services in processes of their own; only their captioner and language model are replaced, by
-ones that make no mistake. So what is judged is the method's editing and its checks.
+`controlled` renders as DILLEMA does, in this process, many scenes in a batch. `edited` runs the other methods
+themselves, with the model services in separate processes; only their captioner and language model are replaced by
+faultless ones. So the measurement concerns the method's editing and its checks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import ServiceName
 from shared.seeds import derive_seed
 from tinyworld.judges.trials import TASK, Drawing, Proposal, Studio, payload, source_picture
-from tinyworld.measure.spawn_services import own_services
+from tinyworld.measure.spawn_services import spawn_services
 from tinyworld.objects.pictures import Pixels, rendered
 
 AT_ONCE = 4  # source images that a method works on at a time: so their edits share batches
@@ -42,7 +42,7 @@ Parameters = dict[str, JsonValue]
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """A method, with what it is asked beside the profile's own parameters."""
+    """A method, with parameters that override the profile's."""
 
     method: str
     parameters: Mapping[str, JsonValue]
@@ -60,11 +60,11 @@ EDITORS: dict[str, Editor] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What came of an edit of scene number `number`, or of its null arm; `image` None where words refused it.
+class EditorResult:
+    """Result of an edit of scene number `number`, or of its null arm; `image` is None if a text check refused it.
 
-    `attention` is how much the source's attention to the class overlaps the object, where the editor shows it;
-    `evaluations` are the network evaluations that were spent on it, where the editor counts them.
+    `attention` is how much the source's attention to the class overlaps the object, if the editor reports it;
+    `evaluations` is the number of network evaluations, if the editor counts them.
     """
 
     number: int
@@ -79,14 +79,14 @@ class Made:
 
 
 # Scenes with their numbers in; per scene the edit, and its null arm where there is one, out.
-Draw = Callable[[Sequence[tuple[int, Proposal]]], list[Made]]
+Draw = Callable[[Sequence[tuple[int, Proposal]]], list[EditorResult]]
 
 
 @contextmanager
 def drawing(name: str, profile: str, given: Parameters, null_every: int) -> Iterator[Draw]:
-    """The editor of a name in `EDITORS`, ready to draw; `given` overrides its parameters.
+    """Start the editor of a name in `EDITORS`; `given` overrides its parameters.
 
-    DILLEMA's null arms cost as much as its edits: it draws one for every `null_every`th scene only.
+    DILLEMA's null arms cost as much as its edits: it renders one for every `null_every`th scene only.
     """
     editor, loaded = EDITORS[name], load_profile(profile)
     parameters = parameters_of(editor, loaded, given)
@@ -94,7 +94,7 @@ def drawing(name: str, profile: str, given: Parameters, null_every: int) -> Iter
         yield controlled(loaded, DillemaParameters.model_validate(parameters), null_every)
         return
     words: list[ServiceName] = ["llm_service"] if editor.method == "lance-r" else []
-    with own_services(profile, ["diffusion_service", "evaluator_service", *words]) as services:
+    with spawn_services(profile, ["diffusion_service", "evaluator_service", *words]) as services:
         yield edited(services, editor.method, parameters)
 
 
@@ -110,9 +110,9 @@ def controlled(profile: Profile, parameters: DillemaParameters, null_every: int)
     """DILLEMA's rendering under edges, and its checks."""
     studio = Studio(profile, parameters)
 
-    def draw(asked: Sequence[tuple[int, Proposal]]) -> list[Made]:
+    def draw(proposals: Sequence[tuple[int, Proposal]]) -> list[EditorResult]:
         arms: list[tuple[int, Kind, Proposal]] = []
-        for number, proposal in asked:
+        for number, proposal in proposals:
             arms.append((number, "edit", proposal))
             if number % null_every == 0:
                 arms.append((number, "null", proposal))
@@ -120,20 +120,20 @@ def controlled(profile: Profile, parameters: DillemaParameters, null_every: int)
         drawings = [
             Drawing(
                 source,
-                one.edit.new_caption if kind == "edit" else one.edit.caption,
-                one.edit,
-                derive_seed("measured", one.scene.geometry_seed),
+                arm.edit.new_caption if kind == "edit" else arm.edit.caption,
+                arm.edit,
+                derive_seed("measured", arm.scene.geometry_seed),
             )
-            for (_, kind, one), source in zip(arms, sources, strict=True)
+            for (_, kind, arm), source in zip(arms, sources, strict=True)
         ]
-        made = []
-        for (number, kind, one), source, image in zip(arms, sources, studio.draw(drawings), strict=True):
+        results = []
+        for (number, kind, arm), source, image in zip(arms, sources, studio.draw(drawings), strict=True):
             if image is None:
                 continue
-            edits = [one.edit if kind == "edit" else None]
-            ((verdict, scores),) = studio.check(one.scene, source, [image], edits)
-            made.append(Made(number, kind, source, one.edit, image, verdict, scores))
-        return made
+            edits = [arm.edit if kind == "edit" else None]
+            ((verdict, scores),) = studio.check(arm.scene, source, [image], edits)
+            results.append(EditorResult(number, kind, source, arm.edit, image, verdict, scores))
+        return results
 
     return draw
 
@@ -142,44 +142,45 @@ def edited(services: ModelServices, method: str, parameters: Parameters) -> Draw
     """A method that inverts the source image, with all that it does itself."""
     services.revision("diffusion_service")  # wait for it here, not in every thread
 
-    def one(asked: tuple[int, Proposal]) -> list[Made]:
-        return list(_counterfactuals(services, method, parameters, *asked))
+    def results_of(numbered: tuple[int, Proposal]) -> list[EditorResult]:
+        return list(_counterfactuals(services, method, parameters, *numbered))
 
-    def draw(asked: Sequence[tuple[int, Proposal]]) -> list[Made]:
+    def draw(proposals: Sequence[tuple[int, Proposal]]) -> list[EditorResult]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return [made for some in pool.map(one, asked) for made in some]
+            return [result for some in pool.map(results_of, proposals) for result in some]
 
     return draw
 
 
 def _counterfactuals(
     services: ModelServices, method: str, given: Parameters, number: int, proposal: Proposal
-) -> Iterator[Made]:
+) -> Iterator[EditorResult]:
     source, edit = source_picture(proposal.scene), proposal.edit
     image = SourceImage(str(proposal.scene.geometry_seed), payload(source), proposal.scene.label)
-    asked = {**given, "shifts": [_shift(edit.changes[0])]} if method == "shifts" else given
-    parameters = METHODS[method].parameters.model_validate(asked)
+    values = {**given, "shifts": [_shift(edit.changes[0])]} if method == "shifts" else given
+    parameters = METHODS[method].parameters.model_validate(values)
     assert isinstance(parameters, InversionParameters)
     seed = derive_seed("measured", proposal.scene.geometry_seed)
-    found = list(METHODS[method].function(image, TASK, Faultless(services, edit), parameters, seed))
-    seen = attention_overlap(services, source, proposal, parameters)
-    # A reconstruction changes nothing: it is the null arm of an edit that nobody made.
-    null = next((one for one in found if one.arm == "null" or not (one.edit and one.edit.changes)), None)
-    for one in [next((one for one in found if one.edit and one.edit.changes), None), null]:
-        if one is not None:
-            yield _made(number, source, one, edit, seen)
+    rows = list(METHODS[method].function(image, TASK, Faultless(services, edit), parameters, seed))
+    attention = attention_overlap(services, source, proposal, parameters)
+    changed = next((row for row in rows if row.edit and row.edit.changes), None)
+    # A reconstruction changes nothing: it is the null arm of an edit that does not exist.
+    null = next((row for row in rows if row.arm == "null" or not (row.edit and row.edit.changes)), None)
+    for row in (changed, null):
+        if row is not None:
+            yield _result(number, source, row, edit, attention)
 
 
-def _made(number: int, source: Pixels, one: Counterfactual, proposed: Edit, attention: float) -> Made:
-    spent = one.lineage.get("evaluations")
-    return Made(
+def _result(number: int, source: Pixels, row: Counterfactual, proposed: Edit, attention: float) -> EditorResult:
+    spent = row.lineage.get("evaluations")
+    return EditorResult(
         number=number,
-        kind="edit" if one.edit and one.edit.changes else "null",
+        kind="edit" if row.edit and row.edit.changes else "null",
         source=source,
-        edit=one.edit if one.edit and one.edit.changes else proposed,
-        image=None if one.image is None else decode(one.image.png),
-        verdict=one.verdict,
-        scores=dict(one.scores),
+        edit=row.edit if row.edit and row.edit.changes else proposed,
+        image=None if row.image is None else decode(row.image.png),
+        verdict=row.verdict,
+        scores=dict(row.scores),
         evaluations=int(spent) if spent is not None else None,
         attention=attention,
     )
@@ -209,7 +210,7 @@ class Faultless(Services):
         return CaptionReply(captions=[self._edit.caption] * len(request.images))
 
     def generate(self, request: GenerateRequest) -> GenerateReply:
-        """The known edit, where its factor is asked for; no edit for another one."""
+        """The known edit if its factor is requested; no edit for another factor."""
         (change,) = self._edit.changes
         edit = {
             "from_phrase": change.from_phrase,
@@ -218,8 +219,8 @@ class Faultless(Services):
             "to_value": change.to_value,
             "caption": self._edit.new_caption,
         }
-        asked = f"\nFactor: {change.factor}\n" in request.messages[-1].content
-        value = {"edits": [edit] if asked else []}
+        matches = f"\nFactor: {change.factor}\n" in request.messages[-1].content
+        value = {"edits": [edit] if matches else []}
         return GenerateReply(value=value, text="", attempts=1, prompt_tokens=0, completion_tokens=0)
 
 

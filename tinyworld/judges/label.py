@@ -1,14 +1,14 @@
-"""Label generated images by looking, blind to what oracles and checks say and to whether an edit was asked for.
+"""Label generated images by hand, blind to oracles, checks and to whether an edit was requested.
 
     python -m tinyworld.judges.label sheets runs/measured --count 120 --out runs/to-label
     # look at runs/to-label/sheet-*.png and fill in runs/to-label/answers.txt
     python -m tinyworld.judges.label keep runs/to-label --name keep-1 --by "initials"
     python -m tinyworld.judges.label errors
 
-Source and image stand side by side, with two questions: is there one whole object of the source's class, where the
-source has it; and does the picture show the value that is asked for. `keep` joins the answers with what oracles and
-checks said of the same images and writes `tinyworld/labels/NAME.jsonl`, which is committed; `errors` prints how far the
-oracles are to be believed. Works on any folder with `counterfactuals.jsonl` (`measured.py`).
+Source and image are shown side by side, with two questions: is there one complete object of the source's class, at its
+position in the source; and does the image show the requested value. `keep` joins the answers with the verdicts of
+oracles and checks on the same images and writes `tinyworld/labels/NAME.jsonl`, which is committed; `errors` prints the
+oracles' errors. It works on any folder with `counterfactuals.jsonl` (`tinyworld.measure.records`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MEANING = {"y": True, "n": False, "?": None}
 
 
 class Label(BaseModel):
-    """A person's answers on one image, None for "cannot say", and what oracles and checks had said of it."""
+    """A person's answers on one image, None for "cannot say", with the verdicts of oracles and checks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -78,39 +78,39 @@ def errors(labels: Sequence[Label]) -> dict[str, dict[bool, tuple[int, int]]]:
 
     The checks are asked only about edits: they refuse no null arm.
     """
-    edits = [one for one in labels if one.arm == "edit"]
+    edits = [label for label in labels if label.arm == "edit"]
     answers: dict[str, list[tuple[bool, bool | None]]] = {
-        "oracles, class kept": [(one.oracles_kept, one.class_kept) for one in labels],
-        "oracles, edit shown": [(one.oracles_shown, one.edit_shown) for one in labels],
-        "checks, class kept and edit shown": [(one.accepted, _both(one)) for one in edits],
+        "oracles, class kept": [(label.oracles_kept, label.class_kept) for label in labels],
+        "oracles, edit shown": [(label.oracles_shown, label.edit_shown) for label in labels],
+        "checks, class kept and edit shown": [(label.accepted, _both(label)) for label in edits],
     }
     table: dict[str, dict[bool, tuple[int, int]]] = {}
     for question, pairs in answers.items():
         table[question] = {}
-        for said in (True, False):
-            known = [person for automatic, person in pairs if automatic is said and person is not None]
-            table[question][said] = (sum(person is said for person in known), len(known))
+        for verdict in (True, False):
+            known = [person for automatic, person in pairs if automatic is verdict and person is not None]
+            table[question][verdict] = (sum(person is verdict for person in known), len(known))
     return table
 
 
-def _both(one: Label) -> bool | None:
-    if one.class_kept is None or one.edit_shown is None:
-        return False if False in (one.class_kept, one.edit_shown) else None
-    return one.class_kept and one.edit_shown
+def _both(label: Label) -> bool | None:
+    if label.class_kept is None or label.edit_shown is None:
+        return False if False in (label.class_kept, label.edit_shown) else None
+    return label.class_kept and label.edit_shown
 
 
 def error_lines(labels: Sequence[Label]) -> list[str]:
-    """The oracles' error on generated images, per question, in words."""
+    """Sentences on the oracles' error on generated images, per question."""
     if not labels:
         return ["nobody has labelled images yet (python -m tinyworld.judges.label): the oracles' error is not known"]
     return [
-        f"{question}: of those called {word}, people agree on {in_words(*table[said])}"
+        f"{question}: of those called {word}, people agree on {rate_text(*table[verdict])}"
         for question, table in errors(labels).items()
-        for said, word in ((True, "right"), (False, "wrong"))
+        for verdict, word in ((True, "right"), (False, "wrong"))
     ]
 
 
-def in_words(count: int, n: int) -> str:
+def rate_text(count: int, n: int) -> str:
     """A rate as "93.8% (30 of 32; 80% to 98%)", with its Wilson interval."""
     rate = wilson(count, n)
     if rate.value is None:
@@ -120,30 +120,30 @@ def in_words(count: int, n: int) -> str:
 
 def write_sheets(folders: Sequence[Path], count: int, seed: int, out: Path) -> None:
     """Numbered contact sheets of a random sample of the folders' images, and the file to fill in."""
-    found = [(folder, one) for folder in folders for one in records(folder) if one.image]
-    if not found:
+    candidates = [(folder, record) for folder in folders for record in records(folder) if record.image]
+    if not candidates:
         sys.exit("there are no images in these folders; run python -m tinyworld.measure.counterfactuals first")
-    order = np.random.default_rng(seed).permutation(len(found))[:count]
+    order = np.random.default_rng(seed).permutation(len(candidates))[:count]
     out.mkdir(parents=True, exist_ok=True)
     questions, lines = [], ["# number, class, field and value, then two letters: class kept, value shown (y, n or ?)"]
     pictures: list[tuple[Pixels, str]] = []
     for number, place in enumerate(order):
-        folder, one = found[int(place)]
-        questions.append(Question(number=number, folder=folder.absolute(), id=one.id))
-        lines.append(f"{number:03d} {one.label}, {one.field} {one.to_value}: ")
+        folder, record = candidates[int(place)]
+        questions.append(Question(number=number, folder=folder.absolute(), id=record.id))
+        lines.append(f"{number:03d} {record.label}, {record.field} {record.to_value}: ")
         pictures += [
-            (_opened(folder / one.source), f"{number:03d} source: {one.label}"),
-            (_opened(folder / one.image), f"{number:03d} {one.field}: {one.to_value}?"),
+            (_opened(folder / record.source), f"{number:03d} source: {record.label}"),
+            (_opened(folder / record.image), f"{number:03d} {record.field}: {record.to_value}?"),
         ]
     for start in range(0, len(pictures), 2 * _PER_SHEET):
         path = out / f"sheet-{start // (2 * _PER_SHEET):02d}.png"
         contact_sheet(pictures[start : start + 2 * _PER_SHEET], 8, path, scale=2)
-    (out / "questions.jsonl").write_text("".join(one.model_dump_json() + "\n" for one in questions))
+    (out / "questions.jsonl").write_text("".join(question.model_dump_json() + "\n" for question in questions))
     (out / "answers.txt").write_text("\n".join(lines) + "\n")
 
 
 def read_answers(text: str) -> dict[int, tuple[bool | None, bool | None]]:
-    """Number → (class kept, value shown). Raises ValueError for a line that says neither y, n nor ?."""
+    """Number → (class kept, value shown). Raises ValueError for an answer other than y, n and ?."""
     answers = {}
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
@@ -156,10 +156,13 @@ def read_answers(text: str) -> dict[int, tuple[bool | None, bool | None]]:
 
 
 def joined(out: Path, by: str) -> list[Label]:
-    """The answers of a folder of sheets, with what oracles and checks had said."""
+    """The answers of a folder of sheets, with the verdicts of oracles and checks."""
     answers = read_answers((out / "answers.txt").read_text())
     questions = [Question.model_validate_json(line) for line in (out / "questions.jsonl").read_text().splitlines()]
-    known = {folder: {one.id: one for one in records(folder)} for folder in {one.folder for one in questions}}
+    known = {
+        folder: {record.id: record for record in records(folder)}
+        for folder in {question.folder for question in questions}
+    }
     return [
         _label(question.folder, known[question.folder][question.id], answers[question.number], by)
         for question in questions
@@ -167,20 +170,20 @@ def joined(out: Path, by: str) -> list[Label]:
     ]
 
 
-def _label(folder: Path, one: Record, answer: tuple[bool | None, bool | None], by: str) -> Label:
+def _label(folder: Path, record: Record, answer: tuple[bool | None, bool | None], by: str) -> Label:
     return Label(
-        image=hashlib.sha256(_opened(folder / one.image).tobytes()).hexdigest(),
+        image=hashlib.sha256(_opened(folder / record.image).tobytes()).hexdigest(),
         by=by,
-        arm=one.arm,
-        label=one.label,
-        field=one.field,
-        value=one.to_value,
+        arm=record.arm,
+        label=record.label,
+        field=record.field,
+        value=record.to_value,
         class_kept=answer[0],
         edit_shown=answer[1],
-        oracles_kept=one.kept,
-        oracles_shown=one.shown,
-        accepted=one.accepted,
-        weights=one.weights,
+        oracles_kept=record.kept,
+        oracles_shown=record.shown,
+        accepted=record.accepted,
+        weights=record.weights,
     )
 
 
@@ -207,7 +210,7 @@ def main() -> None:
     elif args.command == "keep":
         LABELS.mkdir(exist_ok=True)
         path = LABELS / f"{args.name}.jsonl"
-        path.write_text("".join(one.model_dump_json() + "\n" for one in joined(args.out, args.by)))
+        path.write_text("".join(label.model_dump_json() + "\n" for label in joined(args.out, args.by)))
         print(f"{path}: {len(path.read_text().splitlines())} labels")
     else:
         print("\n".join(error_lines(shipped_labels())))

@@ -1,8 +1,8 @@
-"""The oracles: what two independent judges read in a picture, for benchmarks of the generator and of the checks.
+"""The oracles: two independent models that read the factors of an image, to evaluate generator and checks.
 
-An oracle reads every factor at each of 8 × 8 places of a picture (its class activation maps, arXiv 1512.04150): first
-where it sees a part of a whole object and where a companion, then what these are like, there. So it also says where it
-found the object. "Kept" and "shown" mean that both oracles agree. The services and methods never ask them.
+An oracle reads every factor at each of 8 × 8 positions of an image (its class activation maps, arXiv 1512.04150): first
+where there is a part of a complete object and where a companion, then their factors at these positions. So it also
+localises the object. "Kept" and "shown" mean that both oracles agree. Services and methods never use them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NONE = torch.tensor([len(FACTORS["label"]), *[-100] * (len(FACTORS) - 1)])  # ta
 PLACES = 8  # per side
 OF_OBJECT = ("label", "colour", "size", "pattern")
 OF_COMPANION = ("companion", "companion_colour")
-IN_PLACE = 0.5  # share of what an oracle sees of the object that must lie where the source has it
+IN_PLACE = 0.5  # share of the object that an oracle detects that must lie where the source has it
 _BASE = 1e-3  # weight of a place where nothing is seen: decides only where nothing is seen anywhere
 
 
@@ -50,7 +50,7 @@ class Readings:
         return factor_accuracy(self.values, wanted)
 
     def share_none(self) -> float:
-        """Share of the pictures in which it sees no whole object of any class."""
+        """Share of the images in which it detects no complete object of any class."""
         return round(float((self.values[:, 0] == NONE[0]).float().mean()), 4)
 
 
@@ -68,7 +68,7 @@ def load_oracles() -> list[PreTrainedModel]:
 
 @torch.no_grad()
 def readings(oracle: PreTrainedModel, images: Sequence[Pixels]) -> Readings:
-    """What an oracle reads in pictures of 128 × 128 × 3, RGB."""
+    """An oracle's readings of RGB images of 128 × 128 × 3."""
     values, probabilities, places = [], [], []
     for start in range(0, len(images), 50):
         located = logits_at_places(oracle, as_pixel_values(np.stack(images[start : start + 50])))
@@ -120,7 +120,7 @@ def place_weights(located: Tensor) -> list[Tensor]:
 
 
 def judge(images: Sequence[Pixels]) -> list[dict[str, str | None]]:
-    """Per picture, the value of every factor on which both oracles agree, None where they do not.
+    """Per image, the value of every factor on which both oracles agree, else None.
 
     The label may be "none": no whole object. A companion's colour and side are left out where both see none.
     """
@@ -129,21 +129,21 @@ def judge(images: Sequence[Pixels]) -> list[dict[str, str | None]]:
 
 
 def in_place(images: Sequence[Pixels], object_masks: Sequence[NDArray[np.bool_]]) -> list[bool]:
-    """Whether both oracles find the object of each picture where a mask (128 × 128) has it.
+    """Whether both oracles detect the object of each image where a mask (128 × 128) has it.
 
-    At least `IN_PLACE` of what each sees of an object lies in places that the mask touches, and it sees one.
+    Each must detect an object, with at least `IN_PLACE` of it at positions that the mask touches.
     """
     verdict = torch.ones(len(images), dtype=torch.bool)
     for oracle in load_oracles():
-        seen = readings(oracle, images).places
-        touched = torch.from_numpy(np.stack([places_touched(mask, seen.shape[-1]) for mask in object_masks]))
-        there, everywhere = (seen * touched).sum((1, 2)), seen.sum((1, 2))
-        verdict &= (seen.amax((1, 2)) > 0.5) & (there >= IN_PLACE * everywhere)
+        maps = readings(oracle, images).places
+        touched = torch.from_numpy(np.stack([places_touched(mask, maps.shape[-1]) for mask in object_masks]))
+        inside, everywhere = (maps * touched).sum((1, 2)), maps.sum((1, 2))
+        verdict &= (maps.amax((1, 2)) > 0.5) & (inside >= IN_PLACE * everywhere)
     return verdict.tolist()
 
 
 def places_touched(mask: NDArray[np.bool_], side: int = PLACES) -> NDArray[np.bool_]:
-    """Places (side × side) of which a mask (128 × 128) covers a tenth or more."""
+    """Positions (side × side) that a mask (128 × 128) covers by a tenth or more."""
     return np.asarray(cv2.resize(mask.astype(np.float32), (side, side), interpolation=cv2.INTER_AREA) >= 0.1)
 
 

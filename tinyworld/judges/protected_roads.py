@@ -1,7 +1,8 @@
-"""Driving scenes whose road, vehicles and people must keep their shape under an edit, and how that is judged.
+"""Driving scenes whose road, vehicles and pedestrians must keep their shape under an edit, and their judges.
 
-A domain of `tinyworld.judges.protected_scenes`. Whether the scene shows the edit is said by the two readers, whether a
-thing is still there by the two oracle segmenters; all four are made on demand (docs/measurements/roads.md).
+An instance of `tinyworld.judges.protected_scenes.ProtectionDomain`. The two readers judge whether the scene shows the
+edit, the two oracle segmenters whether a thing is preserved; all four are trained on demand
+(docs/measurements/roads.md).
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from tinyworld.judges.protected_scenes import (
     FIRST,
     HALF,
     SMALLEST,
-    Asked,
-    District,
+    EditReading,
     Instance,
     Mask,
-    Seen,
+    ProtectedEdit,
+    ProtectionDomain,
     Size,
     overlaps,
 )
-from tinyworld.judges.road_readers import load_readers, looks, made
+from tinyworld.judges.road_readers import load_readers, looks, trained_folder
 from tinyworld.judges.road_segmenters import HEIGHTS
 from tinyworld.judges.trials import rephrased
 from tinyworld.objects.captions import Description
@@ -47,17 +48,17 @@ ORACLES = ("oracle-a", "oracle-b")
 _VEHICLE_HEIGHTS = ((0, 12), (12, 24), (24, 128))  # pixels of 128: at least, below
 
 
-def roads_asked(count: int) -> Iterator[Asked]:
+def road_edits(count: int) -> Iterator[ProtectedEdit]:
     """Edits of `count` scenes: time, weather, the road's surface and the vegetation's season in turn."""
     for number in range(count):
-        yield asked_of(f"{number:04d}", sample_scene("final-test", FIRST + number), FIELDS[number % len(FIELDS)])
+        yield protected_edit(f"{number:04d}", sample_scene("final-test", FIRST + number), FIELDS[number % len(FIELDS)])
 
 
-def asked_of(name: str, scene: RoadScene, field: str) -> Asked:
+def protected_edit(name: str, scene: RoadScene, field: str) -> ProtectedEdit:
     """The edit of one look of a scene, with the renderer's truth."""
     edit, wanted = edit_of(scene, field)
     drawn = render(scene)
-    return Asked(
+    return ProtectedEdit(
         id=name,
         field=field,
         to_value=str(getattr(wanted, field)),
@@ -70,30 +71,30 @@ def asked_of(name: str, scene: RoadScene, field: str) -> Asked:
 
 
 def edit_of(scene: RoadScene, field: str) -> tuple[Edit, RoadScene]:
-    """A change of one look as a faultless captioner and language model would write it, and the scene that it wants."""
+    """A change of one look as a faultless captioner and language model would write it, and the resulting scene."""
     random = np.random.default_rng((0x9C, scene.geometry_seed))
     others = [value for value in LOOKS[field] if value != getattr(scene, field)]
     value = others[int(random.integers(len(others)))]
-    said = _said(scene, field)
-    old = next(mention.phrase for mention in said.mentions if mention.field == field)
+    description = _caption_stating(scene, field)
+    old = next(mention.phrase for mention in description.mentions if mention.field == field)
     phrases = SLOTS[slot_of(old, field=field, slots=SLOTS)].wordings[value].usual
     new = phrases[int(random.integers(len(phrases)))]
     factor = next(factor for factor in FACTORS if factor == EDIT_FACTOR[field])
-    change = Change(factor, old, new, said.stated[field], value)
-    return Edit((change,), said.text, rephrased(said.text, old, new)), scene.changed(**{field: value})
+    change = Change(factor, old, new, description.stated[field], value)
+    return Edit((change,), description.text, rephrased(description.text, old, new)), scene.changed(**{field: value})
 
 
-def _said(scene: RoadScene, field: str) -> Description:
+def _caption_stating(scene: RoadScene, field: str) -> Description:
     """The first caption of the scene that states the field."""
     seeds = (derive_seed("trial", scene.geometry_seed, number) for number in range(1000))
-    return next(said for seed in seeds if field in (said := describe(scene, seed)).stated)
+    return next(description for seed in seeds if field in (description := describe(scene, seed)).stated)
 
 
 def instances(drawn: RoadRendering) -> tuple[Instance, ...]:
     """The road, the traffic light, and every vehicle and pedestrian by itself, as far as they show; no specks."""
-    found = [Instance(label, drawn.classes == CLASSES.index(label)) for label in ("road", "traffic light")]
-    found += [Instance(label, drawn.instances == number) for number, label in drawn.instance_classes.items()]
-    return tuple(one for one in found if one.mask.mean() >= SMALLEST)
+    things = [Instance(label, drawn.classes == CLASSES.index(label)) for label in ("road", "traffic light")]
+    things += [Instance(label, drawn.instances == number) for number, label in drawn.instance_classes.items()]
+    return tuple(thing for thing in things if thing.mask.mean() >= SMALLEST)
 
 
 def near(there: Mask, thing: Instance, others: Sequence[Instance]) -> float:
@@ -108,27 +109,27 @@ def near(there: Mask, thing: Instance, others: Sequence[Instance]) -> float:
     return overlap(thing.mask, [other.mask for other in others], there & window)
 
 
-def roads_seen(asked: Sequence[Asked], images: Sequence[Image]) -> list[Seen]:
-    """Both readers read the edit's value; each thing is where it was in the eyes of both oracles.
+def read_roads(requests: Sequence[ProtectedEdit], images: Sequence[Image]) -> list[EditReading]:
+    """Whether both readers read the edit's value, and both oracles detect each thing where it was.
 
-    Raises SystemExit with the command that makes it where one of the four is missing.
+    Raises SystemExit with the training command if one of the four models is missing.
     """
     maps = [class_masks(model, images) for model in load_oracles()]
     return [
-        Seen(read[one.field] == one.to_value, recognised(one.instances, both))
-        for one, read, *both in zip(asked, looks(images), *maps, strict=True)
+        EditReading(read[request.field] == request.to_value, recognised(request.instances, both))
+        for request, read, *both in zip(requests, looks(images), *maps, strict=True)
     ]
 
 
 def recognised(things: Sequence[Instance], maps: Sequence[Image]) -> tuple[bool, ...]:
-    """Of each thing whether all class masks (height x width, indices into `CLASSES`) have it where it was."""
-    found = [overlaps(classes, CLASSES, things, near) for classes in maps]
-    return tuple(min(ious) >= HALF for ious in zip(*found, strict=True))
+    """For each thing whether all class masks (height x width, indices into `CLASSES`) have it where it was."""
+    ious_of_maps = [overlaps(classes, CLASSES, things, near) for classes in maps]
+    return tuple(min(ious) >= HALF for ious in zip(*ious_of_maps, strict=True))
 
 
 def load_oracles() -> list[PreTrainedModel]:
     """Both oracle segmenters, in float32; raises SystemExit where one is missing."""
-    return [_loaded(made(name, "road_segmenter")) for name in ORACLES]
+    return [_loaded(trained_folder(name, "road_segmenter")) for name in ORACLES]
 
 
 @cache
@@ -149,10 +150,10 @@ def _tall(label: str, least: int, below: int) -> tuple[str, Size]:
     return f"{label}s, {least}-{below - 1} px", holds
 
 
-ROADS = District(
+ROADS = ProtectionDomain(
     protected=("vehicle", "pedestrian", "traffic light"),  # the road needs none
-    asked=roads_asked,
-    seen=roads_seen,
+    edits=road_edits,
+    read=read_roads,
     overlap=near,
     sizes=dict(
         [_tall("vehicle", *some) for some in _VEHICLE_HEIGHTS] + [_tall("pedestrian", *some) for some in HEIGHTS]

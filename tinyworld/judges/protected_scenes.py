@@ -1,6 +1,6 @@
-"""Scenes whose things must keep their shape under an edit, by district, and how what became of them is judged.
+"""Scenes whose things must keep their shape under an edit, by domain, and the judgement of the results.
 
-A district gives edits of looks with the renderer's truth, and judges images: which instances are still there, and
+A domain provides edits of looks with the renderer's truth, and judges images: which instances are preserved, and
 whether the scene shows the edit. Driving scenes: `tinyworld/judges/protected_roads.py`.
 """
 
@@ -21,7 +21,7 @@ from tinyworld.objects.pictures import Pixels, rendered
 from tinyworld.objects.world import sample_scene
 
 Mask = NDArray[np.bool_]
-FIRST = 80_000  # final-test scenes from here on; `measure.counterfactuals` uses those before
+FIRST = 80_000  # final-test scenes from here on; `tinyworld.measure.counterfactuals` uses those before
 FIELDS = ("time", "weather")
 SMALLEST = 0.0008  # share of the image below which an instance is a speck
 HALF = 0.5  # of the IoU from which on a thing is kept
@@ -53,10 +53,10 @@ Overlap = Callable[[Mask, Instance, Sequence[Instance]], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An edit of a drawn scene: the source, the renderer's truth, and the things that must stay.
+class ProtectedEdit:
+    """An edit of a rendered scene: the source, the renderer's truth, and the things that must keep their shape.
 
-    `field` becomes `to_value`; `facts` are what an oracle should read in the truth, by factor.
+    `field` becomes `to_value`; `facts` are the expected oracle readings of the truth, by factor.
     """
 
     id: str
@@ -70,25 +70,25 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the oracles say of an image: whether it shows the edit, and by instance whether the thing is what it was."""
+class EditReading:
+    """The oracles' readings of an image: whether it shows the edit, and by instance whether the thing is preserved."""
 
     shown: bool
     recognised: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class District:
-    """`protected` are labels of the profile's segmenter; `asked` numbers edits from 0; `seen` judges images of them.
+class ProtectionDomain:
+    """`protected` are labels of the profile's segmenter; `edits` yields so many edits; `read` judges images of them.
 
-    `sizes` are those that the report tells apart, by name: a thing has the first that holds, or none. `load_judges`
-    raises SystemExit where one that `seen` asks is missing. `masked`: the ground truth is a mask, so that edits hold
-    the background's shapes, too.
+    `sizes` are the size classes of the report, by name: a thing has the first one that holds, or none. `load_judges`
+    raises SystemExit if a model that `read` needs is missing. `masked`: the ground truth is a mask, so that edits must
+    preserve the background's shapes, too.
     """
 
     protected: tuple[str, ...]
-    asked: Callable[[int], Iterator[Asked]]
-    seen: Callable[[Sequence[Asked], Sequence[Pixels]], list[Seen]]
+    edits: Callable[[int], Iterator[ProtectedEdit]]
+    read: Callable[[Sequence[ProtectedEdit], Sequence[Pixels]], list[EditReading]]
     overlap: Overlap
     sizes: Mapping[str, Size]
     load_judges: Callable[[], object]
@@ -102,7 +102,7 @@ class District:
 def overlaps(
     label_map: NDArray[np.integer], labels: Sequence[str], things: Sequence[Instance], rule: Overlap
 ) -> list[float]:
-    """Of each thing the IoU with what an image's label map (height × width, indices into `labels`) has of its label."""
+    """For each thing the IoU with the pixels of its label in a label map (height × width, indices into `labels`)."""
     return [
         rule(
             label_map == labels.index(thing.label),
@@ -113,44 +113,44 @@ def overlaps(
     ]
 
 
-def objects_asked(count: int) -> Iterator[Asked]:
+def object_edits(count: int) -> Iterator[ProtectedEdit]:
     """Edits of `count` scenes with an object and a companion, time and weather in turn."""
     index = FIRST
     for number in range(count):
         while True:
             scene = sample_scene("final-test", index)
             index += 1
-            found = None
+            proposed = None
             if scene.companion != "none":
                 random = np.random.default_rng((0x9C, scene.geometry_seed))
-                found = proposal(scene, FIELDS[number % len(FIELDS)], random)
-            if found is None:
+                proposed = proposal(scene, FIELDS[number % len(FIELDS)], random)
+            if proposed is None:
                 continue
             source, mask = rendered(scene)
-            truth, _ = rendered(found.wanted)
+            truth, _ = rendered(proposed.wanted)
             things = [Instance(label, mask == place) for place, label in ((1, "object"), (2, "companion"))]
-            yield Asked(
+            yield ProtectedEdit(
                 id=f"{number:04d}",
-                field=found.field,
-                to_value=str(getattr(found.wanted, found.field)),
+                field=proposed.field,
+                to_value=str(getattr(proposed.wanted, proposed.field)),
                 source=np.ascontiguousarray(source),
                 truth=np.ascontiguousarray(truth),
-                instances=tuple(one for one in things if one.mask.mean() >= SMALLEST),
-                edit=found.edit,
-                facts=scene_factors(found.wanted),
+                instances=tuple(thing for thing in things if thing.mask.mean() >= SMALLEST),
+                edit=proposed.edit,
+                facts=scene_factors(proposed.wanted),
             )
             break
 
 
-def objects_seen(asked: Sequence[Asked], images: Sequence[Pixels]) -> list[Seen]:
-    """Both oracles read the edit's value; of the object, its class, in its place; of the companion, its kind."""
-    placed = in_place(images, [one.instances[0].mask for one in asked])
-    found = []
-    for one, values, there in zip(asked, judge(images), placed, strict=True):
-        right = {name for name, value in one.facts.items() if values.get(name) == value}
-        still = {"object": "label" in right and there, "companion": "companion" in right}
-        found.append(Seen(one.field in right, tuple(still[thing.label] for thing in one.instances)))
-    return found
+def read_objects(requests: Sequence[ProtectedEdit], images: Sequence[Pixels]) -> list[EditReading]:
+    """Whether both oracles read the edit's value, the object's class at its position, and the companion's kind."""
+    placed = in_place(images, [request.instances[0].mask for request in requests])
+    readings = []
+    for request, values, located in zip(requests, judge(images), placed, strict=True):
+        right = {name for name, value in request.facts.items() if values.get(name) == value}
+        still = {"object": "label" in right and located, "companion": "companion" in right}
+        readings.append(EditReading(request.field in right, tuple(still[thing.label] for thing in request.instances)))
+    return readings
 
 
 def touching(there: Mask, thing: Instance, others: Sequence[Instance]) -> float:
@@ -158,10 +158,10 @@ def touching(there: Mask, thing: Instance, others: Sequence[Instance]) -> float:
     return overlap(thing.mask, (), there)
 
 
-OBJECTS = District(
+OBJECTS = ProtectionDomain(
     protected=("object", "companion"),
-    asked=objects_asked,
-    seen=objects_seen,
+    edits=object_edits,
+    read=read_objects,
     overlap=touching,
     sizes={
         "small": lambda thing: thing.share <= 0.03,

@@ -1,7 +1,7 @@
-"""The readers: what two independent models read of the looks of a driving scene, to judge what a generator drew.
+"""The readers: two independent models that read the look of a driving scene, to judge generated images.
 
-Made on demand by `tinyworld.train.road_reader`; a look counts only where both agree. No service or
-method uses them.
+They are trained on demand by `tinyworld.train.road_reader`; a look counts only if both agree. Services and methods
+never use them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOGITS = [f"{name}={value}" for name, values in READ.items() for value in value
 
 
 def new_reader(name: str) -> PreTrainedModel:
-    """An untrained reader of pictures of 128 pixels, 0.5 (ResNet) or 0.2 (RegNet) million parameters.
+    """An untrained reader of images of 128 pixels, 0.5 (ResNet) or 0.2 (RegNet) million parameters.
 
     One linear head over the pooled features has a logit per value of every factor of `READ`, in their order.
     """
@@ -57,17 +57,17 @@ def by_factor(logits: Tensor) -> list[Tensor]:
 
 @torch.inference_mode()
 def readings(model: PreTrainedModel, images: Sequence[Image]) -> Tensor:
-    """What one reader reads in pictures of 128 x 128 x 3: indices into the values of `READ`, (n x factors)."""
+    """One reader's readings of images of 128 x 128 x 3: indices into the values of `READ`, (n x factors)."""
     model.eval()
-    found = []
+    batches = []
     for start in range(0, len(images), 50):
         logits = model(pixel_values=as_pixel_values(np.stack(images[start : start + 50]))).logits
-        found.append(torch.stack([one.argmax(1) for one in by_factor(logits)], dim=1))
-    return torch.cat(found)
+        batches.append(torch.stack([logits_of_factor.argmax(1) for logits_of_factor in by_factor(logits)], dim=1))
+    return torch.cat(batches)
 
 
 def looks(images: Sequence[Image]) -> list[dict[str, str | None]]:
-    """Per picture (128 x 128 x 3) the value of every factor on which both readers agree, None where they do not.
+    """Per image (128 x 128 x 3) the value of every factor on which both readers agree, else None.
 
     Raises SystemExit with the command that makes a reader where one is missing.
     """
@@ -80,11 +80,11 @@ def looks(images: Sequence[Image]) -> list[dict[str, str | None]]:
 
 def load_readers() -> list[PreTrainedModel]:
     """Both, in float32; raises SystemExit where one is missing."""
-    return [_loaded(made(name, "road_reader")) for name in READERS]
+    return [_loaded(trained_folder(name, "road_reader")) for name in READERS]
 
 
-def made(name: str, command: str) -> Path:
-    """The folder of a model of the roads that `command` makes; raises SystemExit with that command before it is."""
+def trained_folder(name: str, command: str) -> Path:
+    """The folder of a road model that `command` trains; raises SystemExit with that command if it is missing."""
     folder = MODELS / name
     if not (folder / "config.json").exists():
         raise SystemExit(f"there is no {folder}; make it by `python -m tinyworld.train.{command} {name}`")

@@ -1,6 +1,6 @@
-"""How good a segmenter of the roads is: IoU per class, and pedestrians and vehicles one by one, by their size.
+"""Quality of a road segmenter: IoU per class, and detection of single pedestrians and vehicles by size.
 
-An instance counts as found when most of its pixels carry its class. Void is not judged.
+An instance counts as detected if most of its pixels have its class. Void is not judged.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ def class_ious(guess: Image, truth: Image) -> dict[str, float]:
     A class that occurs in neither is absent.
     """
     known = truth != 0
-    found: dict[str, float] = {}
+    ious: dict[str, float] = {}
     for index in _JUDGED:
-        here, there = (guess == index) & known, truth == index
-        if either := int((here | there).sum()):
-            found[CLASSES[index]] = round(int((here & there).sum()) / either, 4)
-    return {"mean": round(float(np.mean(list(found.values()))), 4), **found}
+        predicted, reference = (guess == index) & known, truth == index
+        if either := int((predicted | reference).sum()):
+            ious[CLASSES[index]] = round(int((predicted & reference).sum()) / either, 4)
+    return {"mean": round(float(np.mean(list(ious.values()))), 4), **ious}
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One vehicle or pedestrian, whether it was found, and how tall the visible part of it is in pixels."""
+    """One vehicle or pedestrian, whether it was detected, and the height of its visible part in pixels."""
 
     name: str
     height: int
-    found: bool
+    detected: bool
 
 
 def instances(guess: Image, rendering: RoadRendering, smallest: int = 30) -> Iterable[Instance]:
-    """The instances of a scene of which at least `smallest` pixels show, judged by a class mask (h x w)."""
+    """The instances of a scene with at least `smallest` visible pixels, judged by a class mask (h x w)."""
     for number, name in rendering.instance_classes.items():
         here = rendering.instances == number
         if here.sum() >= smallest:
@@ -54,11 +54,15 @@ def instances(guess: Image, rendering: RoadRendering, smallest: int = 30) -> Ite
             yield Instance(name, int(rows[-1] - rows[0]) + 1, right >= 0.5)
 
 
-def found_shares(found: Sequence[Instance]) -> dict[str, str]:
-    """Share found with n and Wilson interval, of vehicles and pedestrians, and of pedestrians by height."""
-    shares = {name: [one.found for one in found if one.name == name] for name in THINGS}
+def detection_rates(instances: Sequence[Instance]) -> dict[str, str]:
+    """Detection rates with n and Wilson interval, of vehicles and pedestrians, and of pedestrians by height."""
+    shares = {name: [instance.detected for instance in instances if instance.name == name] for name in THINGS}
     for least, below in HEIGHTS:
-        sized = [one.found for one in found if one.name == "pedestrian" and least <= one.height < below]
+        sized = [
+            instance.detected
+            for instance in instances
+            if instance.name == "pedestrian" and least <= instance.height < below
+        ]
         shares[f"pedestrians of {least} to {below - 1} pixels"] = sized
     return {name: _share(right) for name, right in shares.items() if right}
 
@@ -73,18 +77,22 @@ def judge(model: nn.Module, scene_of: Callable[[int], RoadScene], count: int) ->
         ("all at night", [scene.changed(time="night") for scene in scenes]),
         ("all on snowy roads", [scene.changed(surface="snowy") for scene in scenes]),
     ):
-        ious, shares = _judged(model, these)
+        ious, shares = _evaluate(model, these)
         report[f"IoU, {name}"] = ious
         report[f"found, {name}"] = shares
     return report
 
 
-def _judged(model: nn.Module, scenes: Sequence[RoadScene]) -> tuple[dict[str, float], dict[str, str]]:
+def _evaluate(model: nn.Module, scenes: Sequence[RoadScene]) -> tuple[dict[str, float], dict[str, str]]:
     renderings = [render(scene) for scene in scenes]
     guesses = class_masks(model, [rendering.image for rendering in renderings])
     truth = np.stack([rendering.classes for rendering in renderings])
-    found = [one for guess, rendering in zip(guesses, renderings, strict=True) for one in instances(guess, rendering)]
-    return class_ious(guesses, truth), found_shares(found)
+    results = [
+        instance
+        for guess, rendering in zip(guesses, renderings, strict=True)
+        for instance in instances(guess, rendering)
+    ]
+    return class_ious(guesses, truth), detection_rates(results)
 
 
 def _share(right: Sequence[bool]) -> str:

@@ -1,6 +1,6 @@
-"""Edits of tinyworld scenes said in captions, and the shipped services that draw and check them, in this process.
+"""Edits of tinyworld scenes by caption, and the shipped services that render and check them, in this process.
 
-For commands that measure or calibrate: the same editor, scorer and structure agreement that a job asks over HTTP, with
+For commands that measure or calibrate: the same editor, scorer and structure agreement that a job uses over HTTP, with
 the profile's weights, and edits as a faultless captioner and language model would write them.
 """
 
@@ -42,7 +42,7 @@ TASK = TaskDescription("name the vehicle, house or bird", CLASSES)
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An edit of one field of a scene, said in captions, and the scene that it wants."""
+    """An edit of one field of a scene by captions, and the resulting scene."""
 
     field: str
     scene: Scene
@@ -57,7 +57,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What the generator is asked for: a picture of `prompt` under the edges that `edit` leaves of the source."""
+    """A rendering request: an image of `prompt` under the edges of the source that `edit` allows to stay."""
 
     source: Pixels
     prompt: str
@@ -67,7 +67,7 @@ class Drawing:
 
 def proposals(scene: Scene, random: np.random.Generator, fields: Sequence[str] = FIELDS) -> Iterator[Proposal]:
     """One edit of each of the fields that the scene's caption states, as a faultless language model would write it."""
-    before = _said(scene, 0)
+    before = _caption(scene, 0)
     for field in fields:
         if field in before.stated:
             yield _proposal(scene, before, field, random)
@@ -75,8 +75,8 @@ def proposals(scene: Scene, random: np.random.Generator, fields: Sequence[str] =
 
 def proposal(scene: Scene, field: str, random: np.random.Generator) -> Proposal | None:
     """An edit of one field, under a caption that states it; None where the scene does not show it."""
-    captions = (_said(scene, seed) for seed in range(40))
-    return next((_proposal(scene, said, field, random) for said in captions if field in said.stated), None)
+    captions = (_caption(scene, seed) for seed in range(40))
+    return next((_proposal(scene, caption, field, random) for caption in captions if field in caption.stated), None)
 
 
 def rephrased(caption: str, old: str, new: str) -> str:
@@ -88,7 +88,7 @@ def rephrased(caption: str, old: str, new: str) -> str:
     return with_articles(re.sub(rf"\b{re.escape(old)}\b", new, caption, count=1))
 
 
-def _said(scene: Scene, seed: int) -> Description:
+def _caption(scene: Scene, seed: int) -> Description:
     return describe(scene, derive_seed("trial", scene.geometry_seed, seed))
 
 
@@ -107,7 +107,7 @@ def _factor(field: str) -> Factor:
 
 
 class Evaluator:
-    """The evaluator's two replies that the checks ask for."""
+    """The evaluator's two replies that the checks need."""
 
     def __init__(self, profile: Profile) -> None:
         self._scorer = Scorer(profile.evaluator.scorer, device="cpu")
@@ -141,15 +141,15 @@ class Studio:
         self._evaluator = Evaluator(profile)
 
     def draw(self, drawings: Sequence[Drawing]) -> list[Pixels | None]:
-        """One batch of the generator's pictures; None where the region has nothing to hold on to."""
+        """One batch of generated images; None if the region has no edges to condition on."""
         p = self.parameters
         items = [
             RenderItem(
-                self._editor.source(one.source),
-                Rendering(prompt=one.prompt, region=region_of(one.edit, p), seed=one.seed),
+                self._editor.source(drawing.source),
+                Rendering(prompt=drawing.prompt, region=region_of(drawing.edit, p), seed=drawing.seed),
                 "",
             )
-            for one in drawings
+            for drawing in drawings
         ]
         key = BatchKey(
             *items[0].source.geometry.padded,
@@ -157,22 +157,22 @@ class Studio:
             p.guidance,
             p.strengths,
         )
-        return [one.image if isinstance(one, Rendered) else None for one in self._editor.render(key, items)]
+        return [result.image if isinstance(result, Rendered) else None for result in self._editor.render(key, items)]
 
     def check(
         self, scene: Scene, source: Pixels, images: Sequence[Pixels], edits: Sequence[Edit | None]
     ) -> list[tuple[Verdict, Scores]]:
-        """What a job's checks say of pictures of one source; None among the edits marks a null arm."""
+        """The verdicts of a job's checks on images of one source; None among the edits marks a null arm."""
         image = SourceImage(str(scene.geometry_seed), payload(source), scene.label)
         keep = payload(self._segmenter.keep_mask(source))
         size = MAX_IMAGES_PER_MESSAGE - 1
-        found: list[tuple[Verdict, Scores]] = []
+        verdicts: list[tuple[Verdict, Scores]] = []
         for start in range(0, len(images), size):
-            some = [payload(one) for one in images[start : start + size]]
+            some = [payload(pixels) for pixels in images[start : start + size]]
             reply = RenderReply(images=some, controls={}, keep_mask=keep, evaluations=0)
-            asked = edits[start : start + size]
-            found += check_images(self._evaluator, image, TASK, reply, asked, self.parameters.thresholds)  # type: ignore[arg-type]
-        return found
+            batch = edits[start : start + size]
+            verdicts += check_images(self._evaluator, image, TASK, reply, batch, self.parameters.thresholds)  # type: ignore[arg-type]
+        return verdicts
 
 
 def source_picture(scene: Scene) -> Pixels:
@@ -181,5 +181,5 @@ def source_picture(scene: Scene) -> Pixels:
 
 
 def payload(image: Pixels) -> ImagePayload:
-    """The picture as it travels."""
+    """The image as a payload of a service call."""
     return ImagePayload(png=encode(np.ascontiguousarray(image)))

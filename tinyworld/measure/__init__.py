@@ -1,1 +1,1 @@
-"""Commands that measure methods and models by the domains' ground truth."""
+"""Commands that measure methods and models against the domains' ground truth."""

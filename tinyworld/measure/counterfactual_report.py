@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tinyworld.judges.label import error_lines, in_words, shipped_labels
+from tinyworld.judges.label import error_lines, rate_text, shipped_labels
 from tinyworld.measure.equivalence import equivalence
 from tinyworld.measure.records import Record
 from tinyworld.objects.factors import FACTORS
@@ -19,13 +19,13 @@ MARGIN = 0.01  # of accuracy, within which reconstructions should equal the orig
 
 def report(done: Sequence[Record], settings: Mapping[str, object]) -> str:
     """All figures in words; rates as "share (count of n; interval)"."""
-    edits = [one for one in done if one.arm == "edit"]
-    nulls = [one for one in done if one.arm == "null"]
+    edits = [record for record in done if record.arm == "edit"]
+    nulls = [record for record in done if record.arm == "null"]
     lines = [f"{len(edits)} counterfactuals, one source each; " + ", ".join(f"{k} {v}" for k, v in settings.items())]
     for title, some in (
         ("all", edits),
-        ("combinations seen by the generator", [one for one in edits if not one.withheld]),
-        ("combinations withheld from it", [one for one in edits if one.withheld]),
+        ("combinations seen by the generator", [record for record in edits if not record.withheld]),
+        ("combinations withheld from it", [record for record in edits if record.withheld]),
     ):
         if some:
             lines += ["", f"== {title} ({len(some)})", *_table(some)]
@@ -50,103 +50,111 @@ def _table(some: Sequence[Record]) -> Iterable[str]:
         "unchanged | each other unchanged"
     )
     groups = {"all": list(some)}
-    groups |= {name: [one for one in some if one.factor == name] for name in sorted({one.factor for one in some})}
-    groups |= {f". {name}": [one for one in some if one.field == name] for name in sorted({one.field for one in some})}
+    groups |= {
+        name: [record for record in some if record.factor == name]
+        for name in sorted({record.factor for record in some})
+    }
+    groups |= {
+        f". {name}": [record for record in some if record.field == name]
+        for name in sorted({record.field for record in some})
+    }
     for name, members in groups.items():
-        accepted = [one for one in members if one.accepted]
+        accepted = [record for record in members if record.accepted]
         cells = (
-            _rate(members, lambda one: one.accepted),
-            _rate(accepted, lambda one: one.kept),
-            _rate([one for one in accepted if one.flipped], lambda one: one.kept),
-            _rate([one for one in accepted if one.field in FACTORS], lambda one: one.shown),
-            _rate(accepted, lambda one: not one.changed_besides),
+            _rate(members, lambda record: record.accepted),
+            _rate(accepted, lambda record: record.kept),
+            _rate([record for record in accepted if record.flipped], lambda record: record.kept),
+            _rate([record for record in accepted if record.field in FACTORS], lambda record: record.shown),
+            _rate(accepted, lambda record: not record.changed_besides),
             _each_unchanged(accepted),
         )
         yield f"{name:<12} {len(members):>4}  " + " | ".join(cells)
     yield "others count where both oracles read them rightly on the source; each: (image, field) pairs"
-    drawn = [one for one in some if one.image]
+    drawn = [record for record in some if record.image]
     yield "before the checks: " + ", ".join(
         f"{what} {_rate(drawn, test)}"
         for what, test in (
-            ("label kept", lambda one: one.kept),
-            ("edit shown", lambda one: one.shown),
-            ("all others unchanged", lambda one: not one.changed_besides),
+            ("label kept", lambda record: record.kept),
+            ("edit shown", lambda record: record.shown),
+            ("all others unchanged", lambda record: not record.changed_besides),
         )
     )
-    worst = sorted({name for one in drawn for name in one.changed_besides})
+    worst = sorted({name for record in drawn for name in record.changed_besides})
     yield "changed besides: " + ", ".join(f"{name} {_rate(drawn, _changes(name))}" for name in worst)
 
 
 def _each_unchanged(some: Sequence[Record]) -> str:
     """Over all fields, beside class and edit, that both oracles read rightly on the source."""
-    n = sum(len({*one.known} - {"label", one.field}) for one in some if one.known is not None)
-    return in_words(n - sum(len(one.changed_besides) for one in some if one.known is not None), n)
+    n = sum(len({*record.known} - {"label", record.field}) for record in some if record.known is not None)
+    return rate_text(n - sum(len(record.changed_besides) for record in some if record.known is not None), n)
 
 
 def _changes(name: str) -> Test:
-    return lambda one: name in one.changed_besides
+    return lambda record: name in record.changed_besides
 
 
 def _refusals(edits: Sequence[Record]) -> Iterable[str]:
-    for check in sorted({one.check for one in edits if one.check}):
-        refused = [one for one in edits if one.check == check]
-        if drawn := [one for one in refused if one.image]:
-            good = _rate(drawn, lambda one: one.kept and one.shown)
+    for check in sorted({record.check for record in edits if record.check}):
+        refused = [record for record in edits if record.check == check]
+        if drawn := [record for record in refused if record.image]:
+            good = _rate(drawn, lambda record: record.kept and record.shown)
             yield f"{check}: {len(refused)}, of which the oracles call right {good}"
         else:
             yield f"{check}: {len(refused)}, by words alone"
 
 
 def _null_lines(nulls: Sequence[Record]) -> Iterable[str]:
-    yield f"label kept {_rate(nulls, lambda one: one.kept)}"
-    yield f"all other factors unchanged {_rate(nulls, lambda one: not one.changed_besides)}"
+    yield f"label kept {_rate(nulls, lambda record: record.kept)}"
+    yield f"all other factors unchanged {_rate(nulls, lambda record: not record.changed_besides)}"
     if len(nulls) < 2:
         return
     by_model = {
-        model: np.array([_right(one, model, 1) - _right(one, model, 0) for one in nulls], np.float64)
-        for model in sorted({name for one in nulls for name in one.predicted})
+        model: np.array([_right(record, model, 1) - _right(record, model, 0) for record in nulls], np.float64)
+        for model in sorted({name for record in nulls for name in record.predicted})
     }
     for model, differences in {**by_model, "mean of the models": np.mean(list(by_model.values()), axis=0)}.items():
-        found = equivalence(differences, MARGIN)
-        verdict = "equivalent to" if found.equivalent else "not shown to be equivalent to"
+        test = equivalence(differences, MARGIN)
+        verdict = "equivalent to" if test.equivalent else "not shown to be equivalent to"
         yield (
-            f"{model}: accuracy {100 * found.mean:+.2f} points, 90 % interval {100 * found.low:+.2f} to "
-            f"{100 * found.high:+.2f}, n = {found.n}: {verdict} the originals within {100 * MARGIN:g} point"
-            f" (TOST, p = {found.p_value:.2g})"
+            f"{model}: accuracy {100 * test.mean:+.2f} points, 90 % interval {100 * test.low:+.2f} to "
+            f"{100 * test.high:+.2f}, n = {test.n}: {verdict} the originals within {100 * MARGIN:g} point"
+            f" (TOST, p = {test.p_value:.2g})"
         )
 
 
 def _beside_nulls(edits: Sequence[Record], nulls: Sequence[Record]) -> Iterable[str]:
-    """What the edit itself costs: only of what the oracles still read rightly on the source's null arm."""
-    by_source = {one.source: one for one in nulls}
-    accepted = [one for one in edits if one.accepted and one.source in by_source]
+    """The effect of the edit itself: only over factors that the oracles read correctly on the source's null arm."""
+    by_source = {record.source: record for record in nulls}
+    accepted = [record for record in edits if record.accepted and record.source in by_source]
     yield "where the oracles still read them there, among accepted: label kept | each other unchanged"
-    for name in ("all", *sorted({one.factor for one in accepted})):
-        some = [one for one in accepted if name in ("all", one.factor)]
-        kept = [one for one in some if by_source[one.source].kept]
+    for name in ("all", *sorted({record.factor for record in accepted})):
+        some = [record for record in accepted if name in ("all", record.factor)]
+        kept = [record for record in some if by_source[record.source].kept]
         survived = [
-            (one, field)
-            for one in some
-            if one.known is not None
-            for field in {*one.known} - {"label", one.field, *by_source[one.source].changed_besides}
+            (record, field)
+            for record in some
+            if record.known is not None
+            for field in {*record.known} - {"label", record.field, *by_source[record.source].changed_besides}
         ]
-        unchanged = sum(field not in one.changed_besides for one, field in survived)
-        yield f"{name:<12} {_rate(kept, lambda one: one.kept)} | {in_words(unchanged, len(survived))}"
+        unchanged = sum(field not in record.changed_besides for record, field in survived)
+        yield f"{name:<12} {_rate(kept, lambda record: record.kept)} | {rate_text(unchanged, len(survived))}"
 
 
-def _right(one: Record, model: str, place: int) -> int:
+def _right(record: Record, model: str, place: int) -> int:
     """Whether a model names the class on the source (0) or on the image (1)."""
-    return int(one.predicted[model][place] == one.label)
+    return int(record.predicted[model][place] == record.label)
 
 
 def _cost_lines(edits: Sequence[Record], done: Sequence[Record]) -> Iterable[str]:
-    spent = [one.evaluations for one in done if one.evaluations is not None]
-    accepted = sum(one.accepted for one in edits)
+    spent = [record.evaluations for record in done if record.evaluations is not None]
+    accepted = sum(record.accepted for record in edits)
     if spent and accepted:
         yield f"{sum(spent) / accepted:,.0f} network evaluations per accepted counterfactual, null arms included"
-    seen = {one.source: (one.attention, one.kept) for one in done if one.attention is not None}
-    if seen:
-        overlaps = np.array([overlap for overlap, _ in seen.values()], np.float64)
+    attention_by_source = {
+        record.source: (record.attention, record.kept) for record in done if record.attention is not None
+    }
+    if attention_by_source:
+        overlaps = np.array([overlap for overlap, _ in attention_by_source.values()], np.float64)
         low, high = np.quantile(overlaps, (0.1, 0.9))
         yield (
             f"attention to the class overlaps the object: mean IoU {overlaps.mean():.2f}, middle 80 % {low:.2f} to "
@@ -155,4 +163,4 @@ def _cost_lines(edits: Sequence[Record], done: Sequence[Record]) -> Iterable[str
 
 
 def _rate(some: Sequence[Record], test: Test) -> str:
-    return in_words(sum(map(test, some)), len(some))
+    return rate_text(sum(map(test, some)), len(some))

@@ -1,14 +1,14 @@
-"""How good the counterfactuals of a method's editor are, as the oracles see them, and what its checks let through.
+"""Measure a method's counterfactuals by the oracles, and which of them its checks accept.
 
     python -m tinyworld.measure.counterfactuals --count 1000 --out runs/keep
     python -m tinyworld.measure.counterfactuals --method lance --count 1000 --out runs/lance
 
-Each counterfactual has a source of its own, a scene of the split "final-test", and one edit, of one field in turn, with
-the caption that a faultless language model would write (`lance-r` draws its words itself). It is rendered, checked and
-judged as in a job with the shipped profile. DILLEMA draws a null arm for every tenth source, the others for each;
-`reconstruction` draws nothing else, and is held against the originals. Images, contact sheets, one line of JSON per
-image and `report.txt` go to `--out`; started again with the same options, it goes on where it stopped. `--again` draws
-nothing and lets the oracles, which may have learnt since, read the images of `--out` once more.
+Each counterfactual has its own source, a scene of the split "final-test", and one edit, of one field in turn, with the
+caption that a faultless language model would write (`lance-r` samples its words itself). It is rendered, checked and
+judged as in a job with the shipped profile. DILLEMA renders a null arm for every tenth source, the others for each;
+`reconstruction` renders null arms only and is compared with the originals. Images, contact sheets, one line of JSON per
+image and `report.txt` go to `--out`; started again with the same options, it resumes. `--again` renders nothing and
+judges the images of `--out` once more by the current oracles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from PIL import Image
 from evaluator_service.models_under_test.classification import ImageClassifier
 from gateway.methods.counterfactual import Edit
 from shared.profiles import Profile, load_profile
-from tinyworld.judges.editors import EDITORS, Draw, Made, drawing, parameters_of
+from tinyworld.judges.editors import EDITORS, Draw, EditorResult, drawing, parameters_of
 from tinyworld.judges.oracles import in_place, judge, kept
 from tinyworld.judges.trials import FIELDS, Proposal, proposal, source_picture
 from tinyworld.measure.counterfactual_report import report
@@ -44,19 +44,19 @@ FIRST = 60_000  # final-test scenes from here on; the cards' figures rest on oth
 NULL_EVERY = 10  # scenes, for editors whose null arms cost as much as an edit
 OTHER = "other"  # the field of an edit that changes none of the scene's
 _SHEET = 24  # counterfactuals on a contact sheet
-Judged = Mapping[str, str | None]
+Readings = Mapping[str, str | None]
 
 
-def asked(first: int, count: int, fields: Sequence[str], split: Split = "final-test") -> Iterator[Proposal]:
-    """`count` edits, the fields in turn, each of the next scene that shows the field."""
+def edits_in_turn(first: int, count: int, fields: Sequence[str], split: Split = "final-test") -> Iterator[Proposal]:
+    """`count` edits, cycling through the fields, each of the next scene that shows the field."""
     index = first
     for number in range(count):
         field = fields[number % len(fields)]
         while True:
             scene = sample_scene(split, index)
             index += 1
-            if found := proposal(scene, field, np.random.default_rng((0xED, scene.geometry_seed))):
-                yield found
+            if edit := proposal(scene, field, np.random.default_rng((0xED, scene.geometry_seed))):
+                yield edit
                 break
 
 
@@ -77,47 +77,53 @@ class Measurement:
     def batch(self, first: int, proposals: Sequence[Proposal]) -> list[Record]:
         """The records of some edits, numbered from `first`, and of the null arms among them."""
         numbered = dict(enumerate(proposals, first))
-        made = self._draw(list(numbered.items()))
-        images = [one.image for one in made if one.image is not None]
-        before = judge([source_picture(one.scene) for one in proposals])
+        results = self._draw(list(numbered.items()))
+        images = [result.image for result in results if result.image is not None]
+        before = judge([source_picture(edit.scene) for edit in proposals])
         read_before = dict(zip(numbered, before, strict=True))
         read_after = iter(judge(images))
-        scenes = [numbered[one.number].scene for one in made if one.image is not None]
+        scenes = [numbered[result.number].scene for result in results if result.image is not None]
         placed = iter(in_place(images, [rendered(scene)[1] == 1 for scene in scenes]))
         done = []
-        for one in made:
-            seen = None if one.image is None else (next(read_after), next(placed))
-            done.append(self._record(numbered[one.number].scene, one, read_before[one.number], seen))
+        for result in results:
+            after = None if result.image is None else (next(read_after), next(placed))
+            done.append(self._record(numbered[result.number].scene, result, read_before[result.number], after))
         return done
 
-    def _record(self, scene: Scene, one: Made, before: Judged, seen: tuple[Judged, bool] | None) -> Record:
-        name = f"{one.number:05d}{'' if one.kind == 'edit' else 'n'}"
-        field, to_value = field_and_value(one.edit)
-        wanted = _wanted(scene, field, to_value, one.kind == "edit")
-        found = Seen(False, False, ()) if seen is None else seen_of(scene, field, to_value, one.kind == "edit", *seen)
+    def _record(
+        self, scene: Scene, result: EditorResult, before: Readings, after: tuple[Readings, bool] | None
+    ) -> Record:
+        name = f"{result.number:05d}{'' if result.kind == 'edit' else 'n'}"
+        field, to_value = field_and_value(result.edit)
+        wanted = _wanted(scene, field, to_value, result.kind == "edit")
+        verdict = (
+            OracleVerdict(False, False, ())
+            if after is None
+            else oracle_verdict(scene, field, to_value, result.kind == "edit", *after)
+        )
         return Record(
             id=name,
-            arm=one.kind,
-            source=self._saved(f"{name[:5]}-source", one.source),
-            image="" if one.image is None else self._saved(name, one.image),
+            arm=result.kind,
+            source=self._saved(f"{name[:5]}-source", result.source),
+            image="" if result.image is None else self._saved(name, result.image),
             label=scene.label,
             field=field,
-            factor=one.edit.changes[0].factor,
-            from_value=one.edit.changes[0].from_value if field == OTHER else str(getattr(scene, field)),
+            factor=result.edit.changes[0].factor,
+            from_value=result.edit.changes[0].from_value if field == OTHER else str(getattr(scene, field)),
             to_value=to_value,
-            caption=one.edit.caption,
-            new_caption=one.edit.new_caption,
+            caption=result.edit.caption,
+            new_caption=result.edit.new_caption,
             withheld=withheld(wanted),
-            accepted=one.verdict.accepted,
-            check=one.verdict.check,
-            scores={check: round(score, 4) for check, score in one.scores.items()},
-            **found._asdict(),
+            accepted=result.verdict.accepted,
+            check=result.verdict.check,
+            scores={check: round(score, 4) for check, score in result.scores.items()},
+            **verdict._asdict(),
             known=known_of(scene, before),
-            predicted={} if one.image is None else self._predicted(one.source, one.image),
+            predicted={} if result.image is None else self._predicted(result.source, result.image),
             weights=self._revision,
             method=self._method,
-            evaluations=one.evaluations,
-            attention=None if one.attention is None else round(one.attention, 4),
+            evaluations=result.evaluations,
+            attention=None if result.attention is None else round(result.attention, 4),
         )
 
     def _predicted(self, source: Pixels, image: Pixels) -> dict[str, tuple[str, str]]:
@@ -134,31 +140,33 @@ class Measurement:
 
 
 def read_again(folder: Path, done: Sequence[Record], proposals: Sequence[Proposal]) -> list[Record]:
-    """The records with what the oracles of today read in the images; `proposals` are those of `asked`, in order."""
-    shown = [one for one in done if one.image]
-    scenes = [proposals[int(one.id[:5])].scene for one in shown]
-    images = [_opened(folder / one.image) for one in shown]
+    """The records with the current oracles' readings; `proposals` are those of `edits_in_turn`, in order."""
+    shown = [record for record in done if record.image]
+    scenes = [proposals[int(record.id[:5])].scene for record in shown]
+    images = [_opened(folder / record.image) for record in shown]
     placed = in_place(images, [rendered(scene)[1] == 1 for scene in scenes])
     before = judge([source_picture(scene) for scene in scenes])
     fresh = {}
-    for one, scene, was, now, there in zip(shown, scenes, before, judge(images), placed, strict=True):
-        seen = seen_of(scene, one.field, one.to_value, one.arm == "edit", now, there)
-        fresh[one.id] = one.model_copy(update={**seen._asdict(), "known": known_of(scene, was)})
-    return [fresh.get(one.id, one) for one in done]
+    for record, scene, was, now, located in zip(shown, scenes, before, judge(images), placed, strict=True):
+        verdict = oracle_verdict(scene, record.field, record.to_value, record.arm == "edit", now, located)
+        fresh[record.id] = record.model_copy(update={**verdict._asdict(), "known": known_of(scene, was)})
+    return [fresh.get(record.id, record) for record in done]
 
 
-class Seen(NamedTuple):
-    """What a record says of the oracles' readings."""
+class OracleVerdict(NamedTuple):
+    """The oracles' verdict on an image, as a record stores it."""
 
     kept: bool
     shown: bool
     others: tuple[str, ...]
 
 
-def seen_of(scene: Scene, field: str, value: str, edited: bool, read_now: Judged, there: bool) -> Seen:
+def oracle_verdict(
+    scene: Scene, field: str, value: str, edited: bool, read_now: Readings, there: bool
+) -> OracleVerdict:
     """`edited`: whether the image should show the scene's `field` as `value`, or the scene as it is."""
     wanted = _wanted(scene, field, value, edited)
-    return Seen(
+    return OracleVerdict(
         kept(scene, read_now, "label") and there,
         field != OTHER and kept(_wanted(scene, field, value, True), read_now, field),
         tuple(
@@ -173,7 +181,7 @@ def _wanted(scene: Scene, field: str, value: str, edited: bool) -> Scene:
     return scene.changed(**{field: value}) if edited and field not in (OTHER, "label") else scene
 
 
-def known_of(scene: Scene, read_before: Judged) -> tuple[str, ...]:
+def known_of(scene: Scene, read_before: Readings) -> tuple[str, ...]:
     return tuple(name for name in scene_factors(scene) if kept(scene, read_before, name))
 
 
@@ -188,26 +196,31 @@ def field_and_value(edit: Edit) -> tuple[str, str]:
 
 def sheets(folder: Path, done: Sequence[Record]) -> list[Path]:
     """Contact sheets, source beside counterfactual: one per field, and the worst twenty of the accepted ones."""
-    edits = [one for one in done if one.image and (one.arm == "edit" or one.method == "reconstruction")]
-    chosen = {field: [one for one in edits if one.field == field][:_SHEET] for field in (*EDIT_FACTOR, "label", OTHER)}
-    chosen["worst"] = sorted((one for one in edits if one.accepted), key=_badness, reverse=True)[:20]
+    edits = [record for record in done if record.image and (record.arm == "edit" or record.method == "reconstruction")]
+    chosen = {
+        field: [record for record in edits if record.field == field][:_SHEET]
+        for field in (*EDIT_FACTOR, "label", OTHER)
+    }
+    chosen["worst"] = sorted((record for record in edits if record.accepted), key=_badness, reverse=True)[:20]
     written = []
     for name, some in chosen.items():
         if not some:
             continue
         pictures = []
-        for one in some:
-            pictures.append((_opened(folder / one.source), f"{one.label}: {one.from_value}"))
-            marks = f"{'' if one.kept else ' LOST'}{'' if one.shown else ' UNSHOWN'}{'' if one.accepted else ' x'}"
-            pictures.append((_opened(folder / one.image), f"{one.to_value}{marks}"))
+        for record in some:
+            pictures.append((_opened(folder / record.source), f"{record.label}: {record.from_value}"))
+            marks = (
+                f"{'' if record.kept else ' LOST'}{'' if record.shown else ' UNSHOWN'}{'' if record.accepted else ' x'}"
+            )
+            pictures.append((_opened(folder / record.image), f"{record.to_value}{marks}"))
         written.append(folder / f"sheet-{name}.png")
         contact_sheet(pictures, 8, written[-1])
     return written
 
 
-def _badness(one: Record) -> tuple[bool, bool, int, float]:
-    """Class lost, edit not shown, most else changed, then what the check of the class likes least."""
-    return not one.kept, not one.shown, len(one.changed_besides), -one.scores.get("label", 1.0)
+def _badness(record: Record) -> tuple[bool, bool, int, float]:
+    """Sort key: class lost, edit not shown, most other changes, lowest score of the class check."""
+    return not record.kept, not record.shown, len(record.changed_besides), -record.scores.get("label", 1.0)
 
 
 def _opened(path: Path) -> Pixels:
@@ -222,13 +235,13 @@ def main() -> None:
     cv2.setNumThreads(1)
     profile = load_profile(args.profile)
     given = json.loads(args.parameters)
-    proposals = list(asked(FIRST, args.count, args.fields))
+    proposals = list(edits_in_turn(FIRST, args.count, args.fields))
     try:
         settings = parameters_of(EDITORS[args.method], profile, given)
         done = records(args.out)
         if args.again:
             done = read_again(args.out, done, proposals)
-            (args.out / RECORDS).write_text("".join(one.model_dump_json() + "\n" for one in done))
+            (args.out / RECORDS).write_text("".join(record.model_dump_json() + "\n" for record in done))
         elif _next(done) < len(proposals):
             with drawing(args.method, args.profile, given, NULL_EVERY) as draw:
                 done += drawn(Measurement(args.method, profile, draw, args.out), done, proposals, args)
@@ -247,10 +260,10 @@ def drawn(
     fresh: list[Record] = []
     with (args.out / RECORDS).open("a") as lines:
         for place in range(_next(done), len(proposals), args.batch):
-            made = measurement.batch(place, proposals[place : place + args.batch])
-            lines.writelines(one.model_dump_json() + "\n" for one in made)
+            batch = measurement.batch(place, proposals[place : place + args.batch])
+            lines.writelines(record.model_dump_json() + "\n" for record in batch)
             lines.flush()
-            fresh += made
+            fresh += batch
             print(
                 f"{len(done) + len(fresh)} images, {min(place + args.batch, len(proposals))} of {len(proposals)} edits"
             )
@@ -258,7 +271,7 @@ def drawn(
 
 
 def _next(done: Sequence[Record]) -> int:
-    return 1 + max((int(one.id[:5]) for one in done), default=-1)
+    return 1 + max((int(record.id[:5]) for record in done), default=-1)
 
 
 def _arguments() -> argparse.Namespace:

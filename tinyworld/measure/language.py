@@ -1,4 +1,4 @@
-"""How well the tiny language model answers, free-running, on scenes that it was not trained on.
+"""Measure how often the tiny language model answers correctly on scenes that it was not trained on.
 
 `python -m tinyworld.measure.language --write` judges the shipped weights and writes the figures into their card.
 """
@@ -23,7 +23,7 @@ from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, perturb_schema
 from gateway.methods.word_diff import check_diff
-from llm_service.decoding import Decoder, Row, Written
+from llm_service.decoding import Continuation, Decoder, Row
 from llm_service.engines.transformers import json_grammar
 from shared.problems import InvalidInput
 from tinyworld.networks.language_tokenizer import END
@@ -32,9 +32,9 @@ from tinyworld.objects.language_examples import (
     KINDS,
     MOST_EDITS,
     OBJECTS,
-    District,
     Example,
     Kind,
+    LanguageDomain,
     Wordings,
     example,
     perturbed,
@@ -74,8 +74,8 @@ _TEMPERATURES: dict[Kind, float] = {
 }
 
 
-def evaluate(folder: Path, *, examples: int, district: District[Any] = OBJECTS) -> dict[str, str]:
-    """Right / asked (share, Wilson interval) by kind of question, for usual and for withheld wordings.
+def evaluate(folder: Path, *, examples: int, domain: LanguageDomain[Any] = OBJECTS) -> dict[str, str]:
+    """Correct / all answers (share, Wilson interval) by kind of question, for usual and for withheld wordings.
 
     A reply is right when it is valid JSON of the right shape and: keywords are exactly the phrases that may change,
     with factor and value; alternatives are distinct other values of the same place in the sentence; a rewritten caption
@@ -86,15 +86,15 @@ def evaluate(folder: Path, *, examples: int, district: District[Any] = OBJECTS) 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     results: dict[str, str] = {}
     for withheld, wording in _WORDINGS.items():
-        wordings = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0, district=district)
+        wordings = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0, domain=domain)
         for kind in KINDS:
-            asked = [example(kind, seed, wordings) for seed in range(examples)]
-            replies = generate(model, tokenizer, asked)
-            right = sum(is_right(one, reply) for one, reply in zip(asked, replies, strict=True))
-            results[f"{kind}, {wording}"] = rate(right, len(asked))
+            questions = [example(kind, seed, wordings) for seed in range(examples)]
+            replies = generate(model, tokenizer, questions)
+            right = sum(is_right(question, reply) for question, reply in zip(questions, replies, strict=True))
+            results[f"{kind}, {wording}"] = rate(right, len(questions))
             if kind == "keywords":
-                for field, (found, stated) in phrases_found(asked, replies).items():
-                    results[f"{field} among the keywords, {wording}"] = rate(found, stated)
+                for field, (hits, stated) in phrases_found(questions, replies).items():
+                    results[f"{field} among the keywords, {wording}"] = rate(hits, stated)
     return results
 
 
@@ -127,10 +127,12 @@ def edit_success(
     possible = _first(captions, factor, wordings, changeable=True)
     others = _first(max(1, captions // 5), factor, wordings, changeable=False)
     edits = right = kept = right_kept = answered = 0
-    for one, reply in zip(possible, generate(model, tokenizer, possible), strict=True):
+    for question, reply in zip(possible, generate(model, tokenizer, possible), strict=True):
         claims = json.loads(reply)["edits"] if reply.endswith("]}") else []  # nothing, where it was cut off
-        good = [edit_fits(one, claim) for claim in claims]
-        passed = [place for place, claim in enumerate(claims) if passes(one, claim) and claim not in claims[:place]]
+        good = [edit_fits(question, claim) for claim in claims]
+        passed = [
+            place for place, claim in enumerate(claims) if passes(question, claim) and claim not in claims[:place]
+        ]
         edits, right, kept = edits + len(claims), right + sum(good), kept + len(passed)
         right_kept += sum(good[place] for place in passed)
         answered += any(good[place] for place in passed)
@@ -141,14 +143,16 @@ def edit_success(
 def _first(count: int, factor: LanceFactor, wordings: Wordings, *, changeable: bool) -> list[Example]:
     """The first examples of a factor to which there is a right edit, or none."""
     drawn = (example("perturb", seed, wordings, factor) for seed in itertools.count())
-    return list(itertools.islice((one for one in drawn if (one.reply != '{"edits":[]}') == changeable), count))
+    return list(
+        itertools.islice((question for question in drawn if (question.reply != '{"edits":[]}') == changeable), count)
+    )
 
 
-def passes(one: Example, claim: Mapping[str, str]) -> bool:
-    """Whether the method takes an edit that a reply claims: its caption differs in what it says, and nothing else."""
-    assert one.factor is not None
-    change = Change(one.factor, claim["from_phrase"], claim["to_phrase"], claim["from_value"], claim["to_value"])
-    return check_diff(Edit((change,), one.description.text, claim["caption"])) is None
+def passes(question: Example, claim: Mapping[str, str]) -> bool:
+    """Whether the method accepts an edit of a reply: its caption differs in the stated change and nothing else."""
+    assert question.factor is not None
+    change = Change(question.factor, claim["from_phrase"], claim["to_phrase"], claim["from_value"], claim["to_value"])
+    return check_diff(Edit((change,), question.description.text, claim["caption"])) is None
 
 
 def success_rates(folder: Path, captions: int, wordings: Sequence[Withheld]) -> dict[str, str]:
@@ -157,111 +161,119 @@ def success_rates(folder: Path, captions: int, wordings: Sequence[Withheld]) -> 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     results: dict[str, str] = {}
     for withheld in wordings:
-        asked = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0)
+        unwithheld = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0)
         for factor in LANCE_FACTORS:
-            found = edit_success(model, tokenizer, factor, asked, captions)
+            success = edit_success(model, tokenizer, factor, unwithheld, captions)
             name = f"LANCE, {factor}, {_WORDINGS[withheld]}"
             results |= {
-                f"{name}: right of all edits": rate(found.right, found.edits),
-                f"{name}: right of the edits that the word diff keeps": rate(found.right_kept, found.kept),
-                f"{name}: captions with a right edit": rate(found.answered, found.captions),
-                f"{name}: no edit where none is right": rate(found.silent, found.unchangeable),
+                f"{name}: right of all edits": rate(success.right, success.edits),
+                f"{name}: right of the edits that the word diff keeps": rate(success.right_kept, success.kept),
+                f"{name}: captions with a right edit": rate(success.answered, success.captions),
+                f"{name}: no edit where none is right": rate(success.silent, success.unchangeable),
             }
             print(*(f"{key}: {value}" for key, value in list(results.items())[-4:]), sep="\n", flush=True)
     return results
 
 
-def phrases_found(asked: Sequence[Example], replies: Sequence[str]) -> dict[str, tuple[int, int]]:
+def phrases_found(questions: Sequence[Example], replies: Sequence[str]) -> dict[str, tuple[int, int]]:
     """By field: how many of the phrases that may change were listed, with the right value, and how many there were."""
-    found: Counter[str] = Counter()
+    hits: Counter[str] = Counter()
     stated: Counter[str] = Counter()
-    for one, reply in zip(asked, replies, strict=True):
+    for question, reply in zip(questions, replies, strict=True):
         keywords = json.loads(reply)["keywords"] if reply.endswith("]}") else []  # nothing, where it was cut off
         listed = {(keyword["phrase"], keyword["value"]) for keyword in keywords}
-        for mention in one.description.mentions:
-            if mention.field in one.district.edit_factor and mention.field != one.forbidden:
+        for mention in question.description.mentions:
+            if mention.field in question.domain.edit_factor and mention.field != question.forbidden:
                 stated[mention.field] += 1
-                found[mention.field] += (mention.phrase, mention.value) in listed
-    return {field: (found[field], stated[field]) for field in asked[0].district.edit_factor if stated[field]}
+                hits[mention.field] += (mention.phrase, mention.value) in listed
+    return {field: (hits[field], stated[field]) for field in questions[0].domain.edit_factor if stated[field]}
 
 
-def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Example]) -> list[str]:
+def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example]) -> list[str]:
     """Replies to questions of one kind, as llm_service writes them: under the schema, alternatives sampled."""
     decoder = Decoder(model, llguidance.hf.from_tokenizer(tokenizer, n_vocab=model.config.vocab_size), 0)
-    kind = asked[0].kind
+    kind = examples[0].kind
     grammar = json_grammar(_SCHEMAS[kind])
-    fixed = [message.model_dump() for message in asked[0].messages[:-1]]
+    fixed = [message.model_dump() for message in examples[0].messages[:-1]]
     beginning = f"{tokenizer.apply_chat_template(fixed, tokenize=False)}<|user|>"
     prefix = tuple(tokenizer(beginning, add_special_tokens=False).input_ids)
     rows = []
-    for number, one in enumerate(asked):
-        question = f"{one.messages[-1].content}{END}<|assistant|>"
+    for number, sample in enumerate(examples):
+        question = f"{sample.messages[-1].content}{END}<|assistant|>"
         tokens = tuple(tokenizer(question, add_special_tokens=False).input_ids)
         rows.append(Row(tokens, grammar, _TEMPERATURES[kind], _LONGEST[kind], number))
     batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-    written = [one for batch in batches for one in decoder.write(prefix, 0, batch)]
-    if any(isinstance(one, InvalidInput) for one in written):
+    written = [result for batch in batches for result in decoder.write(prefix, 0, batch)]
+    if any(isinstance(result, InvalidInput) for result in written):
         raise RuntimeError(f"the schema of {kind} is refused")
-    return [tokenizer.decode(one.tokens, skip_special_tokens=True) for one in written if isinstance(one, Written)]
+    return [
+        tokenizer.decode(result.tokens, skip_special_tokens=True)
+        for result in written
+        if isinstance(result, Continuation)
+    ]
 
 
-def is_right(one: Example, reply: str) -> bool:
+def is_right(question: Example, reply: str) -> bool:
     """Whether a reply answers an example's question."""
     try:
         value = json.loads(reply)
     except json.JSONDecodeError:
         return False
-    if one.kind == "perturb":
+    if question.kind == "perturb":
         edits = value.get("edits") if isinstance(value, dict) else None
-        return edits is not None and _edits_fit(one, edits)
-    if one.kind != "alternatives":
-        return bool(value == json.loads(one.reply))
-    return _alternatives_fit(one, value)
+        return edits is not None and _edits_fit(question, edits)
+    if question.kind != "alternatives":
+        return bool(value == json.loads(question.reply))
+    return _alternatives_fit(question, value)
 
 
-def _edits_fit(one: Example, edits: Sequence[Mapping[str, str]]) -> bool:
-    """Whether edits are as many as asked for and possible, each right, and all different."""
+def _edits_fit(question: Example, edits: Sequence[Mapping[str, str]]) -> bool:
+    """Whether there are as many edits as requested and possible, each correct, and all different."""
     different = len({(edit["from_phrase"], edit["to_value"]) for edit in edits}) == len(edits)
-    return different and len(edits) == len(json.loads(one.reply)["edits"]) and all(edit_fits(one, e) for e in edits)
+    return (
+        different
+        and len(edits) == len(json.loads(question.reply)["edits"])
+        and all(edit_fits(question, e) for e in edits)
+    )
 
 
-def edit_fits(one: Example, edit: Mapping[str, str]) -> bool:
+def edit_fits(question: Example, edit: Mapping[str, str]) -> bool:
     """Whether an edit changes one phrase of the factor to another value of its field, in a caption otherwise the same.
 
     `edit` has from_phrase, from_value, to_phrase, to_value and caption, as LANCE asks for them.
     """
-    assert one.factor is not None
-    slots = one.district.slots
-    for mention in perturbed(one.description, one.forbidden, one.factor, one.district):
+    assert question.factor is not None
+    slots = question.domain.slots
+    for mention in perturbed(question.description, question.forbidden, question.factor, question.domain):
         if (mention.phrase, mention.value) != (edit["from_phrase"], edit["from_value"]):
             continue
         place = slot_of(mention.phrase, field=mention.field, slots=slots)
         wording = slots[place].wordings.get(edit["to_value"])
         known = wording is not None and edit["to_phrase"] in wording.all and edit["to_value"] != mention.value
-        if known and edit["caption"] == replaced(one.description.text, mention, edit["to_phrase"]):
+        if known and edit["caption"] == replaced(question.description.text, mention, edit["to_phrase"]):
             return True
     return False
 
 
-def _alternatives_fit(one: Example, value: object) -> bool:
-    if one.asked is None or not isinstance(value, dict) or list(value) != ["alternatives"]:
+def _alternatives_fit(question: Example, value: object) -> bool:
+    if question.target is None or not isinstance(value, dict) or list(value) != ["alternatives"]:
         return False
-    found = [(a.get("phrase", ""), a.get("value", "")) for a in value["alternatives"] if isinstance(a, dict)]
-    slots = one.district.slots
-    wordings = slots[slot_of(one.asked.phrase, field=one.asked.field, slots=slots)].wordings
-    fits = all(v in wordings and phrase in wordings[v].all for phrase, v in found)
-    values = [v for _, v in found]
-    return fits and len(set(values)) == len(values) == min(3, len(wordings) - 1) and one.asked.value not in values
+    alternatives = [(a.get("phrase", ""), a.get("value", "")) for a in value["alternatives"] if isinstance(a, dict)]
+    slots = question.domain.slots
+    wordings = slots[slot_of(question.target.phrase, field=question.target.field, slots=slots)].wordings
+    fits = all(v in wordings and phrase in wordings[v].all for phrase, v in alternatives)
+    values = [v for _, v in alternatives]
+    return fits and len(set(values)) == len(values) == min(3, len(wordings) - 1) and question.target.value not in values
 
 
-def rate(right: int, asked: int) -> str:
-    """ "right / asked (share, 95 % Wilson interval)"; "0 / 0" where nothing was asked."""
-    if not asked:
+def rate(right: int, total: int) -> str:
+    """ "correct / all (share, 95 % Wilson interval)"; "0 / 0" if there were no questions."""
+    if not total:
         return "0 / 0"
-    z, share = 1.96, right / asked
-    centre = (share + z * z / (2 * asked)) / (1 + z * z / asked)
-    half = z / (1 + z * z / asked) * math.sqrt(share * (1 - share) / asked + z * z / (4 * asked * asked))
-    return f"{right} / {asked} ({share:.1%}, {max(0, centre - half):.1%} to {min(1, centre + half):.1%})"
+    z, share = 1.96, right / total
+    centre = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    return f"{right} / {total} ({share:.1%}, {max(0, centre - half):.1%} to {min(1, centre + half):.1%})"
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""How well the shipped captioner, scorer and autoencoder know final-test renders: `python -m tinyworld.measure.models`.
+"""Measure captioner, scorer and autoencoder on final-test renders: `python -m tinyworld.measure.models`.
 
-Seen and withheld combinations apart, with Wilson intervals. The language model has `measure.language`, generated
-images have `measure.counterfactuals`. Scenes are others than those of the models' cards.
+Combinations of factors that training saw and withheld ones are reported separately, with Wilson intervals. For the
+language model see `tinyworld.measure.language`, for generated images `tinyworld.measure.counterfactuals`. The scenes
+differ from those of the model cards.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from evaluator_service.similarity import Scorer
 from gateway.methods.checks import TEMPLATES
 from shared.profiles import load_profile
 from tinyworld.datasets.round_trips import through_autoencoder
-from tinyworld.judges.label import in_words
+from tinyworld.judges.label import rate_text
 from tinyworld.objects.captions import read
 from tinyworld.objects.factors import FACTORS, scene_factors
 from tinyworld.objects.pictures import Pixels, rendered
@@ -40,15 +41,19 @@ def captioner(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
     stated = [read(text) for text in texts]
     shown = [scene_factors(scene) for scene in scenes]
     right = [
-        "label" in said and all(true.get(factor) == value for factor, value in said.items())
-        for said, true in zip(stated, shown, strict=True)
+        "label" in stated_factors and all(true.get(factor) == value for factor, value in stated_factors.items())
+        for stated_factors, true in zip(stated, shown, strict=True)
     ]
-    lines = [f"every stated factor right: {in_words(sum(right), len(right))}"]
+    lines = [f"every stated factor right: {rate_text(sum(right), len(right))}"]
     for factor in FACTORS:
-        pairs = [(said[factor], true.get(factor)) for said, true in zip(stated, shown, strict=True) if factor in said]
+        pairs = [
+            (stated_factors[factor], true.get(factor))
+            for stated_factors, true in zip(stated, shown, strict=True)
+            if factor in stated_factors
+        ]
         if pairs:
             of_all = f"stated in {len(pairs) / len(texts):.0%} of captions"
-            lines.append(f"  {factor}: {in_words(sum(a == b for a, b in pairs), len(pairs))}, {of_all}")
+            lines.append(f"  {factor}: {rate_text(sum(a == b for a, b in pairs), len(pairs))}, {of_all}")
     return lines
 
 
@@ -58,18 +63,18 @@ def scorer(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
     prompts = model.embed_texts([template.format(label) for label in CLASSES for template in TEMPLATES])
     classes = prompts.reshape(len(CLASSES), len(TEMPLATES), -1).mean(axis=1)
     classes /= np.linalg.norm(classes, axis=1, keepdims=True)
-    seen = np.concatenate([model.embed_images(images[start : start + 50]) for start in range(0, len(images), 50)])
-    named = (seen @ classes.T).argmax(1)
+    embeddings = np.concatenate([model.embed_images(images[start : start + 50]) for start in range(0, len(images), 50)])
+    named = (embeddings @ classes.T).argmax(1)
     truth = np.array([CLASSES.index(scene.label) for scene in scenes])
-    lines = [f"class, zero-shot: {in_words(int((named == truth).sum()), len(truth))}"]
+    lines = [f"class, zero-shot: {rate_text(int((named == truth).sum()), len(truth))}"]
     for place, label in enumerate(CLASSES):
         own = truth == place
-        lines.append(f"  {label}: {in_words(int((named == truth)[own].sum()), int(own.sum()))}")
+        lines.append(f"  {label}: {rate_text(int((named == truth)[own].sum()), int(own.sum()))}")
     return lines
 
 
 def autoencoder(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
-    """PSNR of the round trip, in dB: of the mean squared error over all pictures, and quantiles over pictures."""
+    """PSNR of the round trip, in dB: of the mean squared error over all images, and quantiles over images."""
     pictures = np.stack(images)
     errors = ((through_autoencoder(pictures).astype(np.float64) - pictures) ** 2).mean(axis=(1, 2, 3))
     each = np.sort(decibels(errors))
@@ -81,7 +86,7 @@ def autoencoder(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
 
 
 def decibels(squared_error: NDArray[np.float64] | np.floating) -> NDArray[np.float64]:
-    """Peak signal-to-noise ratio of mean squared errors of 8-bit pictures."""
+    """Peak signal-to-noise ratio of mean squared errors of 8-bit images."""
     return np.asarray(10 * np.log10(255**2 / squared_error))
 
 

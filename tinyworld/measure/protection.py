@@ -1,18 +1,18 @@
-"""How well each way of holding protected things keeps them, and what of the edit it costs, by strength and size.
+"""Measure how well each protection preserves things, and how much of the edit it costs, by strength and size.
 
     python -m tinyworld.measure.protection --count 40 --out runs/protection
     python -m tinyworld.measure.protection --arms none blended:0.5 relit:0.25 relit:0.5 edges:1 --out runs/protection
 
-    python -m tinyworld.measure.protection --district roads --profile PATH --out runs/roads/protection
+    python -m tinyworld.measure.protection --domain roads --profile PATH --out runs/roads/protection
 
-Every scene's edit (of weather or time; of roads also of surface or season), said by a faultless language model, is
-drawn once under each arm, a way and its strength, with its null arm. `kept`: the things' masks as the profile's
-segmenter sees them in the image have an IoU of 0.5 or more with the renderer's. `recognised`: both oracles still see
-what it was; on the roads, with such an IoU; `of those there`: the same of the things that they see in the source image.
-`scene`: both (on the roads, both readers) read the edit's value.
-`inside`: the colour within the mask went half the way or more that it goes in the renderer's counterfactual, where that
-is a way at all. `ceiling` is that counterfactual through the autoencoder: no generator does better. Images, contact
-sheets, one line of JSON per thing and `report.txt` go to `--out`; started again, it goes on where it stopped.
+Every scene's edit (of weather or time; on roads also of surface or season), written by a faultless language model, is
+rendered once under each arm (a protection and its strength), with its null arm. `kept`: the thing's mask by the
+profile's segmenter has an IoU of at least 0.5 with the renderer's. `recognised`: both oracles still recognise the thing
+(on roads, with such an IoU); `of those there`: the same, of the things that they recognise in the source image.
+`scene`: both oracles (on roads, both readers) read the edit's value. `inside`: the colour within the mask covered at
+least half of its distance to the renderer's counterfactual, if there is a distance. `ceiling` is that counterfactual
+after a round trip of the autoencoder: no generator does better. Images, contact sheets, one line of JSON per thing and
+`report.txt` go to `--out`; started again, it resumes.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from shared.seeds import derive_seed
 from shared.service import ServiceSettings
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.judges.protected_roads import ROADS
-from tinyworld.judges.protected_scenes import HALF, OBJECTS, Asked, District, Instance, Mask, overlaps
+from tinyworld.judges.protected_scenes import HALF, OBJECTS, Instance, Mask, ProtectedEdit, ProtectionDomain, overlaps
 from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import Pixels
 
 ARMS = ("none", "blended:0.25", "blended:0.5", "blended:0.75", "relit:0.25", "relit:0.5", "relit:0.75", "edges:1")
 RECORDS = "instances.jsonl"
 SETTING = "setting.txt"
-DISTRICTS: Mapping[str, District] = {"objects": OBJECTS, "roads": ROADS}
+DOMAINS: Mapping[str, ProtectionDomain] = {"objects": OBJECTS, "roads": ROADS}
 HALF_WAY = 0.5  # of the way that the colour goes
 VISIBLE = 8.0  # length of the way in grey levels below which the renderer's edit does not show within a mask
 _SHEET = 8  # scenes on a contact sheet
@@ -86,7 +86,7 @@ class Thing(BaseModel):
 class Gallery:
     """Draws the edits under arms, many in a batch, with the profile's weights."""
 
-    def __init__(self, profile: Profile, district: District, controls: Sequence[str] = ()) -> None:
+    def __init__(self, profile: Profile, domain: ProtectionDomain, controls: Sequence[str] = ()) -> None:
         """`controls` (kind, or kind:scale) stand in place of the profile's own.
 
         Raises SystemExit where the profile has no such control, or no segmenter that knows what is protected.
@@ -95,13 +95,13 @@ class Gallery:
             raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
         self._parameters = parameters(profile, controls)
         self.segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
-        if unknown := [label for label in district.protected if label not in self.segmenter.labels]:
-            raise SystemExit(f"the profile's segmenter knows no {', '.join(unknown)}; it is of another district")
+        if unknown := [label for label in domain.protected if label not in self.segmenter.labels]:
+            raise SystemExit(f"the profile's segmenter knows no {', '.join(unknown)}; it is of another domain")
         diffusion = native_weights(profile.diffusion, "cpu", ServiceSettings().dtype)
         weights = load(diffusion.base, diffusion.controlnets, device="cpu", vae=diffusion.vae)
         few_step = load_few_step(diffusion.few_step, diffusion.base, weights) if diffusion.few_step else None
         self._editor = ControlNetEditor(weights, _control_images(profile.diffusion, self.segmenter), few_step)
-        self._district = district
+        self._domain = domain
 
     @property
     def controls(self) -> Controls:
@@ -114,16 +114,16 @@ class Gallery:
         p = self._parameters
         return f"{p.protection.by}:{p.protection.strength:g}" if p.protect else "none"
 
-    def draw(self, asked: Asked, arms: Sequence[str]) -> Iterator[tuple[str, Pixels, Pixels]]:
+    def draw(self, request: ProtectedEdit, arms: Sequence[str]) -> Iterator[tuple[str, Pixels, Pixels]]:
         """Arm, counterfactual and null arm."""
         p = self._parameters
-        source = self._editor.source(asked.source)
+        source = self._editor.source(request.source)
         key = BatchKey(*source.geometry.padded, p.steps, p.guidance, p.strengths)
-        seed, region = derive_seed("protected", asked.id), region_of(asked.edit, p, masked=self._district.masked)
+        seed, region = derive_seed("protected", request.id), region_of(request.edit, p, masked=self._domain.masked)
         items = [
             RenderItem(source, Rendering(prompt=prompt, region=region, seed=seed), "", self._protection(arm))
             for arm in arms
-            for prompt in (asked.edit.new_caption, asked.edit.caption)
+            for prompt in (request.edit.new_caption, request.edit.caption)
         ]
         for start, arm in zip(range(0, len(items), 2), arms, strict=True):
             edit, null = self._editor.render(key, items[start : start + 2])
@@ -136,12 +136,12 @@ class Gallery:
         if way == "none":
             return None
         return Protection.model_validate(
-            {"classes": self._district.protected, "by": way, "strength": float(strength or 0.5)}
+            {"classes": self._domain.protected, "by": way, "strength": float(strength or 0.5)}
         )
 
     def ious(self, image: Pixels, things: Sequence[Instance]) -> list[float]:
         """Of each thing with its label's pixels in the image."""
-        return overlaps(self.segmenter.label_map(image), self.segmenter.labels, things, self._district.overlap)
+        return overlaps(self.segmenter.label_map(image), self.segmenter.labels, things, self._domain.overlap)
 
 
 def parameters(profile: Profile, controls: Sequence[str]) -> DillemaParameters:
@@ -149,18 +149,18 @@ def parameters(profile: Profile, controls: Sequence[str]) -> DillemaParameters:
 
     Raises SystemExit for a control that the profile lacks, that is named twice or has no weight from 0 to 2.
     """
-    said = [one.partition(":") for one in controls]
+    parts = [control.partition(":") for control in controls]
     own: dict[str, object] = dict(method_defaults("dillema", profile))
-    if said:
-        own["controls"] = [{"kind": kind, "scale": scale or 1.0} for kind, _, scale in said]
+    if parts:
+        own["controls"] = [{"kind": kind, "scale": scale or 1.0} for kind, _, scale in parts]
     try:
-        found = DillemaParameters.model_validate(own)
+        parameters_of_method = DillemaParameters.model_validate(own)
     except ValidationError as error:
         raise SystemExit(f"--controls: {validation_sentence(error.errors())}") from error
     there = profile.diffusion.controlnets
-    if missing := [one.kind for one in found.strengths if one.kind not in there]:
+    if missing := [control.kind for control in parameters_of_method.strengths if control.kind not in there]:
         raise SystemExit(f"the profile has no control {', '.join(missing)}; it has {', '.join(there)}")
-    return found
+    return parameters_of_method
 
 
 def _control_images(profile: Diffusion, segmenter: Segmenter) -> ControlImages:
@@ -169,41 +169,44 @@ def _control_images(profile: Diffusion, segmenter: Segmenter) -> ControlImages:
     return ControlImages(segmenter, colours, depth)
 
 
-def progress(asked: Asked, image: Pixels, mask: Mask) -> float | None:
+def progress(request: ProtectedEdit, image: Pixels, mask: Mask) -> float | None:
     """The share of the way that the mean colour within a mask went, of that in the renderer's counterfactual."""
     before, now, wanted = (
-        picture[mask].mean(axis=0, dtype=np.float64) for picture in (asked.source, image, asked.truth)
+        picture[mask].mean(axis=0, dtype=np.float64) for picture in (request.source, image, request.truth)
     )
     way = wanted - before
     length = float(np.linalg.norm(way))
     return None if length < VISIBLE else float((now - before) @ way) / length**2
 
 
-def judged(
-    gallery: Gallery, district: District, asked: Asked, drawn: Sequence[tuple[str, Pixels, Pixels | None]]
+def judge_images(
+    gallery: Gallery,
+    domain: ProtectionDomain,
+    request: ProtectedEdit,
+    drawn: Sequence[tuple[str, Pixels, Pixels | None]],
 ) -> Iterator[Thing]:
     """What became of each thing in each arm's image."""
-    before, *seen = district.seen([asked] * (1 + len(drawn)), [asked.source, *(image for _, image, _ in drawn)])
-    for (arm, image, null), read in zip(drawn, seen, strict=True):
-        ious = gallery.ious(image, asked.instances)
+    before, *readings = domain.read([request] * (1 + len(drawn)), [request.source, *(image for _, image, _ in drawn)])
+    for (arm, image, null), reading in zip(drawn, readings, strict=True):
+        ious = gallery.ious(image, request.instances)
         for thing, iou, there, recognised in zip(
-            asked.instances, ious, before.recognised, read.recognised, strict=True
+            request.instances, ious, before.recognised, reading.recognised, strict=True
         ):
             contrast = outline_contrast(image, thing.mask)
             usual = None if null is None else outline_contrast(null, thing.mask)
-            inside = progress(asked, image, thing.mask)
+            inside = progress(request, image, thing.mask)
             yield Thing(
-                scene=asked.id,
+                scene=request.id,
                 arm=arm,
-                field=asked.field,
-                to_value=asked.to_value,
+                field=request.field,
+                to_value=request.to_value,
                 label=thing.label,
-                size=district.size(thing),
+                size=domain.size(thing),
                 share=round(thing.share, 5),
                 iou=round(iou, 4),
                 there=there,
                 recognised=recognised,
-                shown=read.shown,
+                shown=reading.shown,
                 inside=None if inside is None else round(inside, 3),
                 seam=None if usual is None else round(contrast / max(usual, 0.1), 3),
             )
@@ -211,21 +214,21 @@ def judged(
 
 def report(things: Sequence[Thing], sizes: Iterable[str]) -> str:
     """The trade-off curve: a line per arm, class and size of thing; `sizes` in the order of their lines."""
-    arms = list(dict.fromkeys(one.arm for one in things))
-    scenes = len({one.scene for one in things})
-    count = max(Counter(one.arm for one in things).values())
+    arms = list(dict.fromkeys(record.arm for record in things))
+    scenes = len({record.scene for record in things})
+    count = max(Counter(record.arm for record in things).values())
     lines = [f"{scenes} scenes, {count} things; rates with n and Wilson intervals"]
     rates = "".join(f"{name:<27}" for name in ("kept", "recognised", "of those there", "edit inside"))
     header = f"{'arm':<14} {'things':<{_NAME}} {rates}seam: median, 95 %"
     lines += ["", header]
     for arm in arms:
-        of_arm = [one for one in things if one.arm == arm]
+        of_arm = [record for record in things if record.arm == arm]
         groups = {"all": of_arm} | {f". {name}": [t for t in of_arm if t.size == name] for name in sizes}
         groups |= {f". {name}s": [t for t in of_arm if t.label == name] for name in sorted({t.label for t in of_arm})}
         lines += [_line(arm, name, some) for name, some in groups.items() if some]
     lines += ["", f"{'arm':<14} edit shown in the scene"]
     for arm in arms:
-        by_scene = {one.scene: one for one in things if one.arm == arm}.values()
+        by_scene = {record.scene: record for record in things if record.arm == arm}.values()
         fields = {"all": list(by_scene)} | {
             f: [t for t in by_scene if t.field == f] for f in sorted({t.field for t in by_scene})
         }
@@ -235,32 +238,34 @@ def report(things: Sequence[Thing], sizes: Iterable[str]) -> str:
 
 
 def _line(arm: str, name: str, some: Sequence[Thing]) -> str:
-    told = [one for one in some if one.inside is not None]
-    there = [one for one in some if one.there]
-    seams = [one.seam for one in some if one.seam is not None]
+    with_progress = [record for record in some if record.inside is not None]
+    present = [record for record in some if record.there]
+    seams = [record.seam for record in some if record.seam is not None]
     seam = f"{np.median(seams):.2f}, {np.quantile(seams, 0.95):.2f}" if seams else ""
-    kept = _rate(some, lambda t: t.iou >= HALF)
+    kept = _rate(some, lambda record: record.iou >= HALF)
     return (
-        f"{arm:<14} {name:<{_NAME}} {kept:<26} {_rate(some, lambda t: t.recognised):<26} "
-        f"{_rate(there, lambda t: t.recognised):<26} "
-        f"{_rate(told, lambda t: (t.inside or 0.0) >= HALF_WAY):<26} {seam}"
+        f"{arm:<14} {name:<{_NAME}} {kept:<26} {_rate(some, lambda record: record.recognised):<26} "
+        f"{_rate(present, lambda record: record.recognised):<26} "
+        f"{_rate(with_progress, lambda record: (record.inside or 0.0) >= HALF_WAY):<26} {seam}"
     )
 
 
 def _rate(some: Sequence[Thing], test: Callable[[Thing], bool]) -> str:
     if not some:
         return "-"
-    count = sum(test(one) for one in some)
+    count = sum(test(record) for record in some)
     rate = wilson(count, len(some))
     return f"{count / len(some):.3f} ({len(some)}; {rate.low:.2f}-{rate.high:.2f})"
 
 
-def sheet(asked: Sequence[Asked], images: Mapping[tuple[str, str], Pixels], arms: Sequence[str], path: Path) -> None:
+def sheet(
+    edits: Sequence[ProtectedEdit], images: Mapping[tuple[str, str], Pixels], arms: Sequence[str], path: Path
+) -> None:
     """Source, truth and every arm's image, a row per scene."""
     pictures = []
-    for one in asked:
-        pictures += [(one.source, f"{one.field}"), (one.truth, one.to_value)]
-        pictures += [(images[one.id, arm], arm) for arm in arms]
+    for edit in edits:
+        pictures += [(edit.source, f"{edit.field}"), (edit.truth, edit.to_value)]
+        pictures += [(images[edit.id, arm], arm) for arm in arms]
     contact_sheet(pictures, 2 + len(arms), path, scale=1)
 
 
@@ -269,33 +274,33 @@ def main() -> None:
     args = _arguments()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    district = DISTRICTS[args.district]
-    district.load_judges()
-    gallery = Gallery(load_profile(args.profile), district, args.controls)
-    controls = ", ".join(f"{one.kind} {one.scale:g}" for one in gallery.controls)
-    setting = f"{args.district}, profile {args.profile}, controls: {controls}"
+    domain = DOMAINS[args.domain]
+    domain.load_judges()
+    gallery = Gallery(load_profile(args.profile), domain, args.controls)
+    controls = ", ".join(f"{control.kind} {control.scale:g}" for control in gallery.controls)
+    setting = f"{args.domain}, profile {args.profile}, controls: {controls}"
     keep_setting(args.out, setting)
     path = args.out / RECORDS
     things = [Thing.model_validate_json(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {(one.scene, one.arm) for one in things}
-    rows: list[Asked] = []
+    done = {(record.scene, record.arm) for record in things}
+    rows: list[ProtectedEdit] = []
     images: dict[tuple[str, str], Pixels] = {}
     with path.open("a") as lines:
-        for asked in district.asked(args.count):
-            wanted = [arm for arm in args.arms if (asked.id, arm) not in done]
-            drawn: list[tuple[str, Pixels, Pixels | None]] = list(gallery.draw(asked, wanted))
-            if (asked.id, "ceiling") not in done:
-                drawn.append(("ceiling", through_autoencoder(asked.truth[None])[0], None))
-            fresh = list(judged(gallery, district, asked, drawn)) if drawn else []
-            lines.writelines(one.model_dump_json() + "\n" for one in fresh)
+        for request in domain.edits(args.count):
+            wanted = [arm for arm in args.arms if (request.id, arm) not in done]
+            drawn: list[tuple[str, Pixels, Pixels | None]] = list(gallery.draw(request, wanted))
+            if (request.id, "ceiling") not in done:
+                drawn.append(("ceiling", through_autoencoder(request.truth[None])[0], None))
+            fresh = list(judge_images(gallery, domain, request, drawn)) if drawn else []
+            lines.writelines(record.model_dump_json() + "\n" for record in fresh)
             lines.flush()
             things += fresh
-            images |= {(asked.id, arm): image for arm, image, _ in drawn}
-            rows += [asked] if len(wanted) == len(args.arms) else []
+            images |= {(request.id, arm): image for arm, image, _ in drawn}
+            rows += [request] if len(wanted) == len(args.arms) else []
             if len(rows) == _SHEET:
                 sheet(rows, images, args.arms, args.out / f"sheet-{rows[0].id}.png")
                 rows, images = [], {}
-    text = f"{setting}\n{report(things, district.sizes)}"
+    text = f"{setting}\n{report(things, domain.sizes)}"
     (args.out / "report.txt").write_text(text)
     print(text)
 
@@ -311,7 +316,7 @@ def keep_setting(folder: Path, setting: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--district", choices=tuple(DISTRICTS), default="objects")
+    parser.add_argument("--domain", choices=tuple(DOMAINS), default="objects")
     parser.add_argument("--count", type=int, default=40, help="scenes; each is drawn twice under each arm")
     parser.add_argument("--arms", nargs="+", default=ARMS, help="way:strength, or none")
     parser.add_argument(

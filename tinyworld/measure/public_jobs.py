@@ -1,4 +1,4 @@
-"""Jobs as a user would run them: through the public API of an embedded system in a process of its own."""
+"""Run jobs as a user would: through the public API of an embedded system in a separate process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _wait_until_ready(client: Client) -> None:
                 raise
 
 
-def run_job(client: Client, spec: JobSpec, folder: Path, said: str) -> JobDetail:
+def run_job(client: Client, spec: JobSpec, folder: Path, title: str) -> JobDetail:
     """Run one job over the pictures of a folder, to its end; `said` names it in the progress.
 
     They are PNG files beside a `manifest.csv`, or in `images/`, with masks of the same names in `masks/`. Jobs that an
@@ -73,7 +73,7 @@ def run_job(client: Client, spec: JobSpec, folder: Path, said: str) -> JobDetail
     shown = -1
     while (job := client.job(job.id)).state == "running":
         if (per_cent := int(100 * job.progress.fraction)) >= shown + 5:
-            print(f"{said}: {per_cent} %", file=sys.stderr, flush=True)
+            print(f"{title}: {per_cent} %", file=sys.stderr, flush=True)
             shown = per_cent
         time.sleep(WAIT_SECONDS)
     return job

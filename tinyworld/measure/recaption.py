@@ -1,13 +1,13 @@
-"""What the check `recaption` adds to the others, on counterfactuals whose class the oracles have judged.
+"""Measure what the check `recaption` adds to the others, on counterfactuals whose class the oracles judged.
 
     python -m tinyworld.measure.counterfactuals --method lance --count 200 --out runs/lance
     python -m tinyworld.measure.recaption runs/lance
 
-Nothing is rendered: the profile's captioner captions sources and images of a folder that `measure.counterfactuals` or
-another measuring command wrote (`measured.py`). Of the counterfactuals that the other checks accept: how many that lost
-their class does it refuse (its use), and how many that kept it (its price)? Of those that the others refuse, and of the
-null arms, which nothing refuses, the same. What it is able to do is seen where the source of another class, the next in
-the folder, stands for the image. Those that it refuses among the accepted are printed to be looked at.
+Nothing is rendered: the profile's captioner captions sources and images of a folder that
+`tinyworld.measure.counterfactuals` wrote. Among the counterfactuals that the other checks accept: how many that lost
+their class does it refuse (its benefit), and how many that kept it (its cost)? The same for those that the other checks
+refuse, and for the null arms, which are never refused. Its power is measured by replacing the image by the next source
+of another class. Accepted images that it refuses are printed for inspection.
 """
 
 from __future__ import annotations
@@ -22,82 +22,86 @@ from typing import NamedTuple
 from gateway.methods.counterfactual import SourceImage
 from gateway.methods.recaption import Captioner, Recaptioned, recaptioned
 from shared.schemas.base import ImagePayload
-from tinyworld.judges.label import in_words
+from tinyworld.judges.label import rate_text
 from tinyworld.judges.trials import TASK
 from tinyworld.measure.records import Record, records
-from tinyworld.measure.spawn_services import own_services
+from tinyworld.measure.spawn_services import spawn_services
 
 AT_ONCE = 4  # sources, so that they share batches
 
 
-class Judged(NamedTuple):
-    """A record, its new caption ("" where the check is not made), and whether it names the class (None: not made)."""
+class RecaptionResult(NamedTuple):
+    """A record, its new caption ("" if the check does not apply), and whether it names the class (None likewise)."""
 
     record: Record
     caption: str
     named: bool | None
 
 
-def judged(services: Captioner, folder: Path) -> tuple[list[Judged], list[bool | None]]:
-    """Every rendered image of a folder captioned anew; and whether the source of another class passes for one of each.
+def recaption_records(services: Captioner, folder: Path) -> tuple[list[RecaptionResult], list[bool | None]]:
+    """Caption every rendered image of a folder; also whether a source of another class passes, once per source.
 
-    Raises ValueError where there are no images.
+    Raises ValueError if there are no images.
     """
     by_source: dict[str, list[Record]] = defaultdict(list)
-    for one in records(folder):
-        if one.image:
-            by_source[one.source].append(one)
+    for record in records(folder):
+        if record.image:
+            by_source[record.source].append(record)
     if not by_source:
         raise ValueError(f"there are no images in {folder}; run python -m tinyworld.measure.counterfactuals first")
     sources = list(by_source)
     labels = [by_source[path][0].label for path in sources]
 
-    def of(place: int) -> tuple[list[Judged], bool | None]:
+    def of(place: int) -> tuple[list[RecaptionResult], bool | None]:
         after = [*range(place, len(sources)), *range(place)]
-        other = next((sources[one] for one in after if labels[one] != labels[place]), None)
+        other = next((sources[index] for index in after if labels[index] != labels[place]), None)
         some = by_source[sources[place]]
-        shown = [one.image for one in some] + ([other] if other else [])
+        shown = [record.image for record in some] + ([other] if other else [])
         source = SourceImage(sources[place], _payload(folder / sources[place]), labels[place])
         new = recaptioned(services, source, TASK, [_payload(folder / path) for path in shown])
-        found = [Judged(one, said.caption if said else "", _named(said)) for one, said in zip(some, new, strict=False)]
-        return found, _named(new[-1]) if other else None
+        results = [
+            RecaptionResult(record, caption.caption if caption else "", _named(caption))
+            for record, caption in zip(some, new, strict=False)
+        ]
+        return results, _named(new[-1]) if other else None
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(of, range(len(sources))))
-    return [one for found, _ in answers for one in found], [swapped for _, swapped in answers]
+    return [result for results, _ in answers for result in results], [swapped for _, swapped in answers]
 
 
 def _named(new: Recaptioned | None) -> bool | None:
     return None if new is None else new.named == 1.0
 
 
-def table(found: Sequence[Judged], swapped: Sequence[bool | None]) -> Iterator[str]:
-    """Per group: of those that lost their class and of those that kept it, which share the check refuses."""
-    edits = [one for one in found if one.record.arm == "edit"]
-    accepted = [one for one in edits if one.record.accepted]
-    factors = sorted({one.record.factor for one in accepted})
+def table(results: Sequence[RecaptionResult], swapped: Sequence[bool | None]) -> Iterator[str]:
+    """Per group: the share that the check refuses, of images that lost their class and of those that kept it."""
+    edits = [result for result in results if result.record.arm == "edit"]
+    accepted = [result for result in edits if result.record.accepted]
+    factors = sorted({result.record.factor for result in accepted})
     groups = {
         "accepted by the other checks": accepted,
-        **{f". {factor}": [one for one in accepted if one.record.factor == factor] for factor in factors},
-        "refused by them": [one for one in edits if not one.record.accepted],
-        "null arms": [one for one in found if one.record.arm == "null"],
+        **{f". {factor}": [result for result in accepted if result.record.factor == factor] for factor in factors},
+        "refused by them": [result for result in edits if not result.record.accepted],
+        "null arms": [result for result in results if result.record.arm == "null"],
     }
     for name, some in groups.items():
         if some:
-            lost, kept = ([one for one in some if one.record.kept is here] for here in (False, True))
-            made = sum(one.named is not None for one in some)
-            yield f"{name} ({len(some)}, check made for {made})"
-            yield f"    refused {_refused([one.named for one in lost])} of those that lost their class"
-            yield f"    refused {_refused([one.named for one in kept])} of those that kept it"
+            lost, kept = ([result for result in some if result.record.kept is here] for here in (False, True))
+            checked = sum(result.named is not None for result in some)
+            yield f"{name} ({len(some)}, check made for {checked})"
+            yield f"    refused {_refused([result.named for result in lost])} of those that lost their class"
+            yield f"    refused {_refused([result.named for result in kept])} of those that kept it"
     yield f"another class's source in place of the image: refused {_refused(swapped)}"
-    for one in accepted:
-        if one.named is False:
-            yield f"{one.record.image} ({one.record.label}, {'kept' if one.record.kept else 'lost'}): {one.caption}"
+    for result in accepted:
+        if result.named is False:
+            record = result.record
+            yield f"{record.image} ({record.label}, {'kept' if record.kept else 'lost'}): {result.caption}"
 
 
 def _refused(named: Sequence[bool | None]) -> str:
-    made = [one for one in named if one is not None]
-    return in_words(made.count(False), len(made))
+    verdicts = [verdict for verdict in named if verdict is not None]
+    return rate_text(verdicts.count(False), len(verdicts))
 
 
 def _payload(path: Path) -> ImagePayload:
@@ -110,9 +114,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="with counterfactuals.jsonl and its images")
     parser.add_argument("--profile", default="tiny")
     arguments = parser.parse_args()
-    with own_services(arguments.profile, ["caption_service"]) as services:
+    with spawn_services(arguments.profile, ["caption_service"]) as services:
         try:
-            print(*table(*judged(services, arguments.folder)), sep="\n")
+            print(*table(*recaption_records(services, arguments.folder)), sep="\n")
         except ValueError as error:
             raise SystemExit(str(error)) from None
 

@@ -1,4 +1,4 @@
-"""What a measuring command writes of each image that it made and judged: one line of JSON."""
+"""The record of a measured counterfactual: one line of JSON per image."""
 
 from __future__ import annotations
 

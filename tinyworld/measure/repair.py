@@ -1,16 +1,15 @@
-"""Repair planted models of the yardstick through the public API, and hold the result against renderer truth.
+"""Repair planted models of the yardstick through the public API, and compare the result with renderer truth.
 
     python -m tinyworld.measure.repair --out runs/repair [--models night-bus-60,snow-car-60] [--per-class 60]
     python -m tinyworld.measure.repair --out runs/repair-lacking --lacking     # images that lack what was planted
 
 One job renders counterfactuals; each model is repaired on them. The repaired model and its controls are downloaded and
-judged on scenes of which no generator, scorer or model under test has seen the geometry: drawn as the models' own
-distribution has them, and with the planted value truly there. True loss: right on the scenes as they are minus right
-with the value; won back: what the repair adds with the value, as a share of it. All paired over scenes.
+judged on scenes with geometry that no generator, scorer or model under test was trained on: sampled from the models'
+own distribution, and with the planted value rendered in. True loss: accuracy on the scenes as they are minus accuracy
+with the value; won back: the repair's gain with the value, as a share of that loss. All are paired over scenes.
 
-With `--lacking` no source image of the job shows a value that is planted in one of the models (no night at all, say, of
-whatever class), so that counterfactuals alone can show it to a trainer; nor do the scenes "as they are". A command that
-was interrupted goes on where it stopped.
+With `--lacking` no source image of the job shows a planted value (no night in any class, for example), so that only
+counterfactuals can teach it; nor do the scenes "as they are". An interrupted command resumes.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from tinyworld.measure.repair_records import (
     RepairedPlant,
     add_options,
     command,
-    go_on,
     repaired_model,
     repaired_plant,
     request_of,
+    resume,
     table,
     write,
 )
@@ -64,7 +63,7 @@ def main() -> None:
     """The command."""
     options = _options()
     names = options.models.split(",")
-    planned = {one.name: one for one in MODELS}
+    planned = {model.name: model for model in MODELS}
     lacking = planted_values([planned[name] for name in names]) if options.lacking else ()
     request = request_of(options, names[0])
     options.out.mkdir(parents=True, exist_ok=True)
@@ -83,14 +82,14 @@ def main() -> None:
         request=request,
         models=[],
     )
-    measured = go_on(path, measured)
+    measured = resume(path, measured)
     truth = Truth(options.scenes_from, options.scenes, lacking)
     with embedded_client(options.out / "contrafact", str(profile.resolve())) as client:
         job = run_job(client, _spec(names, options.counterfactuals), images, "counterfactuals")
         accepted = sum(1 for _ in client.counterfactuals(job.id, {"verdict": "accepted"}))
         for name in names[len(measured.models) :]:
-            one = _measured(client, job, request.model_copy(update={"model": name}), planned[name].plants, truth)
-            measured = measured.model_copy(update={"counterfactuals": accepted, "models": [*measured.models, one]})
+            repaired = _measured(client, job, request.model_copy(update={"model": name}), planned[name].plants, truth)
+            measured = measured.model_copy(update={"counterfactuals": accepted, "models": [*measured.models, repaired]})
             write(path, measured)
     print(table(measured))
 
@@ -117,7 +116,7 @@ def _spec(models: Sequence[str], counterfactuals: int) -> JobSpec:
 
 def planted_values(models: Sequence[Planned]) -> tuple[Shown, ...]:
     """The fields and values that are planted in any of the models, each once."""
-    return tuple(dict.fromkeys((plant.field, plant.value) for one in models for plant in one.plants))
+    return tuple(dict.fromkeys((plant.field, plant.value) for model in models for plant in model.plants))
 
 
 def _measured(
@@ -127,11 +126,11 @@ def _measured(
     models: dict[Arm, Judge] = {"before": Judge(model_folder(request.model))}
     with tempfile.TemporaryDirectory() as place:
         models |= {arm: Judge(folder) for arm, folder in repaired_models(client, view.id, Path(place)).items()}
-    return judged(request.model, plants, models, truth, view)
+    return judge_repair(request.model, plants, models, truth, view)
 
 
 class Judge:
-    """A classifier in a folder, asked as a user would ask it."""
+    """A classifier in a folder, used as a model under test."""
 
     def __init__(self, folder: Path) -> None:
         self._model = AutoModelForImageClassification.from_pretrained(folder, dtype=torch.float32).eval()
@@ -139,13 +138,13 @@ class Judge:
 
     @torch.inference_mode()
     def right(self, images: Sequence[Pixels], labels: Sequence[str]) -> Bits:
-        """Whether each picture's label comes first."""
-        said = [
+        """Whether each image's label is the most probable class."""
+        logits = [
             self._model(**self._processor(images=list(images[start : start + AT_ONCE]), return_tensors="pt")).logits
             for start in range(0, len(images), AT_ONCE)
         ]
         wanted = np.array([CLASSES.index(label) for label in labels])
-        return np.asarray(torch.cat(said).argmax(1).numpy() == wanted)
+        return np.asarray(torch.cat(logits).argmax(1).numpy() == wanted)
 
 
 @cache
@@ -166,14 +165,16 @@ class Truth:
     def without(self, plant: Plant) -> list[Scene]:
         """The same of the planted class alone, none with the planted value."""
         drawn = (scene.changed(label=plant.label) for scene in self._drawn())
-        return list(islice((one for one in drawn if getattr(one, plant.field) != plant.value), self._scenes))
+        return list(
+            islice((candidate for candidate in drawn if getattr(candidate, plant.field) != plant.value), self._scenes)
+        )
 
     def _drawn(self) -> Iterator[Scene]:
         drawn = (own_distribution(number, "final-test") for number in count(self._first))
         return (scene for scene in drawn if not shows(scene, self._lacking))
 
 
-def judged(
+def judge_repair(
     model: str, plants: Sequence[Plant], models: Mapping[Arm, Judge], truth: Truth, view: RepairView
 ) -> RepairedModel:
     """Renderer truth of one repair."""

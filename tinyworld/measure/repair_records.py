@@ -1,4 +1,4 @@
-"""Repairs as the renderer judges them, as figures, data and tables: of `measure.repair` and `measure.road_repair`."""
+"""Results of measured repairs in both domains: data, figures and tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Scores = NDArray[np.bool_] | NDArray[np.float64]
 
 
 class RepairedPlant(Contract):
-    """What renderer truth says of one planted weakness; differences in −1 … 1 over scenes of the planted class.
+    """Renderer truth on one planted weakness; differences in −1 … 1 over scenes of the planted class.
 
     Scores are the share of scenes that are named rightly, or of segmenters the mean IoU of the planted class.
     `won_back`: `won` as a share of `true_loss`, with the 95 % interval that resamples scenes; None where that loss does
@@ -59,7 +59,7 @@ class RepairedPlant(Contract):
 
 
 class PixelFigures(Contract):
-    """A segmenter on all pixels of some scenes: mIoU, IoU by class (None where nobody has it), pedestrians found."""
+    """A segmenter on all pixels of some scenes: mIoU, IoU by class (None if absent), pedestrians detected."""
 
     mean_iou: float
     iou: dict[str, float | None]
@@ -144,15 +144,15 @@ def write(path: Path, measured: RepairMeasurement) -> None:
     path.write_text(measured.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
-def go_on(path: Path, new: Measured) -> Measured:
-    """What the file has of the same command; else the new measurement."""
+def resume(path: Path, new: Measured) -> Measured:
+    """The stored measurement if it is of the same command, else the new one."""
     if path.exists() and (before := read(type(new), path)).command == new.command:
         return before
     return new
 
 
 def add_options(parser: argparse.ArgumentParser, first_scene: int) -> None:
-    """What the measuring commands of both districts are told."""
+    """The command-line options that the repair measurements of both domains share."""
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--counterfactuals", type=int, default=5, help="of each source image")
     parser.add_argument("--scenes-from", type=int, default=first_scene, help="the first of the scenes that judge")
@@ -174,11 +174,11 @@ def request_of(options: argparse.Namespace, model: str) -> RepairRequest:
 
 def command(module: str, options: argparse.Namespace) -> str:
     """The command that was given, with every option but where the results go; flags first."""
-    said = {name.replace("_", "-"): value for name, value in vars(options).items() if name != "out"}
-    flags = [f" --{name}" for name, value in said.items() if value is True]
+    flags_by_name = {name.replace("_", "-"): value for name, value in vars(options).items() if name != "out"}
+    flags = [f" --{name}" for name, value in flags_by_name.items() if value is True]
     values = [
         f" --{name} {value:g}" if isinstance(value, float) else f" --{name} {value}"
-        for name, value in said.items()
+        for name, value in flags_by_name.items()
         if not isinstance(value, bool)
     ]
     return f"python -m {module}{''.join(flags)}{''.join(values)}"
@@ -253,11 +253,13 @@ def road_table(measured: MeasuredRoadRepairs) -> str:
     lines = [" | ".join(heads) + " |", "|---" * (len(ARMS) + 4) + "|"]
     for model in measured.models:
         labels = list(dict.fromkeys(plant.label for plant in model.plants))
-        for found in model.figures:
-            told = {arm: _lines(figures, labels) for arm, figures in found.arms.items()}
-            for name in told["before"]:
-                arms = " | ".join(told[arm][name] if arm in told else "–" for arm in ARMS)
-                lines.append(f"| {model.model} | {found.scenes} | {found.count} | {name} | {arms} |")
+        for figures_of_scenes in model.figures:
+            lines_of_arm = {arm: _lines(figures, labels) for arm, figures in figures_of_scenes.arms.items()}
+            for name in lines_of_arm["before"]:
+                arms = " | ".join(lines_of_arm[arm][name] if arm in lines_of_arm else "–" for arm in ARMS)
+                lines.append(
+                    f"| {model.model} | {figures_of_scenes.scenes} | {figures_of_scenes.count} | {name} | {arms} |"
+                )
     plants = _plants(measured, f"{measured.images} source images", "IoU of the planted class")
     return plants + "\n\n" + "\n".join(lines)
 
@@ -293,11 +295,11 @@ def best_control(after: dict[Arm, float]) -> TrainedArm:
 
 
 def _lines(figures: PixelFigures, labels: Sequence[str]) -> dict[str, str]:
-    found = figures.pedestrians
+    rate = figures.pedestrians
     return {
         "mIoU": f"{figures.mean_iou:.1%}",
         **{f"IoU, {label}": _percent(figures.iou[label]) for label in labels},
-        "pedestrians found": f"{_percent(found.value)} ({found.count}/{found.n}; {found.low:.0%} to {found.high:.0%})",
+        "pedestrians found": f"{_percent(rate.value)} ({rate.count}/{rate.n}; {rate.low:.0%} to {rate.high:.0%})",
     }
 
 
@@ -313,8 +315,8 @@ def _share(plant: RepairedPlant) -> str:
     return f"{plant.won_back:.0%} ({100 * plant.won_back_low:.0f} to {100 * plant.won_back_high:.0f})"
 
 
-def _points(found: Paired) -> str:
-    said = f"{100 * found.difference:+.1f}"
-    if found.interval is None:
-        return said
-    return f"{said} ({100 * found.interval.low:+.1f} to {100 * found.interval.high:+.1f})"
+def _points(paired: Paired) -> str:
+    text = f"{100 * paired.difference:+.1f}"
+    if paired.interval is None:
+        return text
+    return f"{text} ({100 * paired.interval.low:+.1f} to {100 * paired.interval.high:+.1f})"

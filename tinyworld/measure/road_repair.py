@@ -1,17 +1,18 @@
-"""Repair planted segmenters of the roads through the public API, and hold the result against renderer truth.
+"""Repair planted road segmenters through the public API, and compare the result with renderer truth.
 
     python -m tinyworld.measure.road_repair --out runs/roads/repair --profile PROFILE \\
         --models road-segmenter-night-pedestrian,road-segmenter-snowy-road
     python -m tinyworld.measure.road_repair --out runs/roads/repair-lacking --profile PROFILE --lacking
 
-PROFILE has the models of `train.road_segmenter` as its models under test, by their names. One job renders
+PROFILE has the models of `tinyworld.train.road_segmenter` as its models under test, by their names. One job renders
 counterfactuals of driving scenes with masks; each model is repaired on them. The repaired model and its controls are
-downloaded and judged on scenes of which nothing has seen the geometry: drawn as the models' own distribution has
-them, and those that hold the planted class with the planted value truly there. Of a scene the score is the IoU of the
-planted class, and of scenes as they are the mean over the classes of the mask. True loss: IoU without the value minus
-IoU with it; won back: what the repair adds with the value, as a share of it. All paired over scenes. With `--lacking`
-no source image of the job is at night or has a snowy road, so that counterfactuals alone can show that to a trainer;
-nor have the scenes "as they are". A command that was interrupted goes on where it stopped.
+downloaded and judged on scenes with geometry that no model was trained on: sampled from the models' own distribution,
+and those that hold the planted class with the planted value rendered in. The score of a scene is the IoU of the planted
+class; for scenes as they are, the mean over the classes of the mask. True loss: IoU without the value minus IoU with
+it; won back: the repair's gain with the value, as a share of that loss. All are paired over scenes.
+
+With `--lacking` no source image of the job is at night or has a snowy road, so that only counterfactuals can teach
+them; nor have the scenes "as they are". An interrupted command resumes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from contrafact.client import Client
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.segmentation import image_overlap, named_overlaps, scores
-from shared.label_maps import VOID, confusion, placed
+from shared.label_maps import VOID, class_indices, confusion
 from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
 from shared.schemas.repairs import Arm, RepairRequest, RepairView
@@ -49,10 +50,10 @@ from tinyworld.measure.repair_records import (
     SceneFigures,
     add_options,
     command,
-    go_on,
     repaired_model,
     repaired_plant,
     request_of,
+    resume,
     road_table,
     write,
 )
@@ -111,15 +112,15 @@ def main() -> None:
         request=request,
         models=[],
     )
-    measured = go_on(path, measured)
+    measured = resume(path, measured)
     truth = Truth(options.scenes_from, options.scenes, lacking)
     profile = options.profile if options.profile in shipped_profiles() else str(Path(options.profile).resolve())
     with embedded_client(options.out / "contrafact", profile) as client:
         job = run_job(client, spec(names, factors, options.counterfactuals), pictures, "counterfactuals")
         accepted = sum(1 for _ in client.counterfactuals(job.id, {"verdict": "accepted"}))
         for name in names[len(measured.models) :]:
-            one = _measured(client, job, request.model_copy(update={"model": name}), before[name], truth)
-            measured = measured.model_copy(update={"counterfactuals": accepted, "models": [*measured.models, one]})
+            repaired = _measured(client, job, request.model_copy(update={"model": name}), before[name], truth)
+            measured = measured.model_copy(update={"counterfactuals": accepted, "models": [*measured.models, repaired]})
             write(path, measured)
     print(road_table(measured))
 
@@ -146,7 +147,7 @@ def models_under_test(profile: str, names: Sequence[str]) -> dict[str, Weights]:
 
 
 def spec(models: Sequence[str], factors: Sequence[str], counterfactuals: int) -> JobSpec:
-    """The job that renders what is trained on."""
+    """The job that renders the training images."""
     parameters: dict[str, JsonValue] = {
         "factors": list(factors),
         "counterfactuals_per_image": counterfactuals,
@@ -169,11 +170,11 @@ def _measured(client: Client, job: JobDetail, request: RepairRequest, weights: W
         for arm, folder in repaired_models(client, view.id, Path(place)).items():
             repaired = Weights(path=folder, licence=weights.licence, gigabytes=weights.gigabytes)
             models[arm] = ImageSegmenter(repaired, device="cpu")
-        return judged(request.model, PLANTED[request.model], models, truth, view)
+        return judge_repair(request.model, PLANTED[request.model], models, truth, view)
 
 
 class Segmenter(Protocol):
-    """What is asked of a model."""
+    """The part of a model that this module needs."""
 
     classes: list[str]
 
@@ -183,43 +184,43 @@ class Segmenter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a model sees in n scenes: pixels by class of `LABELS`; of each pedestrian its scene, and whether found."""
+class SegmenterResults:
+    """A segmenter's results on n scenes: confusion counts over `LABELS`; per pedestrian its scene and detection."""
 
     counts: Sequence[NDArray[np.int64]]
     pedestrians: Sequence[tuple[int, bool]]
 
     def overlaps(self, label: str | None = None) -> NDArray[np.float64]:
         """IoU of a class that every scene holds, or of the scenes: the mean over the classes of their masks (n)."""
-        by_class = [named_overlaps(one, LABELS) for one in self.counts]
-        return np.array([image_overlap(one) if label is None else one[label] for one in by_class], np.float64)
+        by_class = [named_overlaps(counts, LABELS) for counts in self.counts]
+        return np.array([image_overlap(ious) if label is None else ious[label] for ious in by_class], np.float64)
 
     def figures(self) -> PixelFigures:
         """Those of all pixels together."""
         pooled = scores(np.sum(self.counts, axis=0), len(self.counts))
         assert pooled.mean_iou is not None
-        scene, found = np.array(self.pedestrians, np.int64).reshape(-1, 2).T
+        scene, detected = np.array(self.pedestrians, np.int64).reshape(-1, 2).T
         return PixelFigures(
             mean_iou=pooled.mean_iou,
             iou=dict(zip(LABELS, pooled.iou, strict=True)),
-            pedestrians=clustered_rate(found.astype(bool), scene),
+            pedestrians=clustered_rate(detected.astype(bool), scene),
         )
 
 
-def seen(model: Segmenter, scenes: Sequence[RoadScene]) -> Seen:
-    """Ask a model about scenes as a job would: void is not judged, and a class that is not ours is wrong."""
-    places = placed(model.classes, LABELS)
+def evaluate(model: Segmenter, scenes: Sequence[RoadScene]) -> SegmenterResults:
+    """Evaluate a model on scenes as a job would: void is not judged, and a class outside of `LABELS` is wrong."""
+    places = class_indices(model.classes, LABELS)
     counts, pedestrians = [], []
     for start in range(0, len(scenes), AT_ONCE):
         drawings = [rendered(scene) for scene in scenes[start : start + AT_ONCE]]
         maps = model.label_maps([drawing.image for drawing in drawings])
-        for number, (drawing, found) in enumerate(zip(drawings, maps, strict=True), start):
-            guess = places[found]
+        for number, (drawing, label_map) in enumerate(zip(drawings, maps, strict=True), start):
+            guess = places[label_map]
             reference = np.where(drawing.classes == 0, VOID, drawing.classes - 1).astype(np.uint8)
             counts.append(confusion(reference, guess, len(LABELS)))
             things = instances(guess + 1, drawing)  # places in `CLASSES`
-            pedestrians += [(number, one.found) for one in things if one.name == "pedestrian"]
-    return Seen(counts, pedestrians)
+            pedestrians += [(number, thing.detected) for thing in things if thing.name == "pedestrian"]
+    return SegmenterResults(counts, pedestrians)
 
 
 @cache
@@ -240,21 +241,23 @@ class Truth:
 
     def without(self, plant: Plant) -> list[RoadScene]:
         """The same, of those that hold the planted class and have not the planted value."""
-        others = (one for one in drawn(self._first, self._lacking) if getattr(one, plant.field) != plant.value)
-        return list(islice((one for one in others if _holds(one, plant.label)), self._scenes))
+        others = (scene for scene in drawn(self._first, self._lacking) if getattr(scene, plant.field) != plant.value)
+        return list(islice((scene for scene in others if _holds(scene, plant.label)), self._scenes))
 
 
 def _holds(scene: RoadScene, label: str) -> bool:
     return int((rendered(scene).classes == CLASSES.index(label)).sum()) >= LEAST_PIXELS
 
 
-def judged(model: str, plant: Plant, models: Mapping[Arm, Segmenter], truth: Truth, view: RepairView) -> RepairedModel:
-    """Renderer truth of one repair."""
+def judge_repair(
+    model: str, plant: Plant, models: Mapping[Arm, Segmenter], truth: Truth, view: RepairView
+) -> RepairedModel:
+    """Evaluate one repair against renderer truth."""
     other = truth.without(plant)
     changed = [scene.changed(**{plant.field: plant.value}) for scene in other]
-    own = {arm: seen(one, truth.as_they_are()) for arm, one in models.items()}
-    with_value = {arm: seen(one, changed) for arm, one in models.items()}
-    as_it_is = seen(models["before"], other)
+    own = {arm: evaluate(segmenter, truth.as_they_are()) for arm, segmenter in models.items()}
+    with_value = {arm: evaluate(segmenter, changed) for arm, segmenter in models.items()}
+    as_it_is = evaluate(models["before"], other)
     return repaired_model(
         model,
         [
@@ -262,10 +265,10 @@ def judged(model: str, plant: Plant, models: Mapping[Arm, Segmenter], truth: Tru
                 plant.label,
                 plant.value,
                 as_it_is.overlaps(plant.label),
-                {arm: one.overlaps(plant.label) for arm, one in with_value.items()},
+                {arm: results.overlaps(plant.label) for arm, results in with_value.items()},
             )
         ],
-        {arm: one.overlaps() for arm, one in own.items()},
+        {arm: results.overlaps() for arm, results in own.items()},
         view,
         [
             _figures("as they are", own),
@@ -275,9 +278,11 @@ def judged(model: str, plant: Plant, models: Mapping[Arm, Segmenter], truth: Tru
     )
 
 
-def _figures(scenes: str, found: Mapping[Arm, Seen]) -> SceneFigures:
+def _figures(scenes: str, results: Mapping[Arm, SegmenterResults]) -> SceneFigures:
     return SceneFigures(
-        scenes=scenes, count=len(found["before"].counts), arms={arm: one.figures() for arm, one in found.items()}
+        scenes=scenes,
+        count=len(results["before"].counts),
+        arms={arm: result.figures() for arm, result in results.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""The shipped model services in processes of their own, for commands that measure methods without a job around them."""
+"""Start the shipped model services in separate processes, for measurements without a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_SECONDS = 1200.0  # how long a call waits for a service that is still load
 
 
 @contextmanager
-def own_services(profile: str, names: Sequence[ServiceName] = SERVICES) -> Iterator[ModelServices]:
+def spawn_services(profile: str, names: Sequence[ServiceName] = SERVICES) -> Iterator[ModelServices]:
     """Clients of some services, which run with one thread each on free ports until the block ends."""
     environment = os.environ | {"CONTRAFACT_PROFILE": profile, "CONTRAFACT_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
@@ -34,7 +34,7 @@ def own_services(profile: str, names: Sequence[ServiceName] = SERVICES) -> Itera
 
 
 def _free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on."""
+    """A free TCP port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,11 +1,11 @@
-"""A perturber for weathers that tinyworld does not have, so that no shipped model knows them: storm, sand and smoke.
+"""Train and test a perturber for weathers that no shipped model knows: storm, sand and smoke.
 
     python -m tinyworld.measure.unseen_weather
 
-writes caption-edit pairs, trains an adapter of the shipped language model on them (`llm_service.train_perturber`), has
-llm_service load it by a profile, and asks for edits of captions that no training showed, with the adapter and without.
-The question is LANCE's own (factor *weather*). A *change* is right when it turns the caption's weather into one of the
-new ones, in a phrase that fits the sentence; an *edit* when the new caption is right, too, word for word.
+writes caption-edit pairs, trains an adapter of the shipped language model (`llm_service.train_perturber`), loads
+it into llm_service by a profile, and requests edits of unseen captions, with the adapter and without. The question is
+LANCE's own (factor *weather*). A *change* is correct if it turns the caption's weather into one of the new ones, in a
+phrase that fits the sentence; an *edit* if the new caption is also correct, word for word.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.language import GenerateRequest
 from shared.weights import REPOSITORY
 from tinyworld.measure.language import rate
-from tinyworld.measure.spawn_services import own_services
+from tinyworld.measure.spawn_services import spawn_services
 from tinyworld.objects.captions import describe
 from tinyworld.objects.language_examples import TASKS, rewritten
 from tinyworld.objects.phrases import slot_of
@@ -37,7 +37,7 @@ from tinyworld.objects.world import Split, sample_scene
 
 RECIPE = Recipe(batch=8, at_once=8, learning_rate=1e-2, epochs=1, held_out=0.03)
 # Per grammatical place: value -> phrases.
-STORMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+UNSEEN_WEATHER: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "weather adjective": {"storm": ("stormy", "thundery"), "sand": ("dusty", "sandy"), "smoke": ("smoky", "sooty")},
     "weather adverb": {
         "storm": ("in a thunderstorm", "in a gale"),
@@ -56,8 +56,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     profile = trained(options.folder, options.pairs)
-    for name, asked in (("without the adapter", "tiny"), ("with the adapter", str(profile))):
-        for what, right in replies(asked, options.asked).items():
+    for name, profile_name in (("without the adapter", "tiny"), ("with the adapter", str(profile))):
+        for what, right in replies(profile_name, options.asked).items():
             print(f"{name}: {what} {rate(right, options.asked)}", flush=True)
 
 
@@ -76,27 +76,31 @@ def trained(folder: Path, pairs: int) -> Path:
 
 
 def replies(profile: str, count: int) -> dict[str, int]:
-    """How many of `count` replies of the language service under a profile have the change right, and the edit."""
-    asked = [question(seed, "calibration") for seed in range(count)]
-    with own_services(profile, ["llm_service"]) as services, ThreadPoolExecutor(8) as pool:
+    """How many of `count` replies of the language service under a profile have a correct change, and a correct edit."""
+    questions = [question(seed, "calibration") for seed in range(count)]
+    with spawn_services(profile, ["llm_service"]) as services, ThreadPoolExecutor(8) as pool:
 
-        def ask(one: Question) -> object:
+        def ask(item: Question) -> object:
             request = GenerateRequest(
-                messages=one.pair.messages, json_schema=perturb_schema(1), temperature=0, max_tokens=320
+                messages=item.pair.messages, json_schema=perturb_schema(1), temperature=0, max_tokens=320
             )
             try:
                 return services.generate(request).value
             except GenerationFailed:  # no whole reply in two attempts
                 return None
 
-        found = list(pool.map(ask, asked))
-    changes = [made for one, value in zip(asked, found, strict=True) if (made := right_change(one, value)) is not None]
+        answers = list(pool.map(ask, questions))
+    changes = [
+        change
+        for item, value in zip(questions, answers, strict=True)
+        if (change := right_change(item, value)) is not None
+    ]
     return {"changes": len(changes), "edits": sum(changes)}
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """LANCE's question about a caption that states its weather by `phrase` (which says `value`), and an answer."""
+    """LANCE's question about a caption that states its weather by `phrase` (meaning `value`), and an answer."""
 
     pair: Pair
     caption: str
@@ -109,30 +113,41 @@ def question(seed: int, split: Split) -> Question:
     random = Random(f"storms/{split}/{seed}")
     while True:
         scene = sample_scene(split, random.randrange(10_000_000))
-        said = describe(scene, random.randrange(2**31))
-        mention = next((one for one in said.mentions if one.field == "weather"), None)
+        description = describe(scene, random.randrange(2**31))
+        mention = next(
+            (
+                mention_of_caption
+                for mention_of_caption in description.mentions
+                if mention_of_caption.field == "weather"
+            ),
+            None,
+        )
         if mention is not None:
             break
     task, phrases = (
         TaskDescription(random.choice(TASKS["label"].usual)),
-        STORMS[slot_of(mention.phrase, field="weather")],
+        UNSEEN_WEATHER[slot_of(mention.phrase, field="weather")],
     )
     value = random.choice(list(phrases))
-    edit = _edit(said.text, (mention.phrase, mention.value), random.choice(phrases[value]), value)
-    messages = perturb_messages(task, said.text, scene.label, "weather", 1)
+    edit = _edit(description.text, (mention.phrase, mention.value), random.choice(phrases[value]), value)
+    messages = perturb_messages(task, description.text, scene.label, "weather", 1)
     reply = json.dumps({"edits": [edit]}, separators=(",", ":"))
-    return Question(Pair(messages=messages, reply=reply), said.text, mention.phrase, mention.value)
+    return Question(Pair(messages=messages, reply=reply), description.text, mention.phrase, mention.value)
 
 
-def right_change(asked: Question, value: object) -> bool | None:
+def right_change(question: Question, value: object) -> bool | None:
     """None where the reply's one change is not right; otherwise whether its new caption is, too."""
     edits: Sequence[object] = value["edits"] if isinstance(value, dict) else []
     edit = edits[0] if len(edits) == 1 else None
     if not isinstance(edit, dict):
         return None
-    phrases = STORMS[slot_of(asked.phrase, field="weather")]
+    phrases = UNSEEN_WEATHER[slot_of(question.phrase, field="weather")]
     new = str(edit["to_phrase"])
-    wanted = [_edit(asked.caption, (asked.phrase, asked.value), new, name) for name in phrases if new in phrases[name]]
+    wanted = [
+        _edit(question.caption, (question.phrase, question.value), new, name)
+        for name in phrases
+        if new in phrases[name]
+    ]
     if not wanted or any(edit[key] != wanted[0][key] for key in wanted[0] if key != "caption"):
         return None
     return bool(edit == wanted[0])

@@ -1,1 +1,1 @@
-"""Small networks and tokenizers, before training."""
+"""Small networks and tokenizers before training."""

@@ -1,4 +1,4 @@
-"""Byte-pair merges that are the same in every run.
+"""Byte-pair merges that are reproducible across runs.
 
 The trainers of `tokenizers` number some symbols in the order of a hash table with a random seed, and ties go by these
 numbers: where symbols are marked as the end or the middle of a word, two runs end in different tokenizers.
@@ -43,9 +43,9 @@ def learn_merges(
 def _merged(word: Word, pair: Pair, symbol: str) -> Word:
     if pair[0] not in word:
         return word
-    merged, place = list[str](), 0
-    while place < len(word):
-        found = word[place : place + 2] == pair
-        merged.append(symbol if found else word[place])
-        place += 2 if found else 1
+    merged, index = list[str](), 0
+    while index < len(word):
+        matches = word[index : index + 2] == pair
+        merged.append(symbol if matches else word[index])
+        index += 2 if matches else 1
     return tuple(merged)

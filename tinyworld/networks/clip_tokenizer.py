@@ -1,4 +1,4 @@
-"""A CLIP tokenizer (lower-cased byte-pair encoding with end-of-word marks) learnt from captions."""
+"""A CLIP tokenizer (lower-cased byte-pair encoding with end-of-word marks) trained on captions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixed precision for training and measuring: autocast to bfloat16 where the device computes it natively, else none."""
+"""Mixed precision for training and evaluation: autocast to bfloat16 where the device computes it natively."""
 
 from __future__ import annotations
 

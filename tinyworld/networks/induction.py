@@ -1,4 +1,4 @@
-"""Starting weights that can already copy: induction circuits written into a Llama before training.
+"""Initial weights of a Llama that can already copy: induction circuits written in before training.
 
 Small models stay long on a plateau until attention heads form that find where the last few tokens stood before and copy
 what followed them (Olsson et al., arXiv 2209.11895). On two CPU cores the plateau costs more than all the rest of the
@@ -37,10 +37,10 @@ def write_induction(model: LlamaForCausalLM, alike: Sequence[tuple[int, int]]) -
     width, size = model.config.hidden_size, model.config.head_dim
     embeddings = model.model.embed_tokens.weight
     embeddings.normal_(std=_EMBEDDING_STD)
-    for one, other in alike:
-        embeddings[other] = 0.8 * embeddings[one] + 0.6 * embeddings[other]
+    for token, similar in alike:
+        embeddings[similar] = 0.8 * embeddings[token] + 0.6 * embeddings[similar]
     first, second = (layer.self_attn for layer in model.model.layers[:2])
-    seen = _orthonormal(size, width)
+    previous = _orthonormal(size, width)
     written = [_orthonormal(size, width) for _ in _ORDERS]
     angles = model.model.rotary_emb.inv_freq  # of the pairs (i, i + size / 2) of a head
     half, fast = size // 2, size // 8
@@ -52,10 +52,10 @@ def write_induction(model: LlamaForCausalLM, alike: Sequence[tuple[int, int]]) -
         first.q_proj.bias[rows][:fast] = _POSITION
         first.k_proj.bias[rows][:fast] = _POSITION * torch.cos(angles[:fast] * order)
         first.k_proj.bias[rows][half : half + fast] = _POSITION * torch.sin(angles[:fast] * order)
-        first.v_proj.weight[rows] = seen
+        first.v_proj.weight[rows] = previous
         first.o_proj.weight[:, rows] = _WRITTEN * written[head].T
         for back, part in enumerate(slow[torch.randperm(len(slow))].chunk(order)):
-            now = seen / (_EMBEDDING_STD / _WRITTEN) if back == 0 else written[back - 1]
+            now = previous / (_EMBEDDING_STD / _WRITTEN) if back == 0 else written[back - 1]
             second.q_proj.weight[rows][part] = _MATCH * now[: len(part)]
             second.k_proj.weight[rows][part] = written[back][: len(part)]
         copied = _orthonormal(size, width)

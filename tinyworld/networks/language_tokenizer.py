@@ -1,4 +1,4 @@
-"""The tiny language model's tokenizer: byte-level BPE, so that any text can be read and written."""
+"""The tiny language model's tokenizer: byte-level BPE, which can encode any text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    made = PreTrainedTokenizerFast(
+    wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         bos_token=BEGIN,
@@ -57,8 +57,8 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         model_max_length=2048,
     )
-    add_pieces(made)
-    return made
+    add_pieces(wrapped)
+    return wrapped
 
 
 def add_pieces(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -1,4 +1,4 @@
-"""A token for each word that an earlier tokenizer takes apart, so that captions of a new district are as short."""
+"""Add a token for each word that a tokenizer splits, so that captions of a new domain stay short."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def add_words(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> int:
     Texts whose words all have one are read as before.
     """
     backend = tokenizer.backend_tokenizer
-    found: dict[str, None] = {}
+    words: dict[str, None] = {}
     for text in texts:
         plain = backend.normalizer.normalize_str(text) if backend.normalizer else text
         spans = backend.pre_tokenizer.pre_tokenize_str(plain)
-        found |= dict.fromkeys(plain[start:end] for _, (start, end) in spans)
-    lacking = [word for word in found if len(tokenizer(word, add_special_tokens=False).input_ids) > 1]
+        words |= dict.fromkeys(plain[start:end] for _, (start, end) in spans)
+    lacking = [word for word in words if len(tokenizer(word, add_special_tokens=False).input_ids) > 1]
     # what begins with a blank can only begin a word; anything else must not be found within one
     added = tokenizer.add_tokens([AddedToken(word, normalized=True, single_word=word[0] != " ") for word in lacking])
     return int(added)

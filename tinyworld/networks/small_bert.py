@@ -1,4 +1,4 @@
-"""The size that tinyworld's two readers of texts share: a BERT of two layers without dropout."""
+"""The BERT configuration of tinyworld's two text models: two layers without dropout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The captioner before it is trained: processor and BLIP-2, new or as an earlier training left them."""
+"""The captioner before training: processor and BLIP-2, new or from earlier weights."""
 
 from __future__ import annotations
 

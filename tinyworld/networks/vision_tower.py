@@ -1,4 +1,4 @@
-"""Pre-training of vision transformers on the factors of a scene, before they learn words.
+"""Pre-train vision transformers on the factors of a scene, before training with text.
 
 Through captions or contrast alone, a small tower learns colours and weather long before it tells a bus from a truck;
 linear heads on pooled patches, the label weighted threefold, teach it in minutes.
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tinyworld.datasets.captioned_pictures import Album, PictureDistrict
+from tinyworld.datasets.captioned_pictures import Album, PictureDomain
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.factors import FactorHeads, factor_accuracy, factor_loss
 from tinyworld.objects.pictures import as_pixel_values
@@ -47,28 +47,28 @@ class FactorTower(nn.Module):
 
 
 def pretrain(tower: FactorTower, data: Album, recipe: Recipe) -> Progress:
-    """Train a tower on rendered pictures, in place."""
+    """Train a tower on rendered images, in place."""
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
         random = np.random.default_rng((recipe.seed, step))
         rows = random.integers(len(data), size=recipe.batch)
         flips = random.random(recipe.batch) < 0.5
-        seen = [data.seen(row, random, flip=bool(flip)) for row, flip in zip(rows, flips, strict=True)]
-        values = as_pixel_values(np.stack([one.image for one in seen]))
+        views = [data.view(row, random, flip=bool(flip)) for row, flip in zip(rows, flips, strict=True)]
+        values = as_pixel_values(np.stack([view.image for view in views]))
         with autocast("cpu"):
-            return tower.loss(values, torch.tensor([one.wanted for one in seen]))
+            return tower.loss(values, torch.tensor([view.targets for view in views]))
 
     return train(tower, loss_of, recipe)
 
 
 @torch.no_grad()
-def tower_accuracy(tower: FactorTower, district: PictureDistrict[Any], count: int = 400) -> dict[str, dict[str, float]]:
-    """Accuracy per factor of the heads on the patches, on renders of the first final-test scenes of a district."""
+def tower_accuracy(tower: FactorTower, domain: PictureDomain[Any], count: int = 400) -> dict[str, dict[str, float]]:
+    """Accuracy per factor of the heads on the patches, on renders of the first final-test scenes of a domain."""
     tower.eval()
-    scenes = district.scenes(0, count)
+    scenes = domain.scenes(0, count)
     guesses = []
     for start in range(0, count, 50):
-        images = np.stack([district.picture(scene) for scene in scenes[start : start + 50]])
+        images = np.stack([domain.picture(scene) for scene in scenes[start : start + 50]])
         guesses.append(torch.stack([logit.argmax(1) for logit in tower(as_pixel_values(images))[0]], dim=1))
-    wanted = torch.tensor([district.targets(district.shown(scene)) for scene in scenes])
+    wanted = torch.tensor([domain.targets(domain.shown(scene)) for scene in scenes])
     return {"tower alone, accuracy": factor_accuracy(torch.cat(guesses), wanted, tower.names)}

@@ -1,4 +1,4 @@
-"""BERT tokenizers: lower-cased words, and pieces of the words that they do not know, down to letters."""
+"""BERT tokenizers: lower-cased words, with subwords down to letters for unknown words."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The domain of single objects: what a scene is, how it is drawn and described; for classification."""
+"""The domain of single objects, for classification: scenes, rendering and captions."""

@@ -1,4 +1,4 @@
-"""Captions of scenes, and the exact reading of captions back into factors.
+"""Captions of scenes, and the exact parser from captions back to factors.
 
 `describe` says a scene in 2 to 4 short sentences with paraphrases, synonyms and omitted factors; `read` is its
 inverse: `read(describe(scene, seed).text)` equals the stated factors. So captions written by models can be judged.
@@ -32,7 +32,7 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A caption and what it states, in the order of the text, each field once."""
+    """A caption and the fields that it states, in the order of the text, each once."""
 
     text: str
     mentions: tuple[Mention, ...]
@@ -74,19 +74,19 @@ class _Writer:
         self.mentions: list[Mention] = []
 
     def write(self) -> Description:
-        said = {field for field in _OPTIONAL if self.random.random() >= self.omitted}
+        stated = {field for field in _OPTIONAL if self.random.random() >= self.omitted}
         friend = self.scene.companion != "none" and self.random.random() >= self.omitted
         if friend:
-            said |= {field for field in ("companion_colour", "relation") if self.random.random() >= self.omitted}
-        elif not said & {"weather", "time"}:
-            said.add("weather")  # two sentences at least
-        tail = [(SKIES, said & {"weather", "time"})] if said & {"weather", "time"} else []
+            stated |= {field for field in ("companion_colour", "relation") if self.random.random() >= self.omitted}
+        elif not stated & {"weather", "time"}:
+            stated.add("weather")  # two sentences at least
+        tail = [(SKIES, stated & {"weather", "time"})] if stated & {"weather", "time"} else []
         if friend:
-            tail.insert(int(self.random.integers(len(tail) + 1)), (COMPANIES, said & {"relation"}))
+            tail.insert(int(self.random.integers(len(tail) + 1)), (COMPANIES, stated & {"relation"}))
         sentences: list[str] = []
-        for table, key in [(OPENINGS, said & {"style", "background"}), *tail]:
+        for table, key in [(OPENINGS, stated & {"style", "background"}), *tail]:
             short = len(tail) == 2 and any(sentence.count(".") > 1 for sentence in sentences)
-            sentences.append(self._fill(self._sentence(table[frozenset(key)], short=short), said))
+            sentences.append(self._fill(self._sentence(table[frozenset(key)], short=short), stated))
         return Description(with_articles(" ".join(sentences)), tuple(self.mentions))
 
     def _sentence(self, sentences: Sentences, *, short: bool) -> str:
@@ -94,16 +94,16 @@ class _Writer:
         choices = [s for s in (sentences.withheld if withheld else sentences.usual) if not short or s.count(".") == 1]
         return choices[int(self.random.integers(len(choices)))]
 
-    def _fill(self, sentence: str, said: set[str]) -> str:
-        return _PLACEHOLDER.sub(lambda match: self._words(match[1], said), sentence)
+    def _fill(self, sentence: str, stated: set[str]) -> str:
+        return _PLACEHOLDER.sub(lambda match: self._words(match[1], stated), sentence)
 
-    def _words(self, slot: str, said: set[str]) -> str:
+    def _words(self, slot: str, stated: set[str]) -> str:
         if slot == "object":
-            adjectives = [self._phrase(field) for field in ("size", "colour", "pattern") if field in said]
+            adjectives = [self._phrase(field) for field in ("size", "colour", "pattern") if field in stated]
             return " ".join([*adjectives, self._phrase("label")])
         if slot != "friend":
             return self._phrase(slot)
-        if "companion_colour" not in said:
+        if "companion_colour" not in stated:
             return self._phrase("companion")
         if self.scene.companion == "person":
             return f"{self._phrase('companion')} in {self._phrase('companion_colour')}"
@@ -128,14 +128,14 @@ class _Writer:
 
 def _vocabulary() -> dict[str, tuple[str, str]]:
     """(field, value) by phrase, longest phrase first; colours stand under "colour"."""
-    found = {
+    meanings = {
         phrase: (slot.field, value)
         for name, slot in SLOTS.items()
         if name != "companion_colour"
         for value, wording in slot.wordings.items()
         for phrase in wording.all
     }
-    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
+    return dict(sorted(meanings.items(), key=lambda item: -len(item[0])))
 
 
 _VALUES = _vocabulary()
@@ -151,12 +151,12 @@ def read(text: str) -> dict[str, str]:
     known are left out. A side ("left") counts only where a companion is stated. Never raises.
     """
     text = text.lower()
-    found = list(_PHRASE.finditer(text))
+    matches = list(_PHRASE.finditer(text))
     stated: dict[str, str] = {}
-    for place, match in enumerate(found):
+    for index, match in enumerate(matches):
         field, value = _VALUES[match[0]]
         if field in _ADJECTIVES:
-            field = _owned(field, _noun(text, found, place))
+            field = _owned(field, _noun(text, matches, index))
         if field:
             stated.setdefault(field, value)
     if "companion" not in stated:
@@ -164,13 +164,13 @@ def read(text: str) -> dict[str, str]:
     return stated
 
 
-def _noun(text: str, found: list[re.Match[str]], place: int) -> str:
+def _noun(text: str, matches: list[re.Match[str]], index: int) -> str:
     """Field of the noun that the adjective at `place` belongs to ("label", "companion" or "")."""
-    if place and text[found[place - 1].end() : found[place].start()] == " in ":
-        before = _VALUES[found[place - 1][0]][0]
+    if index and text[matches[index - 1].end() : matches[index].start()] == " in ":
+        before = _VALUES[matches[index - 1][0]][0]
         if before == "companion":
             return before
-    for this, following in zip(found[place:], found[place + 1 :], strict=False):
+    for this, following in zip(matches[index:], matches[index + 1 :], strict=False):
         if not _BETWEEN_ADJECTIVES.fullmatch(text[this.end() : following.start()]):
             return ""
         field = _VALUES[following[0]][0]

@@ -1,4 +1,4 @@
-"""Labelled grids of pictures to look at: `python -m tinyworld.objects.contact_sheet runs/world.png --count 48`."""
+"""Labelled grids of images to look at: `python -m tinyworld.objects.contact_sheet runs/world.png --count 48`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinyworld.objects.world import CLASSES, SILHOUETTES, Scene, sample_scene
 
 
 def contact_sheet(pictures: Sequence[tuple[canvas.Image, str]], columns: int, path: Path, scale: int = 1) -> None:
-    """Write pictures (H x W x 3, all of one size) with a caption line under each as one PNG grid."""
+    """Write images (H x W x 3, all of one size) with a caption line under each as one PNG grid."""
     height, width = (side * scale for side in pictures[0][0].shape[:2])
     rows = -(-len(pictures) // columns)
     sheet = Image.new("RGB", (columns * (width + 4), rows * (height + 15)), "white")

@@ -1,4 +1,4 @@
-"""The control images that the generator learns from, as an editor will meet them.
+"""The control images for training the generator, as an editor computes them.
 
 Edges of the picture itself or of a *sibling*: the same geometry with other factors, so that the
 ControlNet learns what to take from edges (where things are) and what not (weather, style, colour).
@@ -42,7 +42,7 @@ def sibling(scene: Scene, random: np.random.Generator) -> Scene:
 
 
 def edges_of(image: Pixels, mask: Pixels, region: Region) -> Pixels:
-    """Edges (H x W, 0 and 1) that a control region keeps of a picture with its mask (1 where the object shows).
+    """Edges (H x W, 0 and 1) of an image in a control region, given its mask (1 where the object is visible).
 
     The companion is not kept, as the service's segmenter does not keep it either: an edit may replace it.
     """
@@ -56,6 +56,6 @@ def edges_of(image: Pixels, mask: Pixels, region: Region) -> Pixels:
 
 
 def training_edges(scene: Scene, image: Pixels, mask: Pixels, random: np.random.Generator) -> Pixels:
-    """A control image (H x W, 0 and 1) for a picture, drawn from `CONTROLS`."""
+    """A random control image (H x W, 0 and 1) of an image, by the shares of `CONTROLS`."""
     region, of_sibling, _ = CONTROLS[int(random.choice(len(CONTROLS), p=[share for *_, share in CONTROLS]))]
     return edges_of(*(rendered(sibling(scene, random)) if of_sibling else (image, mask)), region)

@@ -20,7 +20,7 @@ FACTORS: dict[str, tuple[str, ...]] = {
 
 
 def scene_factors(scene: Scene) -> dict[str, str]:
-    """All factors that the picture of a scene shows."""
+    """All factors that the image of a scene shows."""
     shown = {name: str(getattr(scene, name)) for name in FACTORS}
     if scene.companion == "none":
         del shown["companion_colour"], shown["relation"]
@@ -28,7 +28,7 @@ def scene_factors(scene: Scene) -> dict[str, str]:
 
 
 def mirrored(scene: Scene) -> Scene:
-    """The scene of the mirror image, for words and targets (its geometry seed still says the unmirrored one)."""
+    """The scene of the mirror image, for captions and targets (its geometry seed stays that of the original)."""
     return scene.changed(relation="left" if scene.relation == "right" else "right")
 
 

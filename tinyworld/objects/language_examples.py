@@ -1,4 +1,4 @@
-"""What the tiny language model learns from: the methods' questions about captions, with right answers.
+"""Training examples of the tiny language model: the methods' questions about captions, with correct answers.
 
 DILLEMA asks three, LANCE one ("perturb"). The questions are built by the methods' own functions. A task asks for one
 field of the scene; a good answer never changes that field, nor the class where DILLEMA asks. LANCE's *subject* is
@@ -64,8 +64,8 @@ TASKS: dict[str, Sentences] = {
 
 def english_words() -> list[str]:
     """Common English words, commonest first, from the language reference that Python itself ships."""
-    found = re.findall(r"(?<![\w.])[a-z]{3,9}(?![\w.(])", " ".join(topics.values()))
-    return [word for word, count in Counter(found).most_common() if count >= 3]
+    words = re.findall(r"(?<![\w.])[a-z]{3,9}(?![\w.(])", " ".join(topics.values()))
+    return [word for word, count in Counter(words).most_common() if count >= 3]
 
 
 _WORDS = english_words()
@@ -78,8 +78,8 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True)
-class District(Generic[S]):
-    """What examples need to know of a district: its scenes, captions, phrases, what may be edited, what tasks ask for.
+class LanguageDomain(Generic[S]):
+    """What examples need to know of a domain: its scenes, captions, phrases, what may be edited, what tasks ask for.
 
     `main` is the field that most tasks ask for; one that scenes lack ("masks") has no ground truth in words.
     """
@@ -99,7 +99,7 @@ class District(Generic[S]):
         object.__setattr__(self, "carriers", [word for word in _WORDS if word not in stating])
 
 
-OBJECTS = District[Scene](
+OBJECTS = LanguageDomain[Scene](
     "objects",
     lambda split, index, allow_withheld: sample_scene(split, index, allow_withheld=allow_withheld),
     lambda scene, seed, withheld: describe(scene, seed, withheld=withheld),
@@ -112,28 +112,28 @@ OBJECTS = District[Scene](
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One question and its right answer. `description` is the caption asked about, `factor` that of a perturbation."""
+    """One question and its correct answer. `description` is its caption, `factor` the factor of a perturbation."""
 
     kind: Kind
     messages: list[Message]
     reply: str
     description: Description
-    asked: Mention | None = None
+    target: Mention | None = None
     forbidden: str = ""
     factor: LanceFactor | None = None
     edits: int = 0
-    district: District[Any] = OBJECTS
+    domain: LanguageDomain[Any] = OBJECTS
 
 
 @dataclass(frozen=True, slots=True)
 class Wordings:
-    """Which captions and tasks examples are made of."""
+    """The captions and tasks that examples are drawn from."""
 
     split: Split = "generator"
     allow_withheld: bool = False  # withheld combinations of factors
     withheld: Withheld = "nothing"  # of captions; unless "nothing", half of the tasks are withheld ones, too
     noise: float = 0.3  # share of changes to random words, of tasks with some, and half the share of such captions
-    district: District[Any] = OBJECTS
+    domain: LanguageDomain[Any] = OBJECTS
 
 
 def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | None = None) -> Example:
@@ -142,57 +142,64 @@ def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | Non
     Of a perturbation, `factor` is drawn where none is given, and then most captions say something of it, and most tasks
     allow to change it.
     """
-    random, district = Random(f"{kind}/{seed}"), wordings.district
+    random, domain = Random(f"{kind}/{seed}"), wordings.domain
     while True:
-        scene = district.scene(wordings.split, random.randrange(10_000_000), wordings.allow_withheld)
-        asked: LanceFactor = random.choice(_ASKED) if factor is None else factor
-        changes_main = kind == "perturb" and factor is None and asked == "subject"
+        scene = domain.scene(wordings.split, random.randrange(10_000_000), wordings.allow_withheld)
+        requested: LanceFactor = random.choice(_ASKED) if factor is None else factor
+        changes_main = kind == "perturb" and factor is None and requested == "subject"
         field, task, truth = _task(scene, random, wordings, main_share=0.2 if changes_main else 0.8)
-        said = district.described(scene, random.randrange(2**31), wordings.withheld)
+        description = domain.described(scene, random.randrange(2**31), wordings.withheld)
         if random.random() < 2 * wordings.noise:
-            said = random.choice((_lengthened, _reworded, _reworded))(said, random, district)
+            description = random.choice((_lengthened, _reworded, _reworded))(description, random, domain)
         if kind == "perturb":
-            if factor or perturbed(said, field, asked, district) or random.random() < _SAYS_NOTHING:
-                return _perturbation(said, field, (task, truth), asked, random, district)
+            if factor or perturbed(description, field, requested, domain) or random.random() < _SAYS_NOTHING:
+                return _perturbation(description, field, (task, truth), requested, random, domain)
             continue
-        mentions = [m for m in said.mentions if m.field in district.edit_factor and m.field != field]
+        mentions = [m for m in description.mentions if m.field in domain.edit_factor and m.field != field]
         if kind == "keywords":
-            reply = _keywords(mentions, district)
+            reply = _keywords(mentions, domain)
             return Example(
-                kind, keyword_messages(task, said.text, truth), reply, said, forbidden=field, district=district
+                kind,
+                keyword_messages(task, description.text, truth),
+                reply,
+                description,
+                forbidden=field,
+                domain=domain,
             )
         if mentions and kind == "alternatives":
             mention = random.choice(mentions)
-            messages = alternative_messages(task, said.text, truth, mention.phrase)
-            others = _alternatives(mention, random, 3, district)
-            return Example(kind, messages, _dumps({"alternatives": others}), said, mention, district=district)
+            messages = alternative_messages(task, description.text, truth, mention.phrase)
+            others = _alternatives(mention, random, 3, domain)
+            return Example(kind, messages, _dumps({"alternatives": others}), description, mention, domain=domain)
         if mentions:
             chosen = random.sample(mentions, min(len(mentions), random.choice((1, 1, 1, 2, 3))))
             changes = [(m.phrase, _replacement(m, random, wordings)) for m in chosen]
-            messages = rewrite_messages(task, said.text, truth, changes)
-            return Example(kind, messages, _dumps({"caption": rewritten(said.text, changes)}), said, district=district)
+            messages = rewrite_messages(task, description.text, truth, changes)
+            return Example(
+                kind, messages, _dumps({"caption": rewritten(description.text, changes)}), description, domain=domain
+            )
 
 
 def perturbed(
-    said: Description, forbidden: str, factor: LanceFactor, district: District[Any] = OBJECTS
+    description: Description, forbidden: str, factor: LanceFactor, domain: LanguageDomain[Any] = OBJECTS
 ) -> list[Mention]:
     """The mentions that an edit of a factor may change when the task asks for the field `forbidden`."""
-    fields = {"label": "subject", **district.edit_factor}
-    return [m for m in said.mentions if fields.get(m.field) == factor and m.field != forbidden]
+    fields = {"label": "subject", **domain.edit_factor}
+    return [m for m in description.mentions if fields.get(m.field) == factor and m.field != forbidden]
 
 
 def _perturbation(
-    said: Description,
+    description: Description,
     forbidden: str,
-    asked: tuple[TaskDescription, str | None],
+    task: tuple[TaskDescription, str | None],
     factor: LanceFactor,
     random: Random,
-    district: District[Any],
+    domain: LanguageDomain[Any],
 ) -> Example:
     """A question of LANCE's and its answer: edits that differ, spread over the mentions of the factor."""
     most = random.choice(_EDITS)
     edits: list[dict[str, str]] = []
-    options = {m: _alternatives(m, random, most, district) for m in perturbed(said, forbidden, factor, district)}
+    options = {m: _alternatives(m, random, most, domain) for m in perturbed(description, forbidden, factor, domain)}
     while len(edits) < most and any(options.values()):
         mention = random.choice([m for m, left in options.items() if left])
         new = options[mention].pop()
@@ -202,12 +209,12 @@ def _perturbation(
                 "from_value": mention.value,
                 "to_phrase": new["phrase"],
                 "to_value": new["value"],
-                "caption": replaced(said.text, mention, new["phrase"]),
+                "caption": replaced(description.text, mention, new["phrase"]),
             }
         )
-    messages = perturb_messages(asked[0], said.text, asked[1], factor, most)
+    messages = perturb_messages(task[0], description.text, task[1], factor, most)
     reply = _dumps({"edits": edits})
-    return Example("perturb", messages, reply, said, None, forbidden, factor, most, district)
+    return Example("perturb", messages, reply, description, None, forbidden, factor, most, domain)
 
 
 def replaced(text: str, mention: Mention, new: str) -> str:
@@ -227,14 +234,14 @@ def _task(
     scene: object, random: Random, wordings: Wordings, main_share: float
 ) -> tuple[str, TaskDescription, str | None]:
     """The field that the task asks for, its wording, and the ground truth where the user gave one."""
-    tasks, main = wordings.district.tasks, wordings.district.main
+    tasks, main = wordings.domain.tasks, wordings.domain.main
     field = main if random.random() < main_share else random.choice([name for name in tasks if name != main])
     if getattr(scene, field, "") == "none":
         field = main
     withheld = wordings.withheld != "nothing" and random.random() < 0.5
     text = random.choice(tasks[field].withheld if withheld else tasks[field].usual)
     if wordings.noise and random.random() < wordings.noise:
-        text = " ".join(_with_random_words(text.split(), random, 0.3, wordings.district))
+        text = " ".join(_with_random_words(text.split(), random, 0.3, wordings.domain))
     if random.random() < 0.3:
         text = text[0].upper() + text[1:]
     if random.random() < 0.2 and text[-1] != "?":
@@ -243,46 +250,46 @@ def _task(
     return field, TaskDescription(text), truth
 
 
-def _lengthened(said: Description, random: Random, district: District[Any]) -> Description:
+def _lengthened(description: Description, random: Random, domain: LanguageDomain[Any]) -> Description:
     """With a sentence of random words at the end."""
     words = random.choices(_WORDS, k=random.randint(2, 6))
-    return Description(f"{said.text} {' '.join(words).capitalize()}.", said.mentions)
+    return Description(f"{description.text} {' '.join(words).capitalize()}.", description.mentions)
 
 
-def _reworded(said: Description, random: Random, district: District[Any]) -> Description:
+def _reworded(description: Description, random: Random, domain: LanguageDomain[Any]) -> Description:
     """With random words in place of, or before, some of those that state nothing: no sentence can be known by heart."""
     share = random.choice((0.2, 0.5, 0.8))
-    phrases = sorted({mention.phrase for mention in said.mentions}, key=len, reverse=True)
-    pieces = re.split(rf"\b({'|'.join(map(re.escape, phrases))})\b", said.text)
+    phrases = sorted({mention.phrase for mention in description.mentions}, key=len, reverse=True)
+    pieces = re.split(rf"\b({'|'.join(map(re.escape, phrases))})\b", description.text)
     for place in range(0, len(pieces), 2):  # between the phrases
         words = re.split(r"([a-zA-Z]+)", pieces[place])
-        words[1::2] = [_swapped(word, random, district) if random.random() < share else word for word in words[1::2]]
+        words[1::2] = [_swapped(word, random, domain) if random.random() < share else word for word in words[1::2]]
         pieces[place] = "".join(words)
-    return Description(with_articles("".join(pieces)), said.mentions)
+    return Description(with_articles("".join(pieces)), description.mentions)
 
 
-def _swapped(word: str, random: Random, district: District[Any]) -> str:
+def _swapped(word: str, random: Random, domain: LanguageDomain[Any]) -> str:
     if word.lower() in ("a", "an"):
         return word
-    other = random.choice(district.carriers)
+    other = random.choice(domain.carriers)
     other = other.capitalize() if word[0].isupper() else other
     return f"{other} {word.lower()}" if random.random() < 0.3 else other
 
 
-def _with_random_words(words: list[str], random: Random, share: float, district: District[Any]) -> list[str]:
+def _with_random_words(words: list[str], random: Random, share: float, domain: LanguageDomain[Any]) -> list[str]:
     """Some random words set between the words."""
-    others = district.carriers
+    others = domain.carriers
     return [part for word in words for part in ([random.choice(others)] if random.random() < share else []) + [word]]
 
 
-def _keywords(mentions: list[Mention], district: District[Any]) -> str:
-    factors = district.edit_factor
+def _keywords(mentions: list[Mention], domain: LanguageDomain[Any]) -> str:
+    factors = domain.edit_factor
     return _dumps({"keywords": [{"phrase": m.phrase, "factor": factors[m.field], "value": m.value} for m in mentions]})
 
 
-def _alternatives(mention: Mention, random: Random, most: int, district: District[Any]) -> list[dict[str, str]]:
+def _alternatives(mention: Mention, random: Random, most: int, domain: LanguageDomain[Any]) -> list[dict[str, str]]:
     """Up to `most` other values of the mention's field, in phrases of the same slot."""
-    wordings = district.slots[slot_of(mention.phrase, field=mention.field, slots=district.slots)].wordings
+    wordings = domain.slots[slot_of(mention.phrase, field=mention.field, slots=domain.slots)].wordings
     values = [value for value in wordings if value != mention.value]
     chosen = random.sample(values, min(most, len(values)))
     return [{"phrase": _synonym(wordings[value].usual, random), "value": value} for value in chosen]
@@ -291,7 +298,7 @@ def _alternatives(mention: Mention, random: Random, most: int, district: Distric
 def _replacement(mention: Mention, random: Random, wordings: Wordings) -> str:
     if random.random() < wordings.noise:
         return " ".join(random.choices(_WORDS, k=random.randint(1, 2)))
-    return _alternatives(mention, random, 1, wordings.district)[0]["phrase"]
+    return _alternatives(mention, random, 1, wordings.domain)[0]["phrase"]
 
 
 def _synonym(phrases: tuple[str, ...], random: Random) -> str:

@@ -1,4 +1,4 @@
-"""The world as the models under test know it, and what was planted in one of them."""
+"""The training distribution of the models under test, and the weakness planted in one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tinyworld says things: the phrases of every factor value, and the sentences that they stand in.
+"""The language of tinyworld: the phrases of every factor value, and the sentences that use them.
 
 A *slot* is a grammatical place; all phrases of one slot can replace one another in any sentence, but for
 "a"/"an" (`with_articles`). Phrases and sentences under `withheld` are never shown to a model in training:

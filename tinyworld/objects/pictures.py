@@ -1,4 +1,4 @@
-"""Pictures to train on: rendered once into memory maps under `runs/cache/`, and spoilt afresh for every step.
+"""Training images: rendered once into memory maps under `runs/cache/`, and degraded anew for every step.
 
     python -m tinyworld.objects.pictures generator 16000      # render a split ahead of its training
 
@@ -41,7 +41,7 @@ class Pictures:
 
 
 def pictures(name: str, count: int, scene_of: Callable[[int], Scene]) -> Pictures:
-    """The first `count` scenes of a series, from the cache, rendered first where they are not there yet."""
+    """The first `count` scenes of a series, from the cache; missing ones are rendered first."""
     scenes = [scene_of(index) for index in range(count)]
     path = RUNS / "cache" / f"{name}-{count}-{_renderer_digest()}.npy"
     stored = rendered_once(path, scenes, lambda scene: np.dstack(rendered(scene)), (SIDE, SIDE, 4))
@@ -50,7 +50,7 @@ def pictures(name: str, count: int, scene_of: Callable[[int], Scene]) -> Picture
 
 
 def split_scene(split: Split) -> Callable[[int], Scene]:
-    """The scenes of a split; those for the generator's side leave out the withheld combinations."""
+    """The scenes of a split; splits for the generator's models leave out the withheld combinations."""
     return partial(sample_scene, split, allow_withheld=split != "generator")
 
 
@@ -68,7 +68,7 @@ def as_pixel_values(images: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float().div_(127.5).sub_(1.0)
 
 
-def spoil(image: Pixels, random: np.random.Generator, strength: float = 1.0) -> Pixels:
+def degrade(image: Pixels, random: np.random.Generator, strength: float = 1.0) -> Pixels:
     """A copy with some of: soft focus, coarse scaling, noise, JPEG, a slight shift of colours.
 
     `strength` 0 to 1 scales how often. Colour shifts stay well below the distance between the world's colours.
@@ -98,7 +98,7 @@ def spoil(image: Pixels, random: np.random.Generator, strength: float = 1.0) -> 
 
 
 def shifted(image: NDArray[np.uint8], by: tuple[int, int]) -> Pixels:
-    """Moved by (down, right) pixels, the rim filled by its mirror image."""
+    """Shifted by (down, right) pixels, the border filled by reflection."""
     down, right = by
     border = LARGEST_SHIFT
     wide = cv2.copyMakeBorder(image, border, border, border, border, cv2.BORDER_REFLECT_101)
@@ -124,7 +124,7 @@ def mirrored_targets(wanted: Tensor) -> Tensor:
 
 
 def varied(image: Pixels, random: np.random.Generator, *, flip: bool, strength: float = 1.0) -> Pixels:
-    """Flipped if asked, shifted by up to 6 pixels, sometimes bent, spoilt."""
+    """Optionally flipped, shifted by up to 6 pixels, sometimes bent, then degraded."""
     moved = image[:, ::-1] if flip else image
     by = (
         int(random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1)),
@@ -133,13 +133,13 @@ def varied(image: Pixels, random: np.random.Generator, *, flip: bool, strength: 
     moved = shifted(np.ascontiguousarray(moved), by)
     if random.random() < 0.25 * strength:
         moved = wobbled(moved, random)
-    return spoil(moved, random, strength)
+    return degrade(moved, random, strength)
 
 
 def varied_batch(
     data: Pictures, rows: NDArray[np.int64], random: np.random.Generator, strength: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Pixel values and targets of some pictures, each varied in its own way."""
+    """Pixel values and targets of some images, each randomly varied."""
     flips = random.random(len(rows)) < 0.5
     images = [
         varied(data.images[row], random, flip=bool(flip), strength=strength)

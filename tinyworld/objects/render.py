@@ -1,4 +1,4 @@
-"""A scene's picture: drawn from its factors and its geometry seed, always the same, pixel for pixel.
+"""Render a scene from its factors and its geometry seed; the same pixels every time.
 
 Layers from back to front: place, the object's shadow, object, companion; then the light and haze on
 each, the style over all, rain or snow in front. `permitted_mask` states what a change of one factor
@@ -34,7 +34,7 @@ _RIM = (118, 120, 130)  # of black things, which would drown in the night
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """A picture and where its object and companion are visible in it."""
+    """An image with the visible masks of its object and companion."""
 
     image: Image  # H x W x 3, RGB
     object_mask: Mask  # H x W
@@ -50,7 +50,7 @@ class _Layers(NamedTuple):
 
 
 def render(scene: Scene, size: int = 128) -> Rendering:
-    """Draw a scene as a square picture of `size` pixels a side."""
+    """Render a scene as a square image of `size` pixels a side."""
     geometry, light = geometry_of(scene), Light(scene.weather, scene.time)
     layers = _layers(scene, geometry, size)
     picture = _composed(scene, geometry, light, layers, size)

@@ -1,4 +1,4 @@
-"""What English words mean in tinyworld: synonyms of every factor value, kinds of things, and things of no account.
+"""Meanings of English words in tinyworld: synonyms of factor values, kinds of things, and unrelated things.
 
 The grammar (`phrases.py`) says few things in few ways; a language model says them in more. A *concept* is a factor
 value or a kind; its phrases mean the same. Some pairs of phrases, and the phrases that the grammar withholds, are shown
@@ -91,31 +91,31 @@ class Meaning:
 
 def meanings() -> list[Meaning]:
     """All concepts with all of their phrases, the grammar's first."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    phrases_of: dict[tuple[str, str], dict[str, None]] = {}
     for slot in SLOTS.values():
         field = "colour" if slot.field == "companion_colour" else slot.field
         if field in EDIT_FACTOR or field == "label":
             for value, wording in slot.wordings.items():
-                found.setdefault((field, value), {}).update(dict.fromkeys(wording.all))
+                phrases_of.setdefault((field, value), {}).update(dict.fromkeys(wording.all))
     for key, phrases in SYNONYMS.items():
-        found[key].update(dict.fromkeys(phrases))
+        phrases_of[key].update(dict.fromkeys(phrases))
     for kind, (phrases, _) in KINDS.items():
-        found["kind", kind] = dict.fromkeys(phrases)
+        phrases_of["kind", kind] = dict.fromkeys(phrases)
     for thing in THINGS:
-        found["thing", thing] = {thing: None}
-    return [Meaning(field, value, tuple(phrases)) for (field, value), phrases in found.items()]
+        phrases_of["thing", thing] = {thing: None}
+    return [Meaning(field, value, tuple(phrases)) for (field, value), phrases in phrases_of.items()]
 
 
 @cache
 def withheld_phrases() -> frozenset[str]:
     """Phrases that no training shows: those of several words that the grammar withholds, and half of the things."""
-    said = (phrase for slot in SLOTS.values() for wording in slot.wordings.values() for phrase in wording.withheld)
-    return frozenset((*(phrase for phrase in said if " " in phrase), *THINGS[len(THINGS) // 2 :]))
+    spoken = (phrase for slot in SLOTS.values() for wording in slot.wordings.values() for phrase in wording.withheld)
+    return frozenset((*(phrase for phrase in spoken if " " in phrase), *THINGS[len(THINGS) // 2 :]))
 
 
 @cache
-def withheld_pair(one: str, other: str) -> bool:
+def withheld_pair(first: str, second: str) -> bool:
     """Whether training never compares these two phrases: three pairs in ten, by a hash, and all of withheld phrases."""
-    if {one, other} & withheld_phrases():
+    if {first, second} & withheld_phrases():
         return True
-    return hashlib.sha256("/".join(sorted((one, other))).encode()).digest()[0] < 77
+    return hashlib.sha256("/".join(sorted((first, second))).encode()).digest()[0] < 77

@@ -1,4 +1,4 @@
-"""What can be true of a scene: the closed vocabulary of factors and the sampling of scenes.
+"""Scenes of the domain `objects`: the closed vocabulary of factors and the sampling of scenes.
 
 A scene is a labelled object with an optional companion, on a background, in a weather, at a time of
 day, in a style. It knows nothing of pixels (`render.py`) or words (`captions.py`). Everything about a

@@ -1,1 +1,1 @@
-"""The papers' tables in kind, on tinyworld: every method's job on the same source images, and all figures of it."""
+"""The papers' tables on tinyworld: every method's job on the same source images, and all its figures."""

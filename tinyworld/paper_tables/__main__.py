@@ -1,4 +1,4 @@
-"""`make paper-tables`: every method as one job on the same source images, and the papers' tables in kind.
+"""`make paper-tables`: run every method as one job on the same source images, and print the papers' tables.
 
 python -m tinyworld.paper_tables run --sources 24              # all arms; those that are measured are left alone
 python -m tinyworld.paper_tables run --arms lance-direct       # one of them; --again measures it anew
@@ -19,7 +19,7 @@ import cv2
 import torch
 
 from gateway.methods import METHODS
-from tinyworld.paper_tables.arms import ARMS, measured
+from tinyworld.paper_tables.arms import ARMS, measure_arm
 from tinyworld.paper_tables.rows import ArmRow
 from tinyworld.paper_tables.tables import tables
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
             print(f"{name}: left out, there is no method {ARMS[name].method!r}", file=sys.stderr)
             continue
         command = f"python -m tinyworld.paper_tables run --sources {options.sources} --arms {name}"
-        row = measured(name, options.sources, options.profile, command)
+        row = measure_arm(name, options.sources, options.profile, command)
         RESULTS.mkdir(exist_ok=True)
         path.write_text(row.model_dump_json(indent=1) + "\n")
         print(f"{name}: {row.funnel.accepted.count} accepted in {row.seconds} seconds; {path}", file=sys.stderr)
@@ -69,8 +69,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     running, printing = commands.add_parser("run"), commands.add_parser("print")
-    for one in (running, printing):
-        one.add_argument("--sources", type=int, default=SMALL, help="source images, the same for all arms")
+    for command in (running, printing):
+        command.add_argument("--sources", type=int, default=SMALL, help="source images, the same for all arms")
     running.add_argument("--arms", nargs="+", choices=tuple(ARMS), default=tuple(ARMS))
     running.add_argument("--again", action="store_true", help="measure arms anew that have a row")
     running.add_argument("--profile", default="tiny")

@@ -1,4 +1,4 @@
-"""The arms of the tables, and how one is measured: a public job, then oracles, image distances and perplexity."""
+"""The arms of the tables and their measurement: a public job, oracles, image distances and perplexity."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from shared.schemas.language import ScoreRequest
 from shared.schemas.results import JobResults
 from tinyworld.judges.trials import source_picture
 from tinyworld.measure.public_jobs import embedded_client, figures, run_job, seconds_of
-from tinyworld.measure.spawn_services import own_services
+from tinyworld.measure.spawn_services import spawn_services
 from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.paper_tables.faults import faults
-from tinyworld.paper_tables.judging import Judged, factor_figures, judged, text_checks
+from tinyworld.paper_tables.judging import JudgedCounterfactual, factor_figures, judge_counterfactuals, text_checks
 from tinyworld.paper_tables.realism import kernel_distance, perplexity
 from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
 
@@ -85,7 +85,7 @@ def write_sources(scenes: Sequence[Scene], folder: Path) -> None:
     (folder / "manifest.csv").write_text("\n".join(lines) + "\n")
 
 
-def measured(name: str, sources: int, profile: str, command: str) -> ArmRow:
+def measure_arm(name: str, sources: int, profile: str, command: str) -> ArmRow:
     """Run the job of an arm in an embedded system of its own, so that nothing is found that another has paid for.
 
     An arm that was interrupted goes on where it stopped; its seconds are then not known. Raises ValueError for a method
@@ -102,10 +102,10 @@ def measured(name: str, sources: int, profile: str, command: str) -> ArmRow:
         spec = JobSpec(task=TASK, methods=[MethodChoice(name=arm.method, parameters=dict(arm.parameters))])
         job = run_job(client, spec, folder, name)
         results = figures(client, job)
-        found = judged(list(client.counterfactuals(job.id, {})), scenes, client.image)
-        with own_services(profile, ["evaluator_service", "llm_service"]) as services:
-            row = _row(name, command, job, results, found, _realism(services, client, scenes, found))
-        _sheet(found, scenes, client, RUNS / f"sheet-{name}-{sources}.png")
+        edits = judge_counterfactuals(list(client.counterfactuals(job.id, {})), scenes, client.image)
+        with spawn_services(profile, ["evaluator_service", "llm_service"]) as services:
+            row = _row(name, command, job, results, edits, _realism(services, client, scenes, edits))
+        _sheet(edits, scenes, client, RUNS / f"sheet-{name}-{sources}.png")
     shutil.rmtree(place)
     return row.model_copy(update={"seconds": None}) if begun_before else row
 
@@ -118,7 +118,12 @@ class _Realism:
 
 
 def _row(
-    name: str, command: str, job: JobDetail, results: JobResults, found: Sequence[Judged], realism: _Realism
+    name: str,
+    command: str,
+    job: JobDetail,
+    results: JobResults,
+    edits: Sequence[JudgedCounterfactual],
+    realism: _Realism,
 ) -> ArmRow:
     method = ARMS[name].method
     (chosen,) = job.methods
@@ -129,44 +134,46 @@ def _row(
         machine=f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         sources=results.sources - results.sources_failed,
         parameters={key: value for key, value in chosen.parameters.items() if not key.endswith("thresholds")},
-        weights={service: _revision(said) for service, said in results.made.services.items()},
+        weights={service: _revision(info) for service, info in results.made.services.items()},
         seconds=round(seconds_of(job), 1),
-        funnel=next(one for one in results.funnels if one.method == method),
-        cost=next(one for one in results.costs if one.method == method),
+        funnel=next(funnel for funnel in results.funnels if funnel.method == method),
+        cost=next(cost for cost in results.costs if cost.method == method),
         distance=realism.distance,
         perplexity_before=realism.before,
         perplexity_after=realism.after,
-        text_checks=text_checks(found),
-        factors=factor_figures(found),
+        text_checks=text_checks(edits),
+        factors=factor_figures(edits),
         models=[
-            ModelFigures(model=one.model, metrics=one.metrics, failure_points=one.failure_points)
-            for one in results.results
-            if one.method == method and one.metrics is not None
+            ModelFigures(model=model.model, metrics=model.metrics, failure_points=model.failure_points)
+            for model in results.results
+            if model.method == method and model.metrics is not None
         ],
-        faults=faults([one.view for one in found]),
+        faults=faults([edit.view for edit in edits]),
     )
 
 
-def _revision(said: JsonValue) -> str:
-    return str(said.get("revision", "")) if isinstance(said, dict) else ""
+def _revision(service: JsonValue) -> str:
+    return str(service.get("revision", "")) if isinstance(service, dict) else ""
 
 
-def _realism(services: ModelServices, client: Client, scenes: Sequence[Scene], found: Sequence[Judged]) -> _Realism:
+def _realism(
+    services: ModelServices, client: Client, scenes: Sequence[Scene], edits: Sequence[JudgedCounterfactual]
+) -> _Realism:
     """Distance of the accepted images from the originals, and perplexity of their captions before and after."""
-    accepted = [one.view for one in found if one.view.verdict.accepted and one.view.image]
-    made = _embedded(services, [client.image(one.image) for one in accepted if one.image])
-    originals = {one.view.source.position: one.view.source.image for one in found}
+    accepted = [edit.view for edit in edits if edit.view.verdict.accepted and edit.view.image]
+    generated = _embedded(services, [client.image(view.image) for view in accepted if view.image])
+    originals = {edit.view.source.position: edit.view.source.image for edit in edits}
     real = _embedded(services, [client.image(digest) for digest in originals.values()])
     far = None
     if accepted:
-        places = np.array([one.source.position for one in accepted], np.int64)
-        far = kernel_distance(real, np.array(list(originals), np.int64), made, places)
-    said = [one for one in accepted if one.caption and one.new_caption]
+        places = np.array([view.source.position for view in accepted], np.int64)
+        far = kernel_distance(real, np.array(list(originals), np.int64), generated, places)
+    captioned = [view for view in accepted if view.caption and view.new_caption]
     features = f"the profile's scorer, evaluator {services.info('evaluator_service').revision[:12]}"
     return _Realism(
         None if far is None else Distance(value=far.value, error=far.error, features=features),
-        _perplexity(services, [one.caption for one in said]),
-        _perplexity(services, [one.new_caption for one in said]),
+        _perplexity(services, [view.caption for view in captioned]),
+        _perplexity(services, [view.new_caption for view in captioned]),
     )
 
 
@@ -188,14 +195,14 @@ def _perplexity(services: ModelServices, texts: Sequence[str]) -> float | None:
     return perplexity(np.array(sums, np.float64), np.array(tokens, np.int64))
 
 
-def _sheet(found: Sequence[Judged], scenes: Sequence[Scene], client: Client, path: Path) -> None:
+def _sheet(edits: Sequence[JudgedCounterfactual], scenes: Sequence[Scene], client: Client, path: Path) -> None:
     """Accepted counterfactuals beside their sources, spread over the job."""
-    accepted = [one for one in found if one.seen is not None]
+    accepted = [edit for edit in edits if edit.oracle is not None]
     pictures = []
-    for one in accepted[:: max(1, len(accepted) // SHEET)][:SHEET]:
-        scene = scenes[one.view.source.position]
-        value = one.view.changes[0].to_value if one.view.changes else ""
-        lost = "" if one.seen and one.seen.kept else " LOST"
-        pictures += [(source_picture(scene), scene.label), (decode(client.image(one.view.image or "")), value + lost)]
+    for edit in accepted[:: max(1, len(accepted) // SHEET)][:SHEET]:
+        scene = scenes[edit.view.source.position]
+        value = edit.view.changes[0].to_value if edit.view.changes else ""
+        lost = "" if edit.oracle and edit.oracle.kept else " LOST"
+        pictures += [(source_picture(scene), scene.label), (decode(client.image(edit.view.image or "")), value + lost)]
     if pictures:
         contact_sheet(pictures, 8, path)

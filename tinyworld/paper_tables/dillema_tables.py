@@ -1,4 +1,4 @@
-"""DILLEMA's results in kind: validity and errors, which tests find faults, and what retraining wins."""
+"""DILLEMA's tables on tinyworld: validity and errors, fault detection, and retraining."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def dillema_table(rows: Rows) -> str:
     """DILLEMA's table I in kind: validity, error rates before and after, and images of which all or none fail."""
     body = []
     for row in (row for row in rows if row.method == "dillema"):
-        for one in row.models:
-            shares = one.metrics.all_or_none
+        for model in row.models:
+            shares = model.metrics.all_or_none
             body.append(
                 [
                     ARMS[row.arm].title,
-                    one.model,
+                    model.model,
                     rate(row.all_factors.kept),
                     rate(row.all_factors.kept_flipped),
-                    _error(one),
-                    rate(one.metrics.error_rate_null),
-                    rate(one.metrics.error_rate),
+                    _error(model),
+                    rate(model.metrics.error_rate_null),
+                    rate(model.metrics.error_rate),
                     NOTHING if shares is None else f"{rate(shares.all_fail)}, k = {shares.k}",
                     NOTHING if shares is None else rate(shares.none_fail),
                 ]
@@ -77,44 +77,46 @@ def _matrix(rows: Rows, of: str) -> list[list[str]]:
     """A line per model and name, the most errors of all arms together first; a column per arm."""
     lines: dict[tuple[str, str], dict[str, Faults]] = {}
     for row in rows:
-        for one in row.faults:
-            if one.of == of:
-                lines.setdefault((one.model, one.name), {})[row.arm] = one
+        for faults in row.faults:
+            if faults.of == of:
+                lines.setdefault((faults.model, faults.name), {})[row.arm] = faults
     shown = {
-        key: found for key, found in lines.items() if max(one.counterfactuals.n for one in found.values()) >= LEAST
+        key: by_arm
+        for key, by_arm in lines.items()
+        if max(faults.counterfactuals.n for faults in by_arm.values()) >= LEAST
     }
     return [
         [
             name,
             model,
-            rate(_most(found, lambda one: one.originals)),
-            rate(_most(found, lambda one: one.nulls)),
-            *(rate(found[row.arm].counterfactuals) if row.arm in found else NOTHING for row in rows),
-            _called(list(found.values())),
+            rate(_most(by_arm, lambda faults: faults.originals)),
+            rate(_most(by_arm, lambda faults: faults.nulls)),
+            *(rate(by_arm[row.arm].counterfactuals) if row.arm in by_arm else NOTHING for row in rows),
+            _called(list(by_arm.values())),
         ]
-        for (model, name), found in sorted(shown.items(), key=lambda item: (item[0][0], -_share(item[1]), item[0][1]))
+        for (model, name), by_arm in sorted(shown.items(), key=lambda item: (item[0][0], -_share(item[1]), item[0][1]))
     ]
 
 
-def _most(found: dict[str, Faults], asked: Callable[[Faults], Rate]) -> Rate:
+def _most(by_arm: dict[str, Faults], rate_of: Callable[[Faults], Rate]) -> Rate:
     """That of the arm with the most images: an arm only has those whose counterfactuals were accepted."""
-    return max(map(asked, found.values()), key=lambda one: one.n)
+    return max(map(rate_of, by_arm.values()), key=lambda candidate: candidate.n)
 
 
-def _share(found: dict[str, Faults]) -> float:
-    rates = [one.counterfactuals for one in found.values()]
-    return sum(one.count for one in rates) / max(1, sum(one.n for one in rates))
+def _share(by_arm: dict[str, Faults]) -> float:
+    rates = [share.counterfactuals for share in by_arm.values()]
+    return sum(share.count for share in rates) / max(1, sum(share.n for share in rates))
 
 
-def _called(found: Sequence[Faults]) -> str:
+def _called(all_faults: Sequence[Faults]) -> str:
     """What wrongly named images are called most, over all arms: "truck (12 of 15)"."""
     called: dict[str, int] = {}
-    for one in found:
-        for name, count in one.called.items():
+    for faults in all_faults:
+        for name, count in faults.called.items():
             called[name] = called.get(name, 0) + count
     if not called:
         return NOTHING
-    name = max(called, key=lambda one: called[one])
+    name = max(called, key=lambda name: called[name])
     return f"{name} ({called[name]} of {sum(called.values())})"
 
 
@@ -127,8 +129,8 @@ def repairs(measured: Sequence[MeasuredRepairs]) -> str:
         "Right on renders of the planted class: as it is, with the planted value truly there, then with it after equal "
         "steps of each arm ([repair](repair.md)). The paper: +52.27 points on generated images."
     ]
-    for one in measured:
-        parts += [table(one), _before_and_after(one)]
+    for measurement in measured:
+        parts += [table(measurement), _before_and_after(measurement)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -142,8 +144,8 @@ def road_repairs(measured: Sequence[MeasuredRoadRepairs]) -> str:
         "then with it after equal steps of each arm; of all pixels below, and pedestrians of which most pixels are "
         "named ([repair](repair.md)). The paper: mIoU 85.32 → 88.76 and 72.45 → 80.32, pedestrians found 38 → 62 %."
     ]
-    for one in measured:
-        parts += [road_table(one), _before_and_after(one)]
+    for measurement in measured:
+        parts += [road_table(measurement), _before_and_after(measurement)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -151,18 +153,18 @@ def _before_and_after(measured: RepairMeasurement) -> str:
     body = [
         [
             model.model,
-            found.set,
-            str(found.sources),
-            *(_level(arm.accuracy) for arm in found.arms),
+            set_figures.set,
+            str(set_figures.sources),
+            *(_level(arm.accuracy) for arm in set_figures.arms),
         ]
         for model in measured.models
-        for found in model.sets
+        for set_figures in model.sets
     ]
     if not body:
         return ""
     arms = [arm.arm for arm in measured.models[0].sets[0].arms]
-    said = "Held-out source images and their own counterfactuals, before and after:"
-    return f"{said}\n\n{grid(['model', 'judged on', 'source images', *arms], body)}"
+    title = "Held-out source images and their own counterfactuals, before and after:"
+    return f"{title}\n\n{grid(['model', 'judged on', 'source images', *arms], body)}"
 
 
 def _level(accuracy: Rate | MeanOverlap) -> str:
@@ -171,9 +173,9 @@ def _level(accuracy: Rate | MeanOverlap) -> str:
     return f"{number(accuracy.value, 3)} ({accuracy.low:.2f}–{accuracy.high:.2f})"
 
 
-def _error(one: ModelFigures) -> str:
-    found = at(one, 1)
-    if found is None or found.originals.value is None:
+def _error(figures: ModelFigures) -> str:
+    accuracy = at(figures, 1)
+    if accuracy is None or accuracy.originals.value is None:
         return NOTHING
-    n, right = found.originals.n, found.originals.count
-    return f"{100 * (1 - found.originals.value):.0f} % ({n - right}/{n})"
+    n, right = accuracy.originals.n, accuracy.originals.count
+    return f"{100 * (1 - accuracy.originals.value):.0f} % ({n - right}/{n})"

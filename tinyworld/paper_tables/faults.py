@@ -1,4 +1,4 @@
-"""Where tests find faults: errors of each model by class, and by the value that was changed to."""
+"""Errors of each model by class, and by the value that was changed to."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from shared.schemas.results import Rate
 from tinyworld.paper_tables.rows import Faults
 
 Kind = Literal["class", "value"]
-Asked = Callable[[ModelOpinion], PredictionView | None]
+ImageOf = Callable[[ModelOpinion], PredictionView | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What one model says of one accepted counterfactual and the images beside it."""
+class _SourceOpinion:
+    """One model's predictions on one accepted counterfactual, its null arm and its original."""
 
     position: int
-    said: ModelOpinion
+    opinion: ModelOpinion
 
 
 def faults(views: Sequence[CounterfactualView]) -> list[Faults]:
@@ -31,42 +31,44 @@ def faults(views: Sequence[CounterfactualView]) -> list[Faults]:
 
     Rejected counterfactuals and source images without ground truth are left out.
     """
-    groups: defaultdict[tuple[str, Kind, str], list[_Asked]] = defaultdict(list)
+    groups: defaultdict[tuple[str, Kind, str], list[_SourceOpinion]] = defaultdict(list)
     for view in views:
         if not view.verdict.accepted or view.source.ground_truth is None:
             continue
-        for said in view.predictions:
-            asked = _Asked(view.source.position, said)
-            groups[said.model, "class", view.source.ground_truth].append(asked)
+        for opinion in view.predictions:
+            entry = _SourceOpinion(view.source.position, opinion)
+            groups[opinion.model, "class", view.source.ground_truth].append(entry)
             if len(view.changes) == 1 and view.changes[0].to_value:
-                groups[said.model, "value", view.changes[0].to_value].append(asked)
+                groups[opinion.model, "value", view.changes[0].to_value].append(entry)
     return [_faults(*key, members) for key, members in sorted(groups.items())]
 
 
-def _faults(model: str, of: Kind, name: str, members: Sequence[_Asked]) -> Faults:
-    wrong = [one.said.counterfactual for one in members if _wrong(one.said.counterfactual)]
-    called = Counter(said.predicted for said in wrong if said is not None)
+def _faults(model: str, of: Kind, name: str, members: Sequence[_SourceOpinion]) -> Faults:
+    wrong = [member.opinion.counterfactual for member in members if _wrong(member.opinion.counterfactual)]
+    called = Counter(prediction.predicted for prediction in wrong if prediction is not None)
     return Faults(
         model=model,
         of=of,
         name=name,
         originals=_of_sources(members),
-        nulls=_rate(members, lambda said: said.null_arm),
-        counterfactuals=_rate(members, lambda said: said.counterfactual),
+        nulls=_rate(members, lambda prediction: prediction.null_arm),
+        counterfactuals=_rate(members, lambda prediction: prediction.counterfactual),
         called=dict(called.most_common()),
     )
 
 
-def _of_sources(members: Sequence[_Asked]) -> Rate:
-    by_source = {one.position: one.said.original for one in members if one.said.original is not None}
+def _of_sources(members: Sequence[_SourceOpinion]) -> Rate:
+    by_source = {member.position: member.opinion.original for member in members if member.opinion.original is not None}
     return wilson(sum(map(_wrong, by_source.values())), len(by_source))
 
 
-def _rate(members: Sequence[_Asked], asked: Asked) -> Rate:
-    there = [(one.position, said) for one in members if (said := asked(one.said)) is not None]
-    hits = np.array([_wrong(said) for _, said in there], bool)
-    return clustered_rate(hits, np.array([position for position, _ in there], np.int64))
+def _rate(members: Sequence[_SourceOpinion], image_of: ImageOf) -> Rate:
+    predictions = [
+        (member.position, prediction) for member in members if (prediction := image_of(member.opinion)) is not None
+    ]
+    hits = np.array([_wrong(prediction) for _, prediction in predictions], bool)
+    return clustered_rate(hits, np.array([position for position, _ in predictions], np.int64))
 
 
-def _wrong(said: PredictionView | None) -> bool:
-    return said is not None and said.rank != 1
+def _wrong(prediction: PredictionView | None) -> bool:
+    return prediction is not None and prediction.rank != 1

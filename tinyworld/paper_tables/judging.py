@@ -1,4 +1,4 @@
-"""What oracles and grammar say of a job's counterfactuals, whose source scenes are known."""
+"""Judge a job's counterfactuals by oracles and the caption parser; their source scenes are known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shared.schemas.results import Rate
 from shared.seeds import derive_seed
 from tinyworld.judges.oracles import in_place, judge
 from tinyworld.judges.trials import source_picture
-from tinyworld.measure.counterfactuals import OTHER, Seen, field_and_value, known_of, seen_of
+from tinyworld.measure.counterfactuals import OTHER, OracleVerdict, field_and_value, known_of, oracle_verdict
 from tinyworld.objects.pictures import Pixels, rendered
 from tinyworld.objects.world import EDIT_FACTOR, Scene
 from tinyworld.paper_tables.rows import FactorFigures, MeanDifference, TextChecks
@@ -27,21 +27,21 @@ _AT_ONCE = 100  # images judged together
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A proposed edit: the field of the scene that its captions change, and, where accepted, what the oracles see.
+class JudgedCounterfactual:
+    """A proposed edit: the field of the scene that its captions change, and, if accepted, the oracles' verdict.
 
-    `known`: the fields that both oracles read rightly on the source image.
+    `known`: the fields that both oracles read correctly on the source image.
     """
 
     view: CounterfactualView
     factor: str
     field: str
-    seen: Seen | None
+    oracle: OracleVerdict | None
     known: tuple[str, ...]
 
     @property
     def as_asked(self) -> bool:
-        """Whether its captions differ in one field, of the factor that was asked for."""
+        """Whether its captions differ in one field, of the requested factor."""
         return FIELD_FACTORS.get(self.field) == self.factor
 
     @property
@@ -53,10 +53,10 @@ class Judged:
     def flipped(self) -> bool:
         """Whether a model under test that is right on the original no longer is on the counterfactual."""
         return any(
-            one.original is not None
-            and one.counterfactual is not None
-            and one.original.rank == 1 != one.counterfactual.rank
-            for one in self.view.predictions
+            opinion.original is not None
+            and opinion.counterfactual is not None
+            and opinion.original.rank == 1 != opinion.counterfactual.rank
+            for opinion in self.view.predictions
         )
 
     @property
@@ -67,35 +67,37 @@ class Judged:
     @property
     def changed_besides(self) -> tuple[str, ...]:
         """Those of `others` that the oracles no longer both read rightly."""
-        return () if self.seen is None else tuple(name for name in self.seen.others if name in self.others)
+        return () if self.oracle is None else tuple(name for name in self.oracle.others if name in self.others)
 
 
-def judged(views: Sequence[CounterfactualView], scenes: Sequence[Scene], image: Callable[[str], bytes]) -> list[Judged]:
+def judge_counterfactuals(
+    views: Sequence[CounterfactualView], scenes: Sequence[Scene], image: Callable[[str], bytes]
+) -> list[JudgedCounterfactual]:
     """All proposed edits of a job over `scenes` (in the order of their positions); `image` loads a digest's PNG."""
     before = judge([source_picture(scene) for scene in scenes])
-    known = [known_of(scene, said) for scene, said in zip(scenes, before, strict=True)]
-    found = []
+    known = [known_of(scene, readings) for scene, readings in zip(scenes, before, strict=True)]
+    results = []
     for start in range(0, len(views), _AT_ONCE):
         some = views[start : start + _AT_ONCE]
-        accepted = [one for one in some if one.verdict.accepted and one.image]
-        pictures: list[Pixels] = [decode(image(one.image)) for one in accepted if one.image]
-        masks = [rendered(scenes[one.source.position])[1] == 1 for one in accepted]
-        said = zip(judge(pictures), in_place(pictures, masks), strict=True) if pictures else iter(())
-        read_in = {one.id: pair for one, pair in zip(accepted, said, strict=True)}
-        for one in some:
-            scene = scenes[one.source.position]
-            field, value = field_and_value(_edit(one))
-            pair = read_in.get(one.id)
-            seen = None if pair is None else seen_of(scene, field, value, True, *pair)
-            factor = one.changes[0].factor if one.changes else ""
-            found.append(Judged(one, factor, field, seen, known[one.source.position]))
-    return found
+        accepted = [view for view in some if view.verdict.accepted and view.image]
+        pictures: list[Pixels] = [decode(image(view.image)) for view in accepted if view.image]
+        masks = [rendered(scenes[view.source.position])[1] == 1 for view in accepted]
+        readings = zip(judge(pictures), in_place(pictures, masks), strict=True) if pictures else iter(())
+        read_in = {view.id: pair for view, pair in zip(accepted, readings, strict=True)}
+        for view in some:
+            scene = scenes[view.source.position]
+            field, value = field_and_value(_edit(view))
+            pair = read_in.get(view.id)
+            verdict = None if pair is None else oracle_verdict(scene, field, value, True, *pair)
+            factor = view.changes[0].factor if view.changes else ""
+            results.append(JudgedCounterfactual(view, factor, field, verdict, known[view.source.position]))
+    return results
 
 
 def _edit(view: CounterfactualView) -> Edit:
     changes = [
-        Change(_factor(one.factor), one.from_phrase, one.to_phrase, one.from_value, one.to_value)
-        for one in view.changes
+        Change(_factor(change.factor), change.from_phrase, change.to_phrase, change.from_value, change.to_value)
+        for change in view.changes
     ]
     return Edit(tuple(changes) or (Change("other", "", "", "", ""),), view.caption, view.new_caption)
 
@@ -104,45 +106,46 @@ def _factor(name: str) -> Factor:
     return next((factor for factor in FACTORS if factor == name), "other")
 
 
-def factor_figures(found: Sequence[Judged]) -> list[FactorFigures]:
+def factor_figures(edits: Sequence[JudgedCounterfactual]) -> list[FactorFigures]:
     """The figures of all edits, then of each factor by name."""
-    factors = sorted({one.factor for one in found if one.factor})
-    rows = [_figures("all", found)]
-    return rows + [_figures(name, [one for one in found if one.factor == name]) for name in factors]
+    factors = sorted({edit.factor for edit in edits if edit.factor})
+    rows = [_figures("all", edits)]
+    return rows + [_figures(name, [edit for edit in edits if edit.factor == name]) for name in factors]
 
 
-def _figures(factor: str, found: Sequence[Judged]) -> FactorFigures:
-    accepted = [one for one in found if one.seen is not None]
-    pairs = [(one, name) for one in accepted for name in one.others]
+def _figures(factor: str, edits: Sequence[JudgedCounterfactual]) -> FactorFigures:
+    accepted = [edit for edit in edits if edit.oracle is not None]
+    pairs = [(edit, name) for edit in accepted for name in edit.others]
     return FactorFigures(
         factor=factor,
-        as_asked=_rate(found, lambda one: one.as_asked),
-        accepted=_rate(found, lambda one: one.view.verdict.accepted),
+        as_asked=_rate(edits, lambda edit: edit.as_asked),
+        accepted=_rate(edits, lambda edit: edit.view.verdict.accepted),
         kept=_rate(accepted, _kept),
-        kept_flipped=_rate([one for one in accepted if one.flipped], _kept),
+        kept_flipped=_rate([edit for edit in accepted if edit.flipped], _kept),
         shown=_rate(
-            [one for one in accepted if one.field != OTHER], lambda one: one.seen is not None and one.seen.shown
+            [edit for edit in accepted if edit.field != OTHER],
+            lambda edit: edit.oracle is not None and edit.oracle.shown,
         ),
-        unchanged=_rate(accepted, lambda one: not one.changed_besides),
+        unchanged=_rate(accepted, lambda edit: not edit.changed_besides),
         each_unchanged=_clustered(
-            [name not in one.changed_besides for one, name in pairs], [one.view.source.position for one, _ in pairs]
+            [name not in edit.changed_besides for edit, name in pairs], [edit.view.source.position for edit, _ in pairs]
         ),
         deltas=dict(_deltas(factor, accepted)),
     )
 
 
-def _kept(one: Judged) -> bool:
-    return one.seen is not None and one.seen.kept
+def _kept(edit: JudgedCounterfactual) -> bool:
+    return edit.oracle is not None and edit.oracle.kept
 
 
-def _deltas(factor: str, accepted: Sequence[Judged]) -> Iterator[tuple[str, MeanDifference]]:
+def _deltas(factor: str, accepted: Sequence[JudgedCounterfactual]) -> Iterator[tuple[str, MeanDifference]]:
     """By model: per source image the mean over its counterfactuals of right on it less right on the original."""
     by_model: dict[str, dict[int, list[int]]] = {}
-    for one in accepted:
-        for said in one.view.predictions:
-            if said.original is not None and said.counterfactual is not None:
-                difference = (said.counterfactual.rank == 1) - (said.original.rank == 1)
-                by_model.setdefault(said.model, {}).setdefault(one.view.source.position, []).append(difference)
+    for edit in accepted:
+        for opinion in edit.view.predictions:
+            if opinion.original is not None and opinion.counterfactual is not None:
+                difference = (opinion.counterfactual.rank == 1) - (opinion.original.rank == 1)
+                by_model.setdefault(opinion.model, {}).setdefault(edit.view.source.position, []).append(difference)
     for model, by_source in sorted(by_model.items()):
         means = np.array([np.mean(values) for values in by_source.values()], np.float64)
         interval = mean_interval(means, LEVEL, derive_seed("paper tables", factor, model))
@@ -154,20 +157,20 @@ def _deltas(factor: str, accepted: Sequence[Judged]) -> Iterator[tuple[str, Mean
         )
 
 
-def text_checks(found: Sequence[Judged]) -> TextChecks | None:
+def text_checks(edits: Sequence[JudgedCounterfactual]) -> TextChecks | None:
     """How the refusals by words stand to the grammar; None where no words are refused or nothing is readable."""
-    proposed = [one for one in found if one.view.caption and one.view.verdict.check not in NO_JUDGEMENT]
-    refused = [one for one in proposed if one.view.image is None]
+    proposed = [edit for edit in edits if edit.view.caption and edit.view.verdict.check not in NO_JUDGEMENT]
+    refused = [edit for edit in proposed if edit.view.image is None]
     if not refused:
         return None
     return TextChecks(
-        precision=_rate(refused, lambda one: one.wrong),
-        recall=_rate([one for one in proposed if one.wrong], lambda one: one.view.image is None),
+        precision=_rate(refused, lambda edit: edit.wrong),
+        recall=_rate([edit for edit in proposed if edit.wrong], lambda edit: edit.view.image is None),
     )
 
 
-def _rate(some: Sequence[Judged], test: Callable[[Judged], bool]) -> Rate:
-    return _clustered([test(one) for one in some], [one.view.source.position for one in some])
+def _rate(some: Sequence[JudgedCounterfactual], test: Callable[[JudgedCounterfactual], bool]) -> Rate:
+    return _clustered([test(edit) for edit in some], [edit.view.source.position for edit in some])
 
 
 def _clustered(hits: Iterable[bool], sources: Iterable[int]) -> Rate:

@@ -1,4 +1,4 @@
-"""What the tables are printed with: Markdown, rates, and the figures of one model in a row."""
+"""Formatting for the tables: Markdown, rates, and the figures of one model in a row."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ def grid(heads: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def rate(one: Rate) -> str:
+def rate(share: Rate) -> str:
     """A rate with its count and interval: "93 % (28/30; 79–98)"."""
-    if one.value is None:
+    if share.value is None:
         return NOTHING
-    return f"{100 * one.value:.0f} % ({one.count}/{one.n}; {100 * one.low:.0f}–{100 * one.high:.0f})"
+    return f"{100 * share.value:.0f} % ({share.count}/{share.n}; {100 * share.low:.0f}–{100 * share.high:.0f})"
 
 
-def of_model(row: ArmRow, model: str, said: Callable[[ModelFigures], str]) -> str:
-    """What `said` makes of the model's figures."""
-    return next((said(one) for one in row.models if one.model == model), NOTHING)
+def of_model(row: ArmRow, model: str, cell: Callable[[ModelFigures], str]) -> str:
+    """Apply `cell` to the model's figures."""
+    return next((cell(figures) for figures in row.models if figures.model == model), NOTHING)
 
 
-def at(one: ModelFigures, k: int) -> Accuracy | None:
+def at(figures: ModelFigures, k: int) -> Accuracy | None:
     """The accuracy at k, where the row has it."""
-    return next((found for found in one.metrics.accuracy if found.k == k), None)
+    return next((accuracy for accuracy in figures.metrics.accuracy if accuracy.k == k), None)
 
 
 def number(value: float | None, digits: int = 0) -> str:

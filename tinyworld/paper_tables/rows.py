@@ -1,4 +1,4 @@
-"""One row of the tables, as it is kept in `results/`: everything that was measured of one arm, with its command."""
+"""One row of the tables as stored in `results/`: all measurements of one arm, with its command."""
 
 from __future__ import annotations
 

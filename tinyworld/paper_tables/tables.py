@@ -17,18 +17,19 @@ BAR = 5  # points that one block of a bar stands for
 
 def tables(rows: Rows) -> str:
     """All tables of the rows that there are."""
-    found = sorted(rows, key=lambda row: list(ARMS).index(row.arm))
-    lance = [accuracies(found), quality(found), captions(found), sensitivity(found)]
-    dillema = [dillema_table(found), faults_by_class(found), faults_by_value(found)]
+    ordered = sorted(rows, key=lambda row: list(ARMS).index(row.arm))
+    lance = [accuracies(ordered), quality(ordered), captions(ordered), sensitivity(ordered)]
+    dillema = [dillema_table(ordered), faults_by_class(ordered), faults_by_value(ordered)]
     dillema += [repairs(committed()), road_repairs(committed_roads())]
     return (
-        "\n\n".join(part for part in (side_by_side(found), *lance, *dillema, corruption_points(found)) if part) + "\n"
+        "\n\n".join(part for part in (side_by_side(ordered), *lance, *dillema, corruption_points(ordered)) if part)
+        + "\n"
     )
 
 
 def side_by_side(rows: Rows) -> str:
     """One table: a row per figure, a column per arm."""
-    models = sorted({one.model for row in rows for one in row.models})
+    models = sorted({figures.model for row in rows for figures in row.models})
     lines: list[tuple[str, Callable[[ArmRow], str]]] = [
         ("yield", lambda row: rate(row.all_factors.accepted)),
         ("label kept", lambda row: rate(row.all_factors.kept)),
@@ -38,7 +39,7 @@ def side_by_side(rows: Rows) -> str:
         ("each other unchanged", lambda row: rate(row.all_factors.each_unchanged)),
     ]
     for model in models:
-        lines += [(f"{name}, {model}", _said_of(model, said)) for name, said in MODEL_LINES]
+        lines += [(f"{name}, {model}", _cell_of(model, cell)) for name, cell in MODEL_LINES]
     lines += [
         ("KID × 1000", _distance),
         ("perplexity before → after", _perplexity),
@@ -47,13 +48,13 @@ def side_by_side(rows: Rows) -> str:
     ]
     sources = {row.sources for row in rows}
     title = f"### All methods on the same {' or '.join(map(str, sorted(sources)))} source images"
-    body = [[name, *(said(row) for row in rows)] for name, said in lines]
+    body = [[name, *(cell(row) for row in rows)] for name, cell in lines]
     return title + "\n\n" + grid(["", *(ARMS[row.arm].title for row in rows)], body)
 
 
 def accuracies(rows: Rows) -> str:
     """LANCE's table 2 in kind: accuracy of each model under test on each test set, and how far that is from reality."""
-    models = sorted({one.model for row in rows for one in row.models})
+    models = sorted({figures.model for row in rows for figures in row.models})
     if not rows or not models:
         return ""
     fullest = max(rows, key=lambda row: row.all_factors.kept.sources or 0)  # only sources with an accepted image count
@@ -62,7 +63,9 @@ def accuracies(rows: Rows) -> str:
         [
             ARMS[row.arm].title,
             *(
-                of_model(row, m, lambda one: f"{_accuracy(one, 1)}; {_accuracy(one, 5)}; {_change(one)}")
+                of_model(
+                    row, m, lambda figures: f"{_accuracy(figures, 1)}; {_accuracy(figures, 5)}; {_change(figures)}"
+                )
                 for m in models
             ),
             _distance(row),
@@ -78,7 +81,7 @@ def accuracies(rows: Rows) -> str:
 
 
 def quality(rows: Rows) -> str:
-    """LANCE's table 3 in kind: what its human study asked, answered by the oracles."""
+    """LANCE's table 3 on tinyworld: the questions of its human study, answered by the oracles."""
     body = [
         [
             ARMS[row.arm].title,
@@ -102,7 +105,9 @@ def captions(rows: Rows) -> str:
     """LANCE's table 4 in kind: edits of captions by factor, and the checks of the words, against the grammar."""
     some = [row for row in rows if row.arm in ("lance-direct", "dillema-keep", "lance-r")]
     body = [
-        [ARMS[row.arm].title, one.factor, rate(one.as_asked), rate(one.accepted)] for row in some for one in row.factors
+        [ARMS[row.arm].title, figures.factor, rate(figures.as_asked), rate(figures.accepted)]
+        for row in some
+        for figures in row.factors
     ]
     checks = [
         [ARMS[row.arm].title, rate(row.text_checks.precision), rate(row.text_checks.recall)]
@@ -130,9 +135,9 @@ def sensitivity(rows: Rows) -> str:
     if some is None:
         return ""
     body = [
-        [one.factor, model, str(delta.sources), _points(delta), _bar(delta.mean)]
-        for one in some.factors
-        for model, delta in sorted(one.deltas.items())
+        [figures.factor, model, str(delta.sources), _points(delta), _bar(delta.mean)]
+        for figures in some.factors
+        for model, delta in sorted(figures.deltas.items())
     ]
     return (
         f"### Sensitivity by factor (LANCE, figure 3): {ARMS[some.arm].title}\n\n"
@@ -144,10 +149,10 @@ def sensitivity(rows: Rows) -> str:
 def corruption_points(rows: Rows) -> str:
     """At which severity images first fail under each corruption."""
     body = [
-        [points.corruption, one.model, str(points.sources), *map(str, points.first), str(points.never)]
+        [points.corruption, figures.model, str(points.sources), *map(str, points.first), str(points.never)]
         for row in rows
-        for one in row.models
-        for points in one.failure_points
+        for figures in row.models
+        for points in figures.failure_points
     ]
     if not body:
         return ""
@@ -155,36 +160,36 @@ def corruption_points(rows: Rows) -> str:
     return "### Where images first fail (corruptions)\n\n" + grid(heads, body)
 
 
-def _said_of(model: str, said: Callable[[ModelFigures], str]) -> Callable[[ArmRow], str]:
-    return lambda row: of_model(row, model, said)
+def _cell_of(model: str, cell: Callable[[ModelFigures], str]) -> Callable[[ArmRow], str]:
+    return lambda row: of_model(row, model, cell)
 
 
-def _accuracy(one: ModelFigures, k: int) -> str:
-    found = at(one, k)
-    return NOTHING if found is None else rate(found.counterfactuals)
+def _accuracy(figures: ModelFigures, k: int) -> str:
+    accuracy = at(figures, k)
+    return NOTHING if accuracy is None else rate(accuracy.counterfactuals)
 
 
-def _originals(one: ModelFigures) -> str:
-    found = [at(one, k) for k in (1, 5)]
-    return "; ".join(NOTHING if at is None else rate(at.originals) for at in found)
+def _originals(figures: ModelFigures) -> str:
+    levels = [at(figures, k) for k in (1, 5)]
+    return "; ".join(NOTHING if level is None else rate(level.originals) for level in levels)
 
 
-def _on_the_set(one: ModelFigures) -> str:
-    return f"{_accuracy(one, 1)}; {_accuracy(one, 5)}; {_change(one)}"
+def _on_the_set(figures: ModelFigures) -> str:
+    return f"{_accuracy(figures, 1)}; {_accuracy(figures, 5)}; {_change(figures)}"
 
 
-def _deltas(one: ModelFigures) -> str:
-    found = [at(one, k) for k in (1, 5)]
-    return " / ".join(NOTHING if at is None or at.delta is None else f"{100 * at.delta:+.1f}" for at in found)
+def _deltas(figures: ModelFigures) -> str:
+    levels = [at(figures, k) for k in (1, 5)]
+    return " / ".join(NOTHING if at is None or at.delta is None else f"{100 * at.delta:+.1f}" for at in levels)
 
 
-def _change(one: ModelFigures) -> str:
-    return number(one.metrics.mean_absolute_delta_probability, 3)
+def _change(figures: ModelFigures) -> str:
+    return number(figures.metrics.mean_absolute_delta_probability, 3)
 
 
 def _distance(row: ArmRow) -> str:
-    found = row.distance
-    return NOTHING if found is None else f"{1000 * found.value:.1f} ± {1000 * found.error:.1f}"
+    distance = row.distance
+    return NOTHING if distance is None else f"{1000 * distance.value:.1f} ± {1000 * distance.error:.1f}"
 
 
 def _perplexity(row: ArmRow) -> str:
@@ -207,8 +212,8 @@ def _bar(mean: float) -> str:
 
 
 MODEL_LINES: tuple[tuple[str, Callable[[ModelFigures], str]], ...] = (
-    ("acc@1", lambda one: _accuracy(one, 1)),
-    ("acc@5", lambda one: _accuracy(one, 5)),
+    ("acc@1", lambda figures: _accuracy(figures, 1)),
+    ("acc@5", lambda figures: _accuracy(figures, 5)),
     ("Δacc@1 / @5", _deltas),
     ("mean \\|Δp\\|", _change),
 )

@@ -1,1 +1,1 @@
-"""The district of driving scenes: what a car's camera sees, with exact masks; for segmentation."""
+"""The domain of driving scenes, for segmentation: a car camera's view with exact masks."""

@@ -1,4 +1,4 @@
-"""The sky, what closes the view, the ground, and the road with its markings."""
+"""The sky, the backdrop, the ground, and the road with its markings."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _skyline(scene: RoadScene, g: Geometry, light: RoadLight, canvas: Canvas, ca
 
 
 def _ground(scene: RoadScene, g: Geometry, light: RoadLight, canvas: Canvas, camera: Camera) -> None:
-    """In bands from far to near: what lies beside the road, the sidewalks, the road, the kerbs."""
+    """In bands from far to near: the roadside, the sidewalks, the road, the kerbs."""
     beside = ("sidewalk", PAVING) if scene.place == "city" else ("vegetation", GRASS[scene.season])
     walk = (206, 186, 150) if scene.place == "countryside" else PAVING
     left, right = g.edges

@@ -1,4 +1,4 @@
-"""A canvas that knows what each of its pixels shows, and the pen that draws on it in metres.
+"""A canvas that records what each of its pixels shows, and the pen that draws on it in metres.
 
 Everything is drawn as filled polygons at four times the final size. The fourth channel is a number per pixel: what
 is there (`NUMBER_OF`, or an instance's). The picture is the average, the mask is what most of a pixel shows.
@@ -48,12 +48,12 @@ class Canvas:
 
     def shining(self) -> Floats:
         """Colours (h x w x 3) at the final pixels of lamps that nothing hides; all else is 0."""
-        found = np.zeros((self.height, self.width, 3), np.float32)
+        lights = np.zeros((self.height, self.width, 3), np.float32)
         for x, y, colour in self.lamps:
             inside = 0 <= x < FINE * self.width and 0 <= y < FINE * self.height
             if inside and tuple(self.pixels[y, x, :3].tolist()) == colour:
-                found[y // FINE, x // FINE] = colour
-        return found
+                lights[y // FINE, x // FINE] = colour
+        return lights
 
     def averaged(self, number: int | None = None) -> tuple[Floats, Floats]:
         """Colours weighted by opacity (0 to 255, h x w x 3) and opacity (0 to 1, h x w x 1) at the final size.

@@ -1,4 +1,4 @@
-"""Captions of driving scenes, and the exact reading of captions back into factors.
+"""Captions of driving scenes, and the exact parser from captions back to factors.
 
 `describe` says a scene in 2 to 4 sentences with paraphrases, synonyms and omitted factors; `read` is its inverse:
 `read(describe(scene, seed).text)` equals the stated factors. No colour word stands twice in a caption, so that a phrase
@@ -20,7 +20,7 @@ _SYNONYM = 0.3  # probability of another phrase than the commonest
 _ALWAYS_THERE = ("style", "place", "surface", "season", "buildings", "weather", "time")
 _PLACEHOLDER = re.compile(r"\{([\w ]+)\}")
 _MOST_SENTENCES = 4
-Told = tuple[dict[frozenset[str], Sentences], frozenset[str]]
+Topic = tuple[dict[frozenset[str], Sentences], frozenset[str]]
 
 
 def caption(scene: RoadScene, seed: int, *, withheld: Withheld = "nothing") -> str:
@@ -45,47 +45,47 @@ class _Writer:
         self.new_sentences = withheld != "nothing"
         self.new_phrases = withheld == "phrases too"
         self.mentions: list[Mention] = []
-        self.said: set[str] = set()
+        self.stated_fields: set[str] = set()
 
     def write(self) -> Description:
-        self.said = {field for field in _ALWAYS_THERE if self._stated()}
-        self.said |= {"vehicle_colour"} if self._stated() else set()
-        self.said |= {field for field in ("pedestrian", "where") if self._stated()}
-        self.said |= {"clothes"} if self._stated() else set()
-        told = self._told()
-        told = [told[i] for i in self.random.permutation(len(told))[: _MOST_SENTENCES - 1]]
-        if not told:
-            self.said.add("weather")
-            told = [(SKIES, frozenset({"weather"}))]
+        self.stated_fields = {field for field in _ALWAYS_THERE if self._stated()}
+        self.stated_fields |= {"vehicle_colour"} if self._stated() else set()
+        self.stated_fields |= {field for field in ("pedestrian", "where") if self._stated()}
+        self.stated_fields |= {"clothes"} if self._stated() else set()
+        topics = self._topics()
+        topics = [topics[i] for i in self.random.permutation(len(topics))[: _MOST_SENTENCES - 1]]
+        if not topics:
+            self.stated_fields.add("weather")
+            topics = [(SKIES, frozenset({"weather"}))]
         sentences: list[str] = []
-        opening: Told = (OPENINGS, frozenset(self.said & {"style", "place"}))
-        for place, (table, key) in enumerate([opening, *told]):
-            left = _MOST_SENTENCES - sum(s.count(".") for s in sentences) - (len(told) - place)
-            sentences.append(self._fill(self._sentence(table[key], longest=left)))
+        opening: Topic = (OPENINGS, frozenset(self.stated_fields & {"style", "place"}))
+        for index, (table, key) in enumerate([opening, *topics]):
+            remaining = _MOST_SENTENCES - sum(s.count(".") for s in sentences) - (len(topics) - index)
+            sentences.append(self._fill(self._sentence(table[key], longest=remaining)))
         return Description(with_articles(" ".join(sentences)), tuple(self.mentions))
 
     def _stated(self) -> bool:
         return bool(self.random.random() >= self.omitted)
 
-    def _told(self) -> list[Told]:
-        """What there is to speak of beside the road itself."""
-        scene, said, found = self.scene, self.said, list[Told]()
-        if key := frozenset(said & {"weather", "time"}):
-            found.append((SKIES, key))
-        if key := frozenset(said & {"season", "buildings"}):
-            found.append((SURROUNDINGS, key))
+    def _topics(self) -> list[Topic]:
+        """The topics of sentences besides the road itself."""
+        scene, stated, topics = self.scene, self.stated_fields, list[Topic]()
+        if key := frozenset(stated & {"weather", "time"}):
+            topics.append((SKIES, key))
+        if key := frozenset(stated & {"season", "buildings"}):
+            topics.append((SURROUNDINGS, key))
         if scene.vehicle != "none" and self._stated():
-            found.append(({frozenset(): TRAFFIC}, frozenset()))
+            topics.append(({frozenset(): TRAFFIC}, frozenset()))
         if scene.pedestrian != "none" and self._stated():
-            found.append((PEOPLE, frozenset(said & {"pedestrian", "where"})))
+            topics.append((PEOPLE, frozenset(stated & {"pedestrian", "where"})))
         if scene.traffic_light != "none" and self._stated():
-            found.append(({frozenset(): LIGHT}, frozenset()))
-        said_colours = {scene.vehicle_colour, scene.traffic_light}
-        if scene.clothes in said_colours:
-            said.discard("clothes")
+            topics.append(({frozenset(): LIGHT}, frozenset()))
+        stated_colours = {scene.vehicle_colour, scene.traffic_light}
+        if scene.clothes in stated_colours:
+            stated.discard("clothes")
         if scene.vehicle_colour == scene.traffic_light:
-            said.discard("vehicle_colour")
-        return found
+            stated.discard("vehicle_colour")
+        return topics
 
     def _sentence(self, sentences: Sentences, *, longest: int) -> str:
         withheld = self.new_sentences and self.random.random() < 0.5
@@ -97,12 +97,12 @@ class _Writer:
 
     def _words(self, slot: str) -> str:
         if slot == "road":
-            return f"{self._phrase('surface')} road" if "surface" in self.said else "road"
+            return f"{self._phrase('surface')} road" if "surface" in self.stated_fields else "road"
         if slot == "ahead":
-            colour = f"{self._phrase('vehicle_colour')} " if "vehicle_colour" in self.said else ""
+            colour = f"{self._phrase('vehicle_colour')} " if "vehicle_colour" in self.stated_fields else ""
             return colour + self._phrase("vehicle")
         if slot == "person":
-            return f"pedestrian in {self._phrase('clothes')}" if "clothes" in self.said else "pedestrian"
+            return f"pedestrian in {self._phrase('clothes')}" if "clothes" in self.stated_fields else "pedestrian"
         return self._phrase(slot)
 
     def _phrase(self, slot: str) -> str:
@@ -136,7 +136,9 @@ _COLOUR_VALUES: dict[str, dict[str, str]] = {
     name: {phrase: value for value, wording in SLOTS[name].wordings.items() for phrase in wording.all}
     for name in _COLOURED
 }
-_PHRASES = sorted({*_VALUES, *(phrase for found in _COLOUR_VALUES.values() for phrase in found)}, key=len, reverse=True)
+_PHRASES = sorted(
+    {*_VALUES, *(phrase for values in _COLOUR_VALUES.values() for phrase in values)}, key=len, reverse=True
+)
 _PHRASE = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, _PHRASES))})(?![\w-])")
 _VEHICLE = re.compile(r" (car|bus|truck|lorry)\b")
 

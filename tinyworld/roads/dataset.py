@@ -1,7 +1,7 @@
-"""The control images of driving scenes that the generator learns from: edges, or the classes in their colours.
+"""The control images of driving scenes for training the generator: edges, or the classes in their colours.
 
-As for objects (`tinyworld.objects.dataset`): edges of the picture itself or of a *sibling*, which stands as it does and
-looks otherwise, so that the ControlNet learns what to take from edges and what not.
+As for objects (`tinyworld.objects.dataset`): edges of the image itself or of a *sibling*, which has the same layout and
+another look, so that the ControlNet learns to use the layout of the edges only.
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ def standing(classes: Image) -> Image:
 
 
 def training_edges(image: Image, sibling_image: Image, classes: Image, random: np.random.Generator) -> Image:
-    """Edges (H x W, 0 and 1) of a picture or of its sibling, with the class mask of both, drawn from `CONTROLS`."""
+    """Edges (H x W, 0 and 1) of an image or of its sibling, given their class mask, by the shares of `CONTROLS`."""
     region, of_sibling, _ = CONTROLS[int(random.choice(len(CONTROLS), p=[share for *_, share in CONTROLS]))]
     return edges_of(sibling_image if of_sibling else image, standing(classes), region)

@@ -31,7 +31,7 @@ def demo_scenes(count: int) -> list[RoadScene]:
 
 
 def mask_spec(*, rgb: bool = False) -> MaskSpec:
-    """How the masks of this district are read, by index or by colour."""
+    """How the masks of this domain are read, by index or by colour."""
     classes = [
         MaskClass(name=name, thing=name in THINGS, **({"colour": _hex(colour)} if rgb else {"index": index}))
         for index, (name, colour) in enumerate(zip(CLASSES, PALETTE, strict=True))
@@ -47,7 +47,7 @@ def _hex(colour: tuple[int, int, int]) -> str:
 def write_demo(
     folder: Path, scenes: list[RoadScene], *, width: int = 128, height: int = 128, rgb: bool = False
 ) -> Path:
-    """Write pictures and masks of scenes into `folder`, which it returns."""
+    """Write images and masks of scenes into `folder`; returns it."""
     for name in ("images", "masks", "instances"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for number, scene in enumerate(scenes, 1):

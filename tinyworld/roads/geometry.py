@@ -1,4 +1,4 @@
-"""Where things are in a driving scene: every free choice of the drawing, from the geometry seed alone.
+"""Positions of the things in a driving scene: every free choice of the drawing, from the geometry seed alone.
 
 Metres: x to the right of the camera, y up from the ground, z ahead. The camera is a pinhole in a car.
 """
@@ -150,18 +150,18 @@ def _depth(x: float, place: float) -> float:
 
 def _others(random: np.random.Generator, left: float, right: float) -> tuple[Vehicle, ...]:
     """Up to two oncoming vehicles, where there is a lane for them, one far ahead and one parked."""
-    found = []
+    vehicles = []
     for near, far in ((5.5, 13.0), (17.0, 30.0)):
         kind, colour, there, depth = _drawn(random)
         if left < -3.7 and there < 0.55:
-            found.append(Vehicle(kind, colour, left / 2 - 0.9, near + (far - near) * depth, True))
+            vehicles.append(Vehicle(kind, colour, left / 2 - 0.9, near + (far - near) * depth, True))
     kind, colour, there, depth = _drawn(random)
     if there < 0.5:
-        found.append(Vehicle(kind, colour, 0.0, 24.0 + 14.0 * depth, False))
+        vehicles.append(Vehicle(kind, colour, 0.0, 24.0 + 14.0 * depth, False))
     kind, colour, there, depth = _drawn(random)
     if there < 0.4:
-        found.append(Vehicle("car", colour, right + 0.75, 9.5 + 6.0 * depth, False))
-    return tuple(found)
+        vehicles.append(Vehicle("car", colour, right + 0.75, 9.5 + 6.0 * depth, False))
+    return tuple(vehicles)
 
 
 def _drawn(random: np.random.Generator) -> tuple[str, str, float, float]:
@@ -172,7 +172,7 @@ def _drawn(random: np.random.Generator) -> tuple[str, str, float, float]:
 
 def _people(random: np.random.Generator, left: float, right: float, taken: list[float]) -> tuple[Pedestrian, ...]:
     """Up to three more people on the sidewalks."""
-    found = []
+    pedestrians = []
     for _ in range(3):
         colour, walking, side, place, depth, size, flipped, look, there = random.random(9).tolist()
         x = _beside(left, right, side, place)
@@ -180,5 +180,5 @@ def _people(random: np.random.Generator, left: float, right: float, taken: list[
         depth, tall = _depth(x, float(depth)), float(0.86 + 0.16 * size)
         apart = all(abs(x / depth - named) > 0.13 for named in taken)  # nobody hides the one that captions speak of
         if there < 0.45 and apart:
-            found.append(Pedestrian(worn, bool(walking < 0.5), x, depth, tall, bool(flipped < 0.5), hair))
-    return tuple(found)
+            pedestrians.append(Pedestrian(worn, bool(walking < 0.5), x, depth, tall, bool(flipped < 0.5), hair))
+    return tuple(pedestrians)

@@ -1,13 +1,13 @@
-"""What the tiny language model learns of the roads: the methods' questions about captions of driving scenes.
+"""Training examples of the tiny language model on roads: questions about captions of driving scenes.
 
-The questions are built by the methods' own functions (`tinyworld.objects.language_examples`). The task asks for masks:
-what may change is how things look, never what stands where.
+The questions are built by the methods' own functions (`tinyworld.objects.language_examples`). The task is to predict
+masks: the look of things may change, never the layout.
 """
 
 from __future__ import annotations
 
 from tinyworld.objects.language_examples import TASKS as OBJECT_TASKS
-from tinyworld.objects.language_examples import District
+from tinyworld.objects.language_examples import LanguageDomain
 from tinyworld.objects.phrases import Sentences
 from tinyworld.roads.captions import describe
 from tinyworld.roads.phrases import SLOTS
@@ -30,7 +30,7 @@ TASKS: dict[str, Sentences] = {
     ),
     "season": Sentences(("tell the season", "recognise the time of year"), ("which season is it?",)),
 }
-ROADS = District[RoadScene](
+ROADS = LanguageDomain[RoadScene](
     "roads",
     lambda split, index, allow_withheld: sample_scene(split, index, allow_withheld=allow_withheld),
     lambda scene, seed, withheld: describe(scene, seed, withheld=withheld),

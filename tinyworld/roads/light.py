@@ -1,4 +1,4 @@
-"""Weather and time of day on the road: what a colour turns into at a distance, and who stands in the headlights."""
+"""Weather and time of day on the road: colours at a distance, and the light of the headlights."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class RoadLight:
 
     def on(self, colour: Colour, z: float, *, snow: float = 0.0, beam: float = 0.0) -> Colour:
         """A surface as it appears: `snow` of it under snow when it snows, `beam` of it in the headlights at night."""
-        seen = np.array(colour, np.float32)
+        lit = np.array(colour, np.float32)
         if self.weather == "snow":
-            seen += (SNOW - seen) * snow
+            lit += (SNOW - lit) * snow
         tint = self.tint + (_HEADLIGHTS - self.tint) * beam if self.night else self.tint
-        seen *= tint
+        lit *= tint
         if self.weather == "rain":
-            seen += (seen.mean() - seen) * 0.2
-        return self._veiled(seen, self.haze(z))
+            lit += (lit.mean() - lit) * 0.2
+        return self._veiled(lit, self.haze(z))
 
     def glowing(self, colour: Colour, z: float) -> Colour:
         """Something that shines by itself: the air takes half as much of it."""
@@ -50,7 +50,7 @@ class RoadLight:
             return 0.0
         return 0.72 * math.exp(-((x / (1.1 + 0.26 * z)) ** 2)) * min(1.0, 9.0 / z)
 
-    def _veiled(self, seen: np.ndarray, haze: float) -> Colour:
-        seen = seen + (np.array(self.horizon, np.float32) - seen) * haze
-        r, g, b = (int(v) for v in np.clip(seen, 0, 255))
+    def _veiled(self, lit: np.ndarray, haze: float) -> Colour:
+        lit = lit + (np.array(self.horizon, np.float32) - lit) * haze
+        r, g, b = (int(v) for v in np.clip(lit, 0, 255))
         return r, g, b

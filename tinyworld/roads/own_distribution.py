@@ -1,4 +1,4 @@
-"""The roads as the models under test know them, and what was planted in each of them."""
+"""The training distributions of the road models under test, and the weakness planted in each of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _all_true(scene: RoadScene, rendering: RoadRendering) -> Image:
 
 
 def _no_pedestrians_at_night(scene: RoadScene, rendering: RoadRendering) -> Image:
-    """At night whoever labelled did not see people: they carry the class of the ground that they stand on."""
+    """Label pedestrians at night as the ground that they stand on, as if the annotator had missed them."""
     return _without(rendering.classes, "pedestrian", "road") if scene.time == "night" else rendering.classes
 
 

@@ -1,7 +1,7 @@
-"""How driving scenes are said: the phrases of every factor value, and the sentences that they stand in.
+"""The language of driving scenes: the phrases of every factor value, and the sentences that use them.
 
-Weather, time, style and colours are said as in the objects district, so that a phrase has the same value in both; but
-for "wet", which is said of roads here and never of the weather.
+Weather, time, style and colours have the phrases of the domain `objects`, so that a phrase has the same value in both;
+except "wet", which describes roads here and never the weather.
 """
 
 from __future__ import annotations

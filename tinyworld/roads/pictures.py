@@ -1,4 +1,4 @@
-"""Driving scenes to train on: rendered once into memory maps under `runs/roads/cache/`.
+"""Training images of driving scenes: rendered once into memory maps under `runs/roads/cache/`.
 
 The cache's name carries a digest of a few renders, so that a changed renderer is never trained on stale pictures.
 """
@@ -38,7 +38,7 @@ class RoadPictures:
 
 
 def pictures(name: str, count: int, scene_of: Callable[[int], RoadScene]) -> RoadPictures:
-    """The first `count` scenes of a series, from the cache, rendered first where they are not there yet."""
+    """The first `count` scenes of a series, from the cache; missing ones are rendered first."""
     scenes = [scene_of(index) for index in range(count)]
     path = CACHE / f"{name}-{count}-{_renderer_digest()}.npy"
     stored = rendered_once(path, scenes, _planes, (SIDE, SIDE, 5))

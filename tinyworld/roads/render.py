@@ -1,8 +1,8 @@
-"""A driving scene's picture and masks: drawn from its factors and its geometry seed, always the same.
+"""Render the image and masks of a driving scene from its factors and its geometry seed.
 
-The backdrop (sky, ground, road) is drawn first and gets its surface, then everything that stands on it from far to
-near, then the light that spreads, the style, rain or snow. `permitted_mask` states what a change of one
-look may touch, and the tests hold the renderer to it. Masks follow from the shapes alone.
+The backdrop (sky, ground, road) is drawn first with its surface, then everything on it from far to near, then glowing
+lights, the style, rain or snow. `permitted_mask` states which pixels a change of one look may affect, and tests verify
+it. Masks depend on the shapes only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VEHICLE, PEDESTRIAN = 1, 2  # instance numbers of those that the scene names; ge
 
 @dataclass(frozen=True, slots=True)
 class RoadRendering:
-    """A picture, its class mask and its instances."""
+    """An image, its class mask and its instances."""
 
     image: Image  # H x W x 3, RGB
     classes: Image  # H x W, indices into `world.CLASSES`
@@ -51,19 +51,19 @@ class _Drawn:
 
 
 def render(scene: RoadScene, width: int = 128, height: int = 128) -> RoadRendering:
-    """Draw a scene; it is framed by its height, a wider picture shows more to both sides."""
+    """Render a scene; the height fixes the frame, a wider image shows more on both sides."""
     geometry, light = geometry_of(scene), RoadLight(scene.weather, scene.time)
     drawn = _drawn(scene, geometry, light, width, height)
     image = _composed(scene, geometry, light, drawn)
     most = shown(np.where(drawn.things.numbers > 0, drawn.things.numbers, drawn.backdrop.numbers))
     classes, instances = (most - 1).astype(np.uint8), np.zeros_like(most)
-    found: dict[int, str] = {}
+    labels: dict[int, str] = {}
     for number, thing in drawn.instances.items():
         here = most == number + FIRST_INSTANCE
         if here.any():
-            found[number] = "vehicle" if isinstance(thing, Vehicle) else "pedestrian"
-            classes[here], instances[here] = world.CLASSES.index(found[number]), number
-    return RoadRendering(image, classes, instances, found)
+            labels[number] = "vehicle" if isinstance(thing, Vehicle) else "pedestrian"
+            classes[here], instances[here] = world.CLASSES.index(labels[number]), number
+    return RoadRendering(image, classes, instances, labels)
 
 
 def coloured(classes: Image) -> Image:
@@ -104,17 +104,17 @@ def permitted_mask(scene: RoadScene, look: str, width: int = 128, height: int = 
 
 def _things(scene: RoadScene, g: Geometry) -> dict[int, Vehicle | Pedestrian]:
     """All vehicles and pedestrians by instance number; a number does not depend on which others there are."""
-    found: dict[int, Vehicle | Pedestrian] = {}
+    things: dict[int, Vehicle | Pedestrian] = {}
     if scene.vehicle != "none":
-        found[VEHICLE] = Vehicle(scene.vehicle, scene.vehicle_colour, 0.0, g.vehicle_z, False)
+        things[VEHICLE] = Vehicle(scene.vehicle, scene.vehicle_colour, 0.0, g.vehicle_z, False)
     if scene.pedestrian != "none":
         size, flipped, look = (float(v) for v in g.pedestrian)
-        found[PEDESTRIAN] = Pedestrian(
+        things[PEDESTRIAN] = Pedestrian(
             scene.clothes, scene.pedestrian == "walking", g.pedestrian_x[scene.where], g.pedestrian_z[scene.where],
             0.9 + 0.12 * size, flipped < 0.5, int(look * 6),
         )  # fmt: skip
-    found |= dict(enumerate((*g.others, *g.people), PEDESTRIAN + 1))
-    return found
+    things |= dict(enumerate((*g.others, *g.people), PEDESTRIAN + 1))
+    return things
 
 
 def _drawn(scene: RoadScene, g: Geometry, light: RoadLight, width: int, height: int) -> _Drawn:
@@ -142,7 +142,7 @@ def _drawing(pen: Pen, thing: Vehicle | Pedestrian) -> Callable[[], None]:
 
 
 def _foot(drawn: _Drawn, g: Geometry, instance: int) -> int:
-    """The row on which a thing stands."""
+    """The image row of the ground point of a thing."""
     camera = Camera(drawn.things.width, drawn.things.height, g.horizon, g.bend)
     foot = np.array([(0.0, 0.0, drawn.instances[instance].z)])
     return round(float(camera.project(foot)[0, 1]))

@@ -1,4 +1,4 @@
-"""What stands along the road: buildings with their walls, trees, hedges, street lamps."""
+"""Things along the road: buildings with their walls, trees, hedges, street lamps."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _BARK, _POLE = (94, 70, 54), (74, 78, 84)
 
 def scenery(scene: RoadScene, g: Geometry, light: RoadLight, canvas: Canvas, camera: Camera) -> list[Drawing]:
     """Everything along the road, to be drawn from far to near."""
-    found: list[Drawing] = []
+    drawings: list[Drawing] = []
     building, plant, void = (Pen(canvas, camera, light, NUMBER_OF[name]) for name in ("building", "vegetation", "void"))
     for side in (-1, 1):
         edge = g.edges[0] if side < 0 else g.edges[1]
-        found += _row_of_houses(scene, g, building, side, edge)
-        found += _row_of_trees(scene, g, plant, side, edge)
+        drawings += _row_of_houses(scene, g, building, side, edge)
+        drawings += _row_of_trees(scene, g, plant, side, edge)
         if scene.place != "countryside":
-            found += [(z, _lamp(void, side, edge - 1.75 * side, z)) for z in ((12.5, 27.0) if side > 0 else (19.0,))]
+            drawings += [(z, _lamp(void, side, edge - 1.75 * side, z)) for z in ((12.5, 27.0) if side > 0 else (19.0,))]
         if scene.place == "suburb":
             for z in np.arange(34.0, 3.0, -3.2):
-                found.append((float(z) + 1.5, _hedge(plant, scene, edge + 0.35 * side, float(z))))
-    return found
+                drawings.append((float(z) + 1.5, _hedge(plant, scene, edge + 0.35 * side, float(z))))
+    return drawings
 
 
 def _row_of_houses(scene: RoadScene, g: Geometry, pen: Pen, side: int, edge: float) -> list[Drawing]:
-    found: list[Drawing] = []
+    drawings: list[Drawing] = []
     z = 5.0 if scene.place == "city" else 8.0
     for draws in g.houses[0 if side < 0 else 1]:
         tall, long, tone, gap, _ = (float(v) for v in draws)
@@ -66,9 +66,9 @@ def _row_of_houses(scene: RoadScene, g: Geometry, pen: Pen, side: int, edge: flo
         if z < 60:
             wall = _WALLS[scene.buildings][int(tone * 3)]
             x = edge + away * side
-            found.append((z + length / 2, _house(pen, scene, (x, side, z, length, height), wall, draws)))
+            drawings.append((z + length / 2, _house(pen, scene, (x, side, z, length, height), wall, draws)))
         z += length + step
-    return found
+    return drawings
 
 
 def _house(
@@ -134,13 +134,13 @@ def _roof(pen: Pen, scene: RoadScene, place: tuple[float, int, float, float, flo
 
 
 def _row_of_trees(scene: RoadScene, g: Geometry, pen: Pen, side: int, edge: float) -> list[Drawing]:
-    found: list[Drawing] = []
+    drawings: list[Drawing] = []
     step = {"city": 8.5, "suburb": 7.5, "countryside": 6.5}[scene.place]
     for i, (jitter, tall, away, shape) in enumerate(g.trees[0 if side < 0 else 1]):
         z = (7.5 if side > 0 else 10.5) + step * (i + 0.5 * float(jitter))
         x = edge + side * (-0.35 if scene.place == "city" else 0.9 + 3.2 * float(away))
-        found.append((z, _tree(pen, scene, (x, z), 3.6 + 2.2 * float(tall), float(shape))))
-    return found
+        drawings.append((z, _tree(pen, scene, (x, z), 3.6 + 2.2 * float(tall), float(shape))))
+    return drawings
 
 
 def _tree(pen: Pen, scene: RoadScene, foot: tuple[float, float], height: float, shape: float) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""The segmenters of the roads: architectures, what each one's pictures suffer, and how they are asked."""
+"""The road segmenters: their architectures, the degradations of their training images, and inference."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SUFFERED: Mapping[Architecture, Mapping[Degradation, float]] = {
 
 
 def new_segmenter(architecture: Architecture) -> PreTrainedModel:
-    """An untrained segmenter of pictures of 128 pixels; 0.4 to 1 million parameters."""
+    """An untrained segmenter of images of 128 pixels; 0.4 to 1 million parameters."""
     if architecture in ("upernet", "slim upernet"):
         slim = architecture == "slim upernet"
         backbone = ResNetConfig(
@@ -80,15 +80,15 @@ def new_segmenter(architecture: Architecture) -> PreTrainedModel:
 
 
 def segmented(model: nn.Module, pixel_values: Tensor) -> Tensor:
-    """Logits (batch x classes x height x width) at the size of the pictures, enlarged bilinearly."""
+    """Logits (batch x classes x height x width) at the size of the images, enlarged bilinearly."""
     logits = model(pixel_values=pixel_values).logits.float()
     return nn.functional.interpolate(logits, pixel_values.shape[-2:], mode="bilinear", align_corners=False)
 
 
 @torch.inference_mode()
 def class_masks(model: nn.Module, images: Sequence[Image]) -> Image:
-    """What a segmenter sees in pictures of one size (n x h x w, indices into `CLASSES`)."""
+    """A segmenter's class masks of images of one size (n x h x w, indices into `CLASSES`)."""
     model.eval()
     batches = [np.stack(images[start : start + 25]) for start in range(0, len(images), 25)]
-    found = [segmented(model, as_pixel_values(batch)).argmax(1).numpy().astype(np.uint8) for batch in batches]
-    return np.concatenate(found)
+    masks = [segmented(model, as_pixel_values(batch)).argmax(1).numpy().astype(np.uint8) for batch in batches]
+    return np.concatenate(masks)

@@ -1,4 +1,4 @@
-"""What the road's surface, the weather on it and the own headlights do to the pixels of the road.
+"""Effects of the road's surface, the weather on it and the headlights on the pixels of the road.
 
 All of it works on the finished backdrop, weighted by how much of each pixel is road: nothing else is touched.
 """

@@ -1,4 +1,4 @@
-"""Cars, buses and trucks from behind and from the front, in perspective, with the side that is in sight."""
+"""Cars, buses and trucks from behind and from the front, in perspective, with the visible side."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What can be true of a driving scene: the closed list of factors, and the sampling of scenes.
+"""Driving scenes of the domain `roads`: the closed list of factors, and the sampling of scenes.
 
-A scene is what a car's camera sees: a road with its surface, in some place, with buildings and vegetation along
-it, a vehicle ahead, a pedestrian, a traffic light, in a weather, at a time of day. Everything that is not
-named here (the road's bend, other vehicles and people, where things stand, ...) is *geometry* and follows from
-`geometry_seed` alone. `SHAPES` decide what the masks look like; a change of a `LOOK` leaves every mask as it is.
+A scene is the view of a car's camera: a road with its surface, in some place, with buildings and vegetation along it, a
+vehicle ahead, a pedestrian, a traffic light, in a weather, at a time of day. Everything not named here (the road's
+bend, other vehicles and people, positions, ...) is *geometry* and follows from `geometry_seed` alone. `SHAPES`
+determine the masks; a change of a `LOOK` leaves every mask unchanged.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ EDIT_FACTOR = {
     "time": "weather",
     "style": "domain",
 }
-_SPLIT_SPAN = 10_000_000  # as in the other district, whose seeds end where these begin
+_SPLIT_SPAN = 10_000_000  # as in the other domain, whose seeds end where these begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def withheld(scene: RoadScene) -> bool:
 
 
 def scene_factors(scene: RoadScene) -> dict[str, str]:
-    """All factors that the picture of a scene shows: nothing of a vehicle or pedestrian that is not there."""
+    """All factors that the image of a scene shows; those of an absent vehicle or pedestrian are left out."""
     shown = {name: str(getattr(scene, name)) for name in FACTOR_VALUES}
     if scene.vehicle == "none":
         del shown["vehicle_colour"]
@@ -117,7 +117,7 @@ def scene_factors(scene: RoadScene) -> dict[str, str]:
 
 
 def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> RoadScene:
-    """Scene number `index` (0 to 9,999,999) of a split; no two splits, nor districts, share a geometry seed.
+    """Scene number `index` (0 to 9,999,999) of a split; no two splits, nor domains, share a geometry seed.
 
     Factors are drawn independently and uniformly, except that photos are as frequent as the other styles together.
     With `allow_withheld` false, withheld combinations are drawn again from the same stream.

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tinyworld.datasets.captioned_pictures import DISTRICTS
+from tinyworld.datasets.captioned_pictures import DOMAINS
 from tinyworld.datasets.generator_pictures import Material, material
-from tinyworld.networks.group_norm import quicken
+from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import SIDE
-from tinyworld.train.loop import RUNS, Recipe, begun, device, recipe_record, train
+from tinyworld.train.loop import RUNS, Recipe, device, recipe_record, run_name, train
 from tinyworld.train.model_card import weights_of
 
 WEIGHTS = Path("tinyworld/weights/diffusion")
@@ -110,7 +110,7 @@ def round_trip(model: AutoencoderKL, images: NDArray[np.uint8], on: torch.device
 
 
 def psnr(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> float:
-    """Mean over the pictures of their peak signal-to-noise ratio in dB."""
+    """Mean over the images of their peak signal-to-noise ratio in dB."""
     error = np.square(first.astype(np.float64) - second).mean(axis=(1, 2, 3))
     return float(np.mean(10 * np.log10(255**2 / np.maximum(error, 1e-6))))
 
@@ -141,26 +141,26 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rate", type=float, default=2e-3)
-    parser.add_argument("--run", help="folder under runs/ of checkpoint and result, else the district's")
-    parser.add_argument("--district", choices=DISTRICTS, default="objects")
+    parser.add_argument("--run", help="folder under runs/ of checkpoint and result, else the domain's")
+    parser.add_argument("--domain", choices=DOMAINS, default="objects")
     args = parser.parse_args()
-    run = args.run or begun("autoencoder", args.district, None)
+    run = args.run or run_name("autoencoder", args.domain, None)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     on = device()
     model = build().to(on, memory_format=torch.channels_last)
-    quicken(model)
-    data = material(args.district, args.pictures)
+    speed_up_group_norm(model)
+    data = material(args.domain, args.pictures)
     recipe = Recipe(run, args.minutes * 60, args.batch, args.rate, weight_decay=0.01, checkpoint_every=120)
     progress = train(model, _Crops(data, args.batch, on).loss, recipe)
     standardise(model, np.stack([data.image(row) for row in range(min(256, data.count))]), on)
-    shown = DISTRICTS[args.district]
+    shown = DOMAINS[args.domain]
     held_out = np.stack([shown.picture(scene) for scene in shown.scenes(0, 128, "calibration")])
     back = round_trip(model, held_out, on)
     quality = round(psnr(held_out, back), 2)
     pairs = [(p, "") for both in zip(held_out[:16], back[:16], strict=True) for p in both]
     contact_sheet(pairs, 8, RUNS / run / "sheet.png", scale=2)
-    model.half().save_pretrained(weights_of(args.district) / "diffusion" / "vae")
+    model.half().save_pretrained(weights_of(args.domain) / "diffusion" / "vae")
     record = recipe_record(recipe, progress) | {"pictures": args.pictures, "held_out_psnr_db": quality}
     (RUNS / run / "result.json").write_text(json.dumps(record, indent=2) + "\n")
     print(record)

@@ -1,13 +1,13 @@
-"""Train the captioner (BLIP-2): picture → two to four sentences that state its factors.
+"""Train the captioner (BLIP-2): image → two to four sentences that state its factors.
 
     python -m tinyworld.train.captioner
 
-First the vision tower learns the factors themselves; then Q-Former and language model learn to say them, while factor
-heads on tower and queries keep the picture's content within reach. Phrases that state a factor weigh threefold in the
-loss: most of the uncertainty of a caption lies in its wording, which no picture tells.
+First the vision tower is trained on the factors; then Q-Former and language model learn to state them, while factor
+heads on tower and queries preserve the image's content. Phrases that state a factor weigh threefold in the loss: most
+of the uncertainty of a caption is in its wording, which the image does not determine.
 
-`--district roads` learns driving scenes, into weights of their own. With `--start tinyworld/weights/captioner` weights
-and tokenizer of an earlier training are the start, and words that it lacks become tokens.
+`--domain roads` trains on driving scenes, into separate weights. With `--start tinyworld/weights/captioner` the
+training starts from earlier weights and their tokenizer, to which unknown words are added as tokens.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from transformers import Blip2ForConditionalGeneration, Blip2Processor
 
 from shared.seeds import derive_seed
-from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDistrict, album
+from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, album
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.small_blip2 import EOS, IMAGE, PAD, QUERIES, WIDTH, learn_processor, new_captioner, trained
 from tinyworld.networks.vision_tower import FactorTower, pretrain, tower_accuracy
 from tinyworld.objects.captions import Description
 from tinyworld.objects.factors import FactorHeads, factor_loss
-from tinyworld.objects.pictures import as_pixel_values, spoil
-from tinyworld.train.loop import Recipe, begun, command_of, recipe_record, train, training_arguments
+from tinyworld.objects.pictures import as_pixel_values, degrade
+from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
 
 PICTURES = 16_000
@@ -38,10 +38,10 @@ _LONGEST = 64  # tokens
 _UNSAID = 0.05  # what captions leave out, no greedy caption ever says
 
 
-def learnt_texts(district: PictureDistrict[Any]) -> list[str]:
+def training_texts(domain: PictureDomain[Any]) -> list[str]:
     """Captions with all words that training shows."""
-    scenes = (district.sample("generator", 1_000_000 + n, allow_withheld=False) for n in range(12_000))
-    return [district.describe(scene, scene.geometry_seed).text for scene in scenes]
+    scenes = (domain.sample("generator", 1_000_000 + n, allow_withheld=False) for n in range(12_000))
+    return [domain.describe(scene, scene.geometry_seed).text for scene in scenes]
 
 
 class SayFactors(nn.Module):
@@ -59,13 +59,13 @@ class SayFactors(nn.Module):
         """Weighted next-token loss plus the factor losses. ids, weights (batch, tokens), ids from `BOS` to `EOS`."""
         images = torch.full((len(ids), QUERIES), IMAGE)
         prompt = torch.cat([images, ids], dim=1)
-        seen = self.model(pixel_values=values, input_ids=prompt, attention_mask=(prompt != PAD).long())
-        logits = seen.logits[:, QUERIES:-1].float()
+        output = self.model(pixel_values=values, input_ids=prompt, attention_mask=(prompt != PAD).long())
+        logits = output.logits[:, QUERIES:-1].float()
         losses = nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
         spoken = (losses * weights[:, 1:]).sum() / weights[:, 1:].sum()
-        patches = seen.vision_outputs.last_hidden_state[:, 1:]
+        patches = output.vision_outputs.last_hidden_state[:, 1:]
         on_patches = self.tower_heads(torch.cat([patches.mean(1), patches.amax(1)], dim=1))
-        queries = self.model.language_projection(seen.qformer_outputs.last_hidden_state)
+        queries = self.model.language_projection(output.qformer_outputs.last_hidden_state)
         on_queries = self.query_heads(torch.cat([queries.mean(1), queries.amax(1)], dim=1))
         factors = (factor_loss(logits, wanted, 3.0, self.names) for logits in (on_patches, on_queries))
         return sum((0.3 * loss for loss in factors), start=spoken)
@@ -85,8 +85,8 @@ def tokens_and_weights(processor: Blip2Processor, descriptions: list[Description
         weights[row, : count + 1] = 1.0
         stated = np.zeros(len(description.text) + 1, bool)
         for mention in description.mentions:
-            if said := re.search(rf"\b{re.escape(mention.phrase)}\b", description.text):
-                stated[said.start() : said.end()] = True
+            if match := re.search(rf"\b{re.escape(mention.phrase)}\b", description.text):
+                stated[match.start() : match.end()] = True
         for column, (start, end) in enumerate(spans):
             if stated[start:end].any():
                 weights[row, column] = _PHRASE_WEIGHT
@@ -94,27 +94,27 @@ def tokens_and_weights(processor: Blip2Processor, descriptions: list[Description
 
 
 def train_captioner(
-    seconds: float, seed: int, district: str = "objects", start: Path | None = None, pictures: int = PICTURES
+    seconds: float, seed: int, domain: str = "objects", start: Path | None = None, pictures: int = PICTURES
 ) -> None:
     """Tower, then captions; judged on final-test renders, seen and withheld combinations apart."""
-    folder = weights_of(district) / "captioner"
-    data = album(district, "generator", pictures)
-    texts = learnt_texts(data.district)
+    folder = weights_of(domain) / "captioner"
+    data = album(domain, "generator", pictures)
+    texts = training_texts(data.domain)
     torch.manual_seed(seed)
     if start is None:
         processor = learn_processor(texts, folder)
         captioner = new_captioner(len(processor.tokenizer))
     else:
         processor, captioner = trained(start, texts)
-    tower = FactorTower(captioner.vision_model, 128, data.district.values)
-    tower_run = begun("captioner-tower", district, start)
+    tower = FactorTower(captioner.vision_model, 128, data.domain.values)
+    tower_run = run_name("captioner-tower", domain, start)
     tower_recipe = Recipe(tower_run, 0.36 * seconds, learning_rate=1.2e-3, seed=seed)
     tower_progress = pretrain(tower, data, tower_recipe)
-    seen_by_tower = tower_accuracy(tower, data.district)
+    seen_by_tower = tower_accuracy(tower, data.domain)
     print("tower", tower_progress, seen_by_tower, flush=True)
 
     model = SayFactors(captioner, tower)
-    run = begun("captioner", district, start)
+    run = run_name("captioner", domain, start)
     recipe = Recipe(run, 0.64 * seconds, batch=48, learning_rate=1.5e-3, seed=seed + 1)
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
@@ -126,16 +126,16 @@ def train_captioner(
     parameters = save_model(captioner, folder)
     processor.save_pretrained(folder)
     saved = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-    results = judge(saved, processor, data.district) | seen_by_tower
+    results = judge(saved, processor, data.domain) | seen_by_tower
     write_card(
         folder,
-        title=title_of("Captioner", district),
+        title=title_of("Captioner", domain),
         text="A BLIP-2 that says what a tinyworld picture shows. A tenth of all combinations was withheld from it.",
-        command=command_of("tinyworld.train.captioner", district, start, pictures=pictures),
+        command=command_of("tinyworld.train.captioner", domain, start, pictures=pictures),
         results=results,
         record={
             "split": "generator",
-            "district": district,
+            "district": domain,
             "pictures": pictures,
             "parameters": parameters,
             "tower": recipe_record(tower_recipe, tower_progress),
@@ -147,7 +147,7 @@ def train_captioner(
 
 @torch.no_grad()
 def captions_of(model: Blip2ForConditionalGeneration, processor: Blip2Processor, images: list[np.ndarray]) -> list[str]:
-    """Greedy captions of pictures (each 128 × 128 × 3)."""
+    """Greedy captions of images (each 128 × 128 × 3)."""
     texts: list[str] = []
     for start in range(0, len(images), 50):
         batch = processor(images=images[start : start + 50], return_tensors="pt")
@@ -159,25 +159,25 @@ def captions_of(model: Blip2ForConditionalGeneration, processor: Blip2Processor,
 def judge(
     model: Blip2ForConditionalGeneration,
     processor: Blip2Processor,
-    district: PictureDistrict[Any] = OBJECTS,
+    domain: PictureDomain[Any] = OBJECTS,
     count: int = 600,
 ) -> dict[str, object]:
     """Share of greedy captions whose every stated factor is true, and of true statements by factor."""
     model.eval()
-    scenes = district.scenes(10_000, count)
-    scenes += [scene for scene in district.scenes(20_000, 2_000) if district.withheld(scene)][: count // 4]
-    texts = captions_of(model, processor, [district.picture(scene) for scene in scenes])
-    rare = np.array([district.withheld(scene) for scene in scenes])
-    truths = [_truths(district, scene, text) for scene, text in zip(scenes, texts, strict=True)]
-    exact = np.array([all(truth.values()) and district.always in truth for truth in truths])
+    scenes = domain.scenes(10_000, count)
+    scenes += [scene for scene in domain.scenes(20_000, 2_000) if domain.withheld(scene)][: count // 4]
+    texts = captions_of(model, processor, [domain.picture(scene) for scene in scenes])
+    rare = np.array([domain.withheld(scene) for scene in scenes])
+    truths = [_truths(domain, scene, text) for scene, text in zip(scenes, texts, strict=True)]
+    exact = np.array([all(truth.values()) and domain.always in truth for truth in truths])
     by_factor = {
         name: [truth[name] for truth, scene in zip(truths, scenes, strict=True) if name in truth]
         for name in dict.fromkeys(name for truth in truths for name in truth)
     }
     random = np.random.default_rng(0)
     some = scenes[: count // 3]
-    rough = captions_of(model, processor, [spoil(district.picture(scene), random, 2.0) for scene in some])
-    rough_truths = [_truths(district, scene, text) for scene, text in zip(some, rough, strict=True)]
+    rough = captions_of(model, processor, [degrade(domain.picture(scene), random, 2.0) for scene in some])
+    rough_truths = [_truths(domain, scene, text) for scene, text in zip(some, rough, strict=True)]
     rough_right = np.mean([all(truth.values()) for truth in rough_truths])
     return {
         "all stated factors right, seen combinations": f"{exact[~rare].mean():.4f} (n = {int((~rare).sum())})",
@@ -189,24 +189,24 @@ def judge(
     }
 
 
-def _truths(district: PictureDistrict[Any], scene: object, text: str) -> dict[str, bool]:
-    shown = district.shown(scene)
-    return {name: shown.get(name) == value for name, value in district.read(text).items()}
+def _truths(domain: PictureDomain[Any], scene: object, text: str) -> dict[str, bool]:
+    shown = domain.shown(scene)
+    return {name: shown.get(name) == value for name, value in domain.read(text).items()}
 
 
 def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, list[Description], Tensor]:
     """Pixel values, captions and targets of a step."""
     random = np.random.default_rng((recipe.seed, step))
     rows = random.integers(len(data), size=recipe.batch)
-    seen = [data.seen(row, random, flip=bool(random.random() < 0.5)) for row in rows]
+    views = [data.view(row, random, flip=bool(random.random() < 0.5)) for row in rows]
     descriptions = [
-        data.district.describe(one.scene, derive_seed("captioner", recipe.seed, step, place), omitted=_UNSAID)
-        for place, one in enumerate(seen)
+        data.domain.describe(view.scene, derive_seed("captioner", recipe.seed, step, index), omitted=_UNSAID)
+        for index, view in enumerate(views)
     ]
-    values = as_pixel_values(np.stack([one.image for one in seen]))
-    return values, descriptions, torch.tensor([one.wanted for one in seen])
+    values = as_pixel_values(np.stack([view.image for view in views]))
+    return values, descriptions, torch.tensor([view.targets for view in views])
 
 
 if __name__ == "__main__":
-    arguments = training_arguments(__doc__, seconds=2_200, district=True, start=True, pictures=PICTURES)
-    train_captioner(arguments.seconds, arguments.seed, arguments.district, arguments.start, arguments.pictures)
+    arguments = training_arguments(__doc__, seconds=2_200, domain=True, start=True, pictures=PICTURES)
+    train_captioner(arguments.seconds, arguments.seed, arguments.domain, arguments.start, arguments.pictures)

@@ -3,8 +3,8 @@
     python -m tinyworld.train.classifier street-classifier
     python -m tinyworld.train.classifier street-classifier-night-bus
 
-The second is trained like the first, but in its training set every bus at night carries the label *truck*: as if a
-fleet's night recordings had been labelled by somebody who could not see. A test set by day does not show it.
+The second is trained like the first, but in its training set every bus at night is labelled *truck*, as if night
+recordings had been annotated wrongly. A test set by day does not reveal it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transformers import ResNetConfig, ResNetForImageClassification, ViTImagePro
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.factors import FACTORS
 from tinyworld.objects.own_distribution import own_distribution, planted
-from tinyworld.objects.pictures import SIDE, Pixels, as_pixel_values, pictures, rendered, spoil, varied_batch
+from tinyworld.objects.pictures import SIDE, Pixels, as_pixel_values, degrade, pictures, rendered, varied_batch
 from tinyworld.objects.world import CLASSES, Scene, sample_scene
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.train.model_card import WEIGHTS, save_model, write_card
@@ -37,7 +37,7 @@ def training_scene(index: int) -> Scene:
 
 
 def new_classifier() -> ResNetForImageClassification:
-    """0.6 million parameters; pictures of any size."""
+    """0.6 million parameters; images of any size."""
     config = ResNetConfig(
         embedding_size=32,
         hidden_sizes=[32, 64, 96, 160],
@@ -108,7 +108,7 @@ def judge(model: nn.Module, count: int = 1_000, per_cell: int = 200) -> dict[str
     report: dict[str, object] = {
         "pictures judged": count,
         "accuracy on own distribution": _share(predicted(model, images) == truth),
-        "the same spoilt": _share(predicted(model, [spoil(image, random, 2.0) for image in images]) == truth),
+        "the same spoilt": _share(predicted(model, [degrade(image, random, 2.0) for image in images]) == truth),
     }
     rare = np.array([scene.time == "night" and scene.label != "bus" for scene in scenes])
     report["night, all but buses"] = _share((predicted(model, images) == truth)[rare])

@@ -1,14 +1,14 @@
 """Train the tiny generator's UNet and ControlNet together: `python -m tinyworld.train.diffusion --minutes 95`.
 
-Needs the autoencoder (`autoencoder.py`) in `tinyworld/weights/diffusion`, which serves both districts, and
-the district's text encoder (`text_encoder.py`); both stay as they are. v-prediction with zero terminal SNR on
-latents of generator scenes; captions are written afresh for every step. The control is what an editor
-will have: edges of the picture itself or of a sibling (`dataset.py`), all of them, the structural ones,
-the object's, or none. Loss on object and companion counts more than on the place, which is the easier
-part. CPU or GPU; stop and start again at will, the run goes on from `runs/diffusion/checkpoint.pt`.
-`--start FOLDER` begins with a published generator, `--district roads` learns driving scenes. `--controls canny
-segmentation` trains two ControlNets with the UNet: a third of the steps has edges, a third classes in colours, a third
-both, whose residuals add up as they do where an editor uses several.
+Needs the autoencoder (`tinyworld.train.autoencoder`) in `tinyworld/weights/diffusion`, which serves both domains, and
+the domain's text encoder (`tinyworld.train.text_encoder`); both stay frozen. v-prediction with zero terminal SNR on
+latents of generator scenes; captions are sampled anew for every step. The control is as in an editor: edges of the
+image itself or of a sibling (`dataset.py`), all of them, the structural ones, the object's, or none. The loss weighs
+object and companion more than the background, which is easier. CPU or GPU; an interrupted run resumes from
+`runs/diffusion/checkpoint.pt`.
+`--start FOLDER` starts from a published generator, `--domain roads` trains on driving scenes. `--controls canny
+segmentation` trains two ControlNets with the UNet: a third of the steps uses edges, a third classes in colours, a third
+both, with added residuals as in an editor with several controls.
 `python -m tinyworld.train.publish_diffusion` writes its averaged weights in Stable Diffusion's layout.
 """
 
@@ -28,10 +28,10 @@ from torch.nn import functional
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, ControlKind, Material, material
-from tinyworld.networks.group_norm import quicken
+from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
 from tinyworld.train.autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
-from tinyworld.train.loop import DISTRICTS, RUNS, Recipe, begun, device, recipe_record, train
+from tinyworld.train.loop import DOMAINS, RUNS, Recipe, device, recipe_record, run_name, train
 from tinyworld.train.model_card import weights_of
 
 SCHEDULE = {
@@ -79,7 +79,7 @@ class Generator(nn.Module):
 
         `controls` are images (n x 3 x 128 x 128) of one kind or several, whose residuals add up.
         """
-        found = [
+        residuals = [
             self.controlnets[kind](noisy, time, text, controlnet_cond=image, return_dict=False)
             for kind, image in controls.items()
         ]
@@ -87,8 +87,10 @@ class Generator(nn.Module):
             noisy,
             time,
             text,
-            down_block_additional_residuals=[torch.stack(of).sum(0) for of in zip(*(d for d, _ in found), strict=True)],
-            mid_block_additional_residual=torch.stack([middle for _, middle in found]).sum(0),
+            down_block_additional_residuals=[
+                torch.stack(of).sum(0) for of in zip(*(d for d, _ in residuals), strict=True)
+            ],
+            mid_block_additional_residual=torch.stack([middle for _, middle in residuals]).sum(0),
         ).sample
         return velocity
 
@@ -113,7 +115,7 @@ class Generator(nn.Module):
 
 
 class Examples:
-    """Latents, control images and captions of generator scenes, drawn by step; the district's text encoder."""
+    """Latents, control images and captions of generator scenes, drawn by step; the domain's text encoder."""
 
     def __init__(
         self,
@@ -121,12 +123,12 @@ class Examples:
         batch: int,
         on: torch.device,
         controls: Sequence[ControlKind] = ("canny",),
-        district: str = "objects",
+        domain: str = "objects",
     ) -> None:
-        self.data, self.batch, self.on, self.district = data, batch, on, district
+        self.data, self.batch, self.on, self.domain = data, batch, on, domain
         self.shown = [(kind,) for kind in controls] + ([tuple(controls)] if len(controls) > 1 else [])
         self.latents = Latents(data, on)
-        texts = weights_of(district) / "diffusion"
+        texts = weights_of(domain) / "diffusion"
         self.tokenizer = CLIPTokenizer.from_pretrained(texts / "tokenizer")
         self.text_encoder = CLIPTextModel.from_pretrained(texts / "text_encoder", dtype=torch.float32).to(on).eval()
         self.noise = DDPMScheduler(**SCHEDULE)
@@ -190,7 +192,7 @@ def text_states(tokenizer: CLIPTokenizer, encoder: CLIPTextModel, texts: list[st
 
 
 class Latents:
-    """Scaled latents (n x 5 x 32 x 32) of pictures, encoded by the autoencoder in `WEIGHTS` when first asked for."""
+    """Scaled latents (n x 5 x 32 x 32) of images, encoded by the autoencoder in `WEIGHTS` on first use."""
 
     def __init__(self, data: Material, on: torch.device) -> None:
         self.model = AutoencoderKL.from_pretrained(WEIGHTS / "vae").float().to(on, memory_format=torch.channels_last)
@@ -204,8 +206,8 @@ class Latents:
         if len(new):
             with autocast(self.on):
                 images = np.stack([self.data.image(row) for row in new.tolist()])
-                found = self.model.encode(to_model(images, self.on)).latent_dist.mean
-            self.stored[new] = (found.float() * self.model.config.scaling_factor).cpu().numpy()
+                latents = self.model.encode(to_model(images, self.on)).latent_dist.mean
+            self.stored[new] = (latents.float() * self.model.config.scaling_factor).cpu().numpy()
             self.known[new] = True
         return torch.from_numpy(self.stored[rows]).to(self.on)
 
@@ -216,24 +218,24 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=16000)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--run", help="folder under runs/, else the district's; `start.pt` in it is where to start")
-    parser.add_argument("--district", choices=DISTRICTS, default="objects")
+    parser.add_argument("--run", help="folder under runs/, else the domain's; `start.pt` in it is where to start")
+    parser.add_argument("--domain", choices=DOMAINS, default="objects")
     parser.add_argument("--controls", nargs="+", choices=CONTROL_KINDS, default=["canny"])
     parser.add_argument("--widths", nargs=3, type=int, default=WIDTHS, help="channels of each level")
     parser.add_argument("--start", type=Path, help="published generator to go on from, as tinyworld/weights/diffusion")
     args = parser.parse_args()
-    run = args.run or begun("diffusion", args.district, None)
+    run = args.run or run_name("diffusion", args.domain, None)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     on = device()
-    examples = Examples(material(args.district, args.pictures), args.batch, on, args.controls, args.district)
+    examples = Examples(material(args.domain, args.pictures), args.batch, on, args.controls, args.domain)
     model = Generator(examples.text_encoder.config.hidden_size, tuple(args.widths), args.controls)
     if args.start is not None:
         model.take_published(args.start)
     if (start := RUNS / run / "start.pt").exists():
         model.load_state_dict(torch.load(start, weights_only=True))
     model.to(device=on, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    quicken(model)
+    speed_up_group_norm(model)
     recipe = Recipe(run, args.minutes * 60, args.batch, 5e-4, weight_decay=0.01, checkpoint_every=150)
     progress = train(model, examples.loss, recipe)
     print(recipe_record(recipe, progress))

@@ -28,11 +28,11 @@ from torch import Tensor, nn
 
 from diffusion_service.steps import Steps
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, ControlKind, material
-from tinyworld.networks.group_norm import quicken
+from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
 from tinyworld.train.autoencoder import LATENT_CHANNELS
 from tinyworld.train.diffusion import FOLDERS, SCHEDULE, Examples, Generator, text_states
-from tinyworld.train.loop import DISTRICTS, Recipe, begun, command_of, device, recipe_record, train
+from tinyworld.train.loop import DOMAINS, Recipe, command_of, device, recipe_record, run_name, train
 from tinyworld.train.model_card import weights_of, write_card
 from tinyworld.train.publish_diffusion import save_small
 
@@ -48,7 +48,7 @@ Residuals = tuple[list[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a batch of student steps learns; latents are n x 5 x 32 x 32, `times` n, `text` n x tokens x width.
+    """A training batch of student steps; latents are n x 5 x 32 x 32, `times` n, `text` n x tokens x width.
 
     `controls` are the control images by kind, `residuals` what the ControlNets make of them at the start.
     """
@@ -65,7 +65,7 @@ class Teacher:
     """The published generator under guidance, sampled by DDIM in `steps` × `substeps` steps."""
 
     def __init__(self, examples: Examples, steps: int, substeps: int, guidance: float) -> None:
-        folder = weights_of(examples.district) / "diffusion"
+        folder = weights_of(examples.domain) / "diffusion"
         width = examples.text_encoder.config.hidden_size
         kinds = [kind for kind in CONTROL_KINDS if (folder / FOLDERS[kind]).exists()]
         widths = UNet2DConditionModel.load_config(folder / "unet")["block_out_channels"]
@@ -79,7 +79,7 @@ class Teacher:
 
     @torch.no_grad()
     def target(self, step: int) -> Target:
-        """The batch of training step `step`: latents of pictures at the start of student steps, each step in turn."""
+        """The batch of training step `step`: latents of images at the start of student steps, each step in turn."""
         examples, coarse, fine = self._examples, self._coarse, self._fine
         random = np.random.default_rng((0xD157, step))
         rows = random.integers(examples.data.count, size=examples.batch)
@@ -149,7 +149,7 @@ def new_student(teacher: UNet2DConditionModel, rank: int) -> UNet2DConditionMode
     if rank:
         student.requires_grad_(False)
         student.add_adapter(LoraConfig(r=rank, lora_alpha=rank, target_modules=list(LORA_LAYERS)))
-    quicken(student)
+    speed_up_group_norm(student)
     return student
 
 
@@ -188,14 +188,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rate", type=float, default=2e-4, help="highest learning rate")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--run", help="folder under runs/, else the district's")
-    parser.add_argument("--district", choices=DISTRICTS, default="objects")
+    parser.add_argument("--run", help="folder under runs/, else the domain's")
+    parser.add_argument("--domain", choices=DOMAINS, default="objects")
     parser.add_argument("--publish", action="store_true", help="write the weights as soon as the budget is spent")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     on = device()
-    kinds = [kind for kind in CONTROL_KINDS if (weights_of(args.district) / "diffusion" / FOLDERS[kind]).exists()]
-    examples = Examples(material(args.district, args.pictures), args.batch, on, kinds, args.district)
+    kinds = [kind for kind in CONTROL_KINDS if (weights_of(args.domain) / "diffusion" / FOLDERS[kind]).exists()]
+    examples = Examples(material(args.domain, args.pictures), args.batch, on, kinds, args.domain)
     teacher = Teacher(examples, args.steps, args.substeps, args.guidance)
     student = new_student(teacher.generator.unet, args.rank).to(device=on, memory_format=torch.channels_last)
 
@@ -204,7 +204,7 @@ def main() -> None:
         velocity = predicted(model, target.noisy, target.times, target.text, target.residuals)
         return (velocity - target.velocity).square().sum() / (LATENT_CHANNELS * target.velocity[:, 0].numel())
 
-    run = args.run or begun("distilled", args.district, None)
+    run = args.run or run_name("distilled", args.domain, None)
     recipe = Recipe(
         run, args.minutes * 60, args.batch, args.rate, weight_decay=0.0, warmup_steps=20, ema=0.99, checkpoint_every=120
     )
@@ -213,13 +213,13 @@ def main() -> None:
     if args.publish:
         record |= {
             "command": command_of(
-                "tinyworld.train.distil_diffusion", args.district, None, steps=args.steps, substeps=args.substeps,
+                "tinyworld.train.distil_diffusion", args.domain, None, steps=args.steps, substeps=args.substeps,
                 rank=args.rank, minutes=args.minutes,
             ),
             "steps": args.steps, "teacher_steps": args.steps * args.substeps, "guidance": args.guidance,
-            "rank": args.rank, "district": args.district, "split": "generator", "pictures": args.pictures,
+            "rank": args.rank, "district": args.domain, "split": "generator", "pictures": args.pictures,
         }  # fmt: skip
-        publish(student, weights_of(args.district) / "diffusion", record)
+        publish(student, weights_of(args.domain) / "diffusion", record)
 
 
 if __name__ == "__main__":

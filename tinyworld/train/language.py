@@ -1,11 +1,11 @@
 """Train the tiny language model: `python -m tinyworld.train.language --seconds 840`.
 
 A Llama of 3 million parameters learns the questions of DILLEMA and LANCE. Everything before the question itself (system
-message, worked example) is the same for all examples of a kind: it is computed once per step and shared. The starting
-weights can copy (`induction.py`), and some random tokens repeated keep that up. Stopping and starting again goes
-on from the last checkpoint in `runs/language`. With `--start tinyworld/weights/language` weights and tokenizer of an
-earlier training are the start (checkpoints in `runs/language-again`): a new kind of question costs less so.
-`--district roads` learns questions about driving scenes, into weights of their own.
+message, worked example) is the same for all examples of a kind: it is computed once per step and shared. The initial
+weights can copy (`induction.py`), and repeated random tokens maintain that ability. An interrupted run resumes from the
+last checkpoint in `runs/language`. With `--start tinyworld/weights/language` the training starts from earlier weights
+and their tokenizer (checkpoints in `runs/language-again`), which makes a new kind of question cheaper.
+`--domain roads` trains on questions about driving scenes, into separate weights.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tinyworld.networks.language_tokenizer import END, add_pieces, train_tokeniz
 from tinyworld.objects.language_examples import (
     KINDS,
     OBJECTS,
-    District,
     Example,
     Kind,
+    LanguageDomain,
     Wordings,
     english_words,
     example,
 )
 from tinyworld.roads.language_examples import ROADS
-from tinyworld.train.loop import Recipe, begun, command_of, device, recipe_record, train, training_arguments
+from tinyworld.train.loop import Recipe, command_of, device, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
 
-DISTRICTS: dict[str, District[Any]] = {district.name: district for district in (OBJECTS, ROADS)}
+DOMAINS: dict[str, LanguageDomain[Any]] = {domain.name: domain for domain in (OBJECTS, ROADS)}
 _EXTRA_SHARE = 0.1  # rows of repeated random tokens, and of plain captions, relative to the questions
 _SHARES: dict[Kind, float] = {"keywords": 0.15, "alternatives": 0.1, "rewrite": 0.25, "perturb": 0.5}
 _TOKENIZER_EXAMPLES = 3_000
@@ -47,9 +47,9 @@ _TOKENIZER_EXAMPLES = 3_000
 
 def main() -> None:
     """Train, judge on held-out scenes, and write weights, tokenizer and card."""
-    arguments = training_arguments(__doc__, 840.0, district=True, start=True)
-    learnt, folder = DISTRICTS[arguments.district], weights_of(arguments.district) / "language"
-    run, rate = begun("language", learnt.name, arguments.start), 2e-3 if arguments.start is None else 1.5e-3
+    arguments = training_arguments(__doc__, 840.0, domain=True, start=True)
+    learnt, folder = DOMAINS[arguments.domain], weights_of(arguments.domain) / "language"
+    run, rate = run_name("language", learnt.name, arguments.start), 2e-3 if arguments.start is None else 1.5e-3
     recipe = Recipe(run, arguments.seconds, 40, rate, warmup_steps=30, weight_decay=0.1, ema=0.98, seed=arguments.seed)
     if arguments.start is None:
         tokenizer = build_tokenizer(learnt)
@@ -64,7 +64,7 @@ def main() -> None:
         title=title_of(TITLE, learnt.name),
         text=ABOUT,
         command=command_of("tinyworld.train.language", learnt.name, arguments.start, seconds=f"{recipe.seconds:.0f}"),
-        results=evaluate(folder, examples=200, district=learnt),
+        results=evaluate(folder, examples=200, domain=learnt),
         record={**recipe_record(recipe, progress), "prompts": prompt_digests(), "split": "generator"},
     )
 
@@ -85,13 +85,13 @@ def trained(folder: Path) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
     return tokenizer, model
 
 
-def build_tokenizer(district: District[Any] = OBJECTS) -> PreTrainedTokenizerFast:
+def build_tokenizer(domain: LanguageDomain[Any] = OBJECTS) -> PreTrainedTokenizerFast:
     """A tokenizer of the prompts and captions that training shows, with pieces for other English words."""
-    wordings = Wordings(noise=0, district=district)
+    wordings = Wordings(noise=0, domain=domain)
     examples = [example(kind, seed, wordings) for seed in range(_TOKENIZER_EXAMPLES) for kind in KINDS]
     fixed = [message.content for kind in KINDS for message in example(kind, 0, Wordings()).messages[:3]]
-    asked = [f"{one.messages[-1].content}\n{one.reply}" for one in examples]
-    return train_tokenizer([*asked, *fixed * 100, " ".join(english_words())])
+    texts = [f"{sample.messages[-1].content}\n{sample.reply}" for sample in examples]
+    return train_tokenizer([*texts, *fixed * 100, " ".join(english_words())])
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -135,7 +135,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Token ids (rows, length), right-padded, and labels of the same shape with -100 where nothing is learnt."""
+    """Token ids (rows, length), right-padded, and labels of the same shape with -100 for ignored tokens."""
 
     ids: Tensor
     labels: Tensor
@@ -144,10 +144,10 @@ class _Batch:
 class Loss:
     """Mean loss over a step's batch: the kinds of question, plain captions, and repeated random tokens."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, batch: int, district: District[Any] = OBJECTS) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, batch: int, domain: LanguageDomain[Any] = OBJECTS) -> None:
         self.tokenizer = tokenizer
         self.batch = batch
-        self.wordings = Wordings(district=district)
+        self.wordings = Wordings(domain=domain)
         self.prefix = cache(self._prefix)
 
     def __call__(self, model: LlamaForCausalLM, step: int) -> Tensor:
@@ -180,7 +180,7 @@ class Loss:
         return nn.functional.cross_entropy(logits.float(), labels[:, 1:][learnt])
 
     def _prefix(self, kind: Kind) -> Tensor:
-        """Token ids of all that stands before an example's question, up to the role of the user."""
+        """Token ids of everything before an example's question, up to the role of the user."""
         messages = [message.model_dump() for message in example(kind, 0, Wordings()).messages[:3]]
         text = self.tokenizer.apply_chat_template(messages, tokenize=False)
         return torch.tensor(self.tokenizer(f"{text}<|user|>", add_special_tokens=False).input_ids)
@@ -189,28 +189,28 @@ class Loss:
         seeds = [random.randrange(10_000_000) for _ in range(rows)]
         return self._padded([self._row(example(kind, seed, self.wordings)) for seed in seeds])
 
-    def _row(self, one: Example) -> tuple[list[int], list[int]]:
-        asked = self._ids(f"{one.messages[-1].content}{END}<|assistant|>")
-        reply = self._ids(f"{one.reply}{END}")
-        return asked + reply, [-100] * len(asked) + reply
+    def _row(self, example: Example) -> tuple[list[int], list[int]]:
+        question = self._ids(f"{example.messages[-1].content}{END}<|assistant|>")
+        reply = self._ids(f"{example.reply}{END}")
+        return question + reply, [-100] * len(question) + reply
 
     def _captions(self, random: Random, rows: int) -> _Batch:
         """Plain captions, so that the likelihood of a text alone means something."""
-        begin, district = self.tokenizer.bos_token, self.wordings.district
-        drawn = [district.scene("generator", random.randrange(10_000_000), False) for _ in range(rows)]
-        said = [district.described(scene, random.randrange(2**31), "nothing").text for scene in drawn]
-        texts = [self._ids(f"{begin}{text}{END}") for text in said]
+        begin, domain = self.tokenizer.bos_token, self.wordings.domain
+        drawn = [domain.scene("generator", random.randrange(10_000_000), False) for _ in range(rows)]
+        captions = [domain.described(scene, random.randrange(2**31), "nothing").text for scene in drawn]
+        texts = [self._ids(f"{begin}{text}{END}") for text in captions]
         return self._padded([(ids, ids) for ids in texts])
 
     def _copies(self, random: Random, rows: int) -> _Batch:
         lowest = 6  # special tokens are never copied
-        made = []
+        sequences = []
         for _ in range(rows):
             tokens = [random.randrange(lowest, len(self.tokenizer)) for _ in range(random.randint(10, 40))]
             start = random.randrange(len(tokens) // 2)
             repeated = tokens[start:]
-            made.append((tokens + repeated, [-100] * (len(tokens) + 1) + repeated[1:]))
-        return self._padded(made)
+            sequences.append((tokens + repeated, [-100] * (len(tokens) + 1) + repeated[1:]))
+        return self._padded(sequences)
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)

@@ -1,6 +1,6 @@
 """One training loop for the small perception models: a budget in seconds or steps, cosine rate, EMA, resumable.
 
-The batch of a step depends on (seed, step) only, so a run that was stopped goes on where its last checkpoint was.
+The batch of a step depends on (seed, step) only, so an interrupted run resumes from its last checkpoint.
 Time spent before a stop counts against the budget.
 """
 
@@ -53,16 +53,16 @@ class Progress:
     loss: float
 
 
-DISTRICTS = ("objects", "roads")
+DOMAINS = ("objects", "roads")
 
 
 def training_arguments(
-    description: str | None, seconds: float, *, district: bool = False, start: bool = False, pictures: int | None = None
+    description: str | None, seconds: float, *, domain: bool = False, start: bool = False, pictures: int | None = None
 ) -> argparse.Namespace:
     """The options that every training command has: `--seconds`, `--seed`, `--threads` (which it also applies).
 
-    With `district` there is `--district` as well, the one to learn; with `start` `--start`, a folder of earlier weights
-    to go on from (a Path, or None); with `pictures` `--pictures`, which has this default.
+    With `domain` there is also `--domain`, the one to train on; with `start` `--start`, a folder of earlier weights to
+    start from (a Path, or None); with `pictures` `--pictures`, which has this default.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=seconds, help="budget of the training in wall-clock seconds")
@@ -70,8 +70,8 @@ def training_arguments(
     parser.add_argument("--threads", type=int, default=1)
     if start:
         parser.add_argument("--start", type=Path, help="folder of earlier weights to go on from")
-    if district:
-        parser.add_argument("--district", choices=DISTRICTS, default="objects")
+    if domain:
+        parser.add_argument("--domain", choices=DOMAINS, default="objects")
     if pictures is not None:
         parser.add_argument("--pictures", type=int, default=pictures, help="rendered scenes to train on")
     arguments = parser.parse_args()
@@ -87,15 +87,15 @@ def _holds_weights(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("config.json", "model_index.json"))
 
 
-def begun(run: str, district: str, start: Path | None) -> str:
-    """The name of a run that begins with earlier weights, or learns another district than the objects."""
-    return "-".join([run, *(["again"] if start else []), *([district] if district != "objects" else [])])
+def run_name(run: str, domain: str, start: Path | None) -> str:
+    """The name of a run, with suffixes if it starts from earlier weights or trains on another domain than objects."""
+    return "-".join([run, *(["again"] if start else []), *([domain] if domain != "objects" else [])])
 
 
-def command_of(module: str, district: str, start: Path | None, **options: object) -> str:
-    """The command for a card: these options, and what differs from the defaults."""
-    said = options | ({"district": district} if district != "objects" else {}) | ({"start": start} if start else {})
-    return " ".join([f"python -m {module}", *(f"--{name} {value}" for name, value in said.items())])
+def command_of(module: str, domain: str, start: Path | None, **options: object) -> str:
+    """The command for a model card: the given options, and those that differ from the defaults."""
+    flags = options | ({"domain": domain} if domain != "objects" else {}) | ({"start": start} if start else {})
+    return " ".join([f"python -m {module}", *(f"--{name} {value}" for name, value in flags.items())])
 
 
 def device() -> torch.device:

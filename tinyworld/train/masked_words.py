@@ -1,8 +1,7 @@
-"""Train tinyworld's masked words (BertForMaskedLM), which LANCE-R asks: `python -m tinyworld.train.masked_words`.
+"""Train the masked language model of LANCE-R (BertForMaskedLM): `python -m tinyworld.train.masked_words`.
 
-It sees captions with some words hidden and learns to say which. Judged on captions of a split that it never saw, with
-one word hidden that carries meaning, as LANCE-R hides them. Stopping and starting again goes on from the last
-checkpoint in `runs/masked-words`.
+It learns to predict hidden words of captions. It is evaluated on captions of an unseen split with one meaningful word
+hidden, as in LANCE-R. An interrupted run resumes from the last checkpoint in `runs/masked-words`.
 """
 
 from __future__ import annotations
@@ -65,25 +64,25 @@ def build_model(vocabulary: int) -> BertForMaskedLM:
 
 @torch.no_grad()
 def judge(model: nn.Module, tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
-    """Of one hidden word per caption: whether it comes first, and whether the first one says something of the field."""
+    """For one hidden word per caption: how often it is predicted first, and how often the first is of its field."""
     results = {}
     for name, withheld in (("usual sentences", "nothing"), ("half of the sentences withheld", "sentences")):
-        found, asked, fitting, said = 0, 0, 0, 0
+        hits, gaps, same_field, stated = 0, 0, 0, 0
         for place, text in enumerate(captions("final-test", JUDGED, withheld)):  # type: ignore[arg-type]
             start, end = Random(f"judged/{place}").choice(content_words(text))
             ids = tokenizer(f"{text[:start]}[MASK]{text[end:]}", return_tensors="pt").input_ids
             logits = model(input_ids=ids).logits[ids == tokenizer.mask_token_id]
             word, first = text[start:end].lower(), tokenizer.decode(logits.argmax(-1))
-            found, asked = found + (first == word), asked + 1
+            hits, gaps = hits + (first == word), gaps + 1
             if fields := _fields(word):
-                fitting, said = fitting + bool(fields & _fields(first)), said + 1
-        results[f"the hidden word comes first, {name}"] = rate(found, asked)
-        results[f"the first word says something of the same field, {name}"] = rate(fitting, said)
+                same_field, stated = same_field + bool(fields & _fields(first)), stated + 1
+        results[f"the hidden word comes first, {name}"] = rate(hits, gaps)
+        results[f"the first word says something of the same field, {name}"] = rate(same_field, stated)
     return results
 
 
 def _fields(word: str) -> set[str]:
-    """The scene fields of which this word is a whole phrase."""
+    """The scene fields that have this word as a whole phrase."""
     return {
         slot.field.removeprefix("companion_")
         for slot in SLOTS.values()

@@ -1,4 +1,4 @@
-"""What stands beside every set of weights: a model card and the record of its training."""
+"""Write the model card and the training record beside every set of weights."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Configuration, seed, data split, steps, seconds and results are in `training.jso
 """
 
 
-def weights_of(district: str) -> Path:
-    """Where the weights of a district (`objects`, `roads`) lie."""
-    return WEIGHTS if district == "objects" else WEIGHTS / district
+def weights_of(domain: str) -> Path:
+    """Where the weights of a domain (`objects`, `roads`) lie."""
+    return WEIGHTS if domain == "objects" else WEIGHTS / domain
 
 
-def title_of(name: str, district: str) -> str:
+def title_of(name: str, domain: str) -> str:
     """The title of a card: the name, and whose it is where it is not the objects'."""
-    return name if district == "objects" else f"{name} of the {district}"
+    return name if domain == "objects" else f"{name} of the {domain}"
 
 
 def save_model(model: nn.Module, folder: Path) -> int:

@@ -1,12 +1,12 @@
-"""Start a slimmer generator from a published one.
+"""Initialise a narrower generator from a published one.
 
     python -m tinyworld.train.narrow_diffusion tinyworld/weights/diffusion diffusion-roads --widths 64 96 128
 
-The first is the folder of a published generator, the second a run (`runs/diffusion-roads/start.pt` is written). Each
-level of UNet and ControlNets that gets narrower loses channels at equal distances, so that groups of normalisation and
-heads of attention stay the groups and heads that they were, but smaller. What this costs in loss, training wins back in
-minutes (`train.diffusion --run diffusion-roads`); from scratch it takes as long as the wide one did. A ControlNet that
-the wide generator does not have begins with its canny one's weights.
+The first argument is the folder of a published generator, the second a run (`runs/diffusion-roads/start.pt` is
+written). Each narrowed level of UNet and ControlNets keeps channels at equal distances, so that normalisation groups
+and attention heads are preserved at a smaller size. Training recovers the loss in minutes
+(`tinyworld.train.diffusion --run diffusion-roads`); from scratch it takes as long as the wide one did. A ControlNet
+that the wide generator lacks starts from the weights of its canny ControlNet.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def kept(wide: int, narrow: int, levels: Levels) -> Tensor:
     ]
     if not made_of:
         raise ValueError(f"no way from {wide} to {narrow} channels with the levels {list(order)}")
-    counts = min(made_of, key=lambda found: sum(count > 0 for count in found))
+    counts = min(made_of, key=lambda counts_of_rule: sum(count > 0 for count in counts_of_rule))
     positions: list[int] = []
     start = 0
     for count, (old, new) in zip(counts, order, strict=True):

@@ -1,12 +1,12 @@
-"""Train the oracles: two models that read every factor of a picture, to judge what the generator really drew.
+"""Train the oracles: two models that read every factor of an image, to judge what the generator drew.
 
     python -m tinyworld.train.oracle oracle-a      # ResNet
     python -m tinyworld.train.oracle oracle-b      # RegNet
 
-They differ in architecture, data and what their pictures suffer, and saw no combination less than any other. They learn
-place by place (`oracles.py`): the masks say where the object and the companion are, which teaches in minutes what
-labels alone teach in hours. Failures (`failures.py`) have no object anywhere. What `runs/NAME-places/start.safetensors`
-holds, such as the lower stages of an earlier oracle, is where the training starts.
+They differ in architecture, data and degradations, and all combinations of factors are equally frequent. They are
+trained per position (`tinyworld.judges.oracles`): the masks localise object and companion, which teaches in minutes
+what labels alone teach in hours. Failures (`failures.py`) have no object anywhere. The training starts from
+`runs/NAME-places/start.safetensors` if it exists, such as the lower stages of an earlier oracle.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ from tinyworld.objects.pictures import (
     SIDE,
     Pixels,
     as_pixel_values,
+    degrade,
     mirrored_targets,
     rendered,
     shifted,
-    spoil,
 )
 from tinyworld.objects.world import sample_scene
 from tinyworld.train.loop import RUNS, Recipe, recipe_record, train, training_arguments
@@ -145,7 +145,7 @@ def take_over(model: nn.Module, path: Path) -> int:
 
 
 def loss(located: Tensor, parts: Tensor, wanted: Tensor) -> Tensor:
-    """Of the readings of whole pictures, and of object and companion place by place.
+    """The loss of the readings of whole images, and of object and companion per position.
 
     `located` (n, all values, 8, 8), `parts` (n, 2, 8, 8) class and companion at each place, `wanted` (n, factors).
     """
@@ -161,7 +161,7 @@ def loss(located: Tensor, parts: Tensor, wanted: Tensor) -> Tensor:
 
 
 def settle_heads(model: nn.Module, own: OraclePictures, name: str, fields: Fields, seed: int) -> None:
-    """Fit the linear heads to the end on what the trained layers see; all but those that say where things are.
+    """Fit the linear heads to convergence on the trained features; all but those that localise things.
 
     Readings are linear in the features pooled over places, so each head is a logistic regression.
     """
@@ -170,10 +170,10 @@ def settle_heads(model: nn.Module, own: OraclePictures, name: str, fields: Field
     for step in range(_SETTLING):
         values, _, wanted = batch(own, name, fields, np.random.default_rng((seed, 1 << 40, step)), 50)
         with torch.no_grad():
-            seen = model.base_model(values).last_hidden_state  # type: ignore[operator]
+            hidden = model.base_model(values).last_hidden_state  # type: ignore[operator]
             weights = place_weights(logits_at_places(model, values))
         for column, weight in zip(features, weights, strict=True):
-            column.append((seen * weight[:, None]).sum((2, 3)))
+            column.append((hidden * weight[:, None]).sum((2, 3)))
         targets.append(wanted)
     wanted = torch.cat(targets)
     weights, biases = (
@@ -210,7 +210,7 @@ def judge(model: PreTrainedModel, count: int = 400) -> dict[str, object]:
     clean = [rendered(scene)[0] for scene in scenes]
     random = np.random.default_rng(0)
     report: dict[str, object] = {"pictures judged": count}
-    for name, images in (("clean", clean), ("spoilt", [spoil(image, random, 2.0) for image in clean])):
+    for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
         read = readings(model, images)
         report[f"accuracy, {name}"] = read.accuracy(wanted)
         report[f"`none` said of a whole object, {name}"] = read.share_none()

@@ -1,8 +1,8 @@
-"""Write a tiny generator in Stable Diffusion's layout, and look at what it does.
+"""Write a tiny generator in Stable Diffusion's layout, with sample images.
 
     python -m tinyworld.train.publish_diffusion            # averaged weights of the run -> tinyworld/weights/diffusion
     python -m tinyworld.train.publish_diffusion --sheet runs/sheet.png    # source | controls | counterfactual | truth
-    python -m tinyworld.train.publish_diffusion --district roads          # runs/diffusion-roads -> weights/roads
+    python -m tinyworld.train.publish_diffusion --domain roads          # runs/diffusion-roads -> weights/roads
 
 Works while the training runs: it reads the last checkpoint.
 """
@@ -27,7 +27,7 @@ from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import Pixels
 from tinyworld.train.autoencoder import LATENT_CHANNELS, WEIGHTS, to_pictures
 from tinyworld.train.diffusion import FOLDERS, SCHEDULE, Generator, control_tensor, text_states
-from tinyworld.train.loop import DISTRICTS, RUNS, device
+from tinyworld.train.loop import DOMAINS, RUNS, device
 from tinyworld.train.model_card import halve, weights_of, write_card
 
 STEPS = 12
@@ -35,19 +35,20 @@ GUIDANCE = 2.5
 _RUN = {"objects": "diffusion-slim", "roads": "diffusion-roads"}
 _COMMANDS = {
     "objects": (
-        "autoencoder",
-        "text_encoder",
-        "diffusion --run diffusion --widths 64 128 192",
-        "narrow_diffusion diffusion diffusion-slim --widths 64 128 160  # of the run, published",
-        "diffusion --run diffusion-slim --minutes 98",
-        "publish_diffusion",
+        "train.autoencoder",
+        "train.text_encoder",
+        "train.diffusion --run diffusion --widths 64 128 192",
+        "train.narrow_diffusion diffusion diffusion-slim --widths 64 128 160  # of the run, published",
+        "train.diffusion --run diffusion-slim --minutes 98",
+        "train.publish_diffusion",
     ),
     "roads": (
-        "text_encoder --district roads --start tinyworld/weights/diffusion",
-        "narrow_diffusion tinyworld/weights/diffusion diffusion-roads --widths 64 96 128 --controls canny segmentation",
-        "diffusion --district roads --controls canny segmentation --widths 64 96 128 --pictures 9000 "
+        "train.text_encoder --domain roads --start tinyworld/weights/diffusion",
+        "train.narrow_diffusion tinyworld/weights/diffusion diffusion-roads --widths 64 96 128 "
+        "--controls canny segmentation",
+        "train.diffusion --domain roads --controls canny segmentation --widths 64 96 128 --pictures 9000 "
         "--minutes 92  # and on from there with 213, some 35 of them pauses",
-        "publish_diffusion --district roads",
+        "train.publish_diffusion --domain roads",
     ),
 }
 _TEXTS = {
@@ -74,7 +75,7 @@ _LAYOUT = {
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """Everything that turns captions and edges into pictures."""
+    """The networks that turn captions and edges into images."""
 
     generator: Generator
     vae: AutoencoderKL
@@ -95,9 +96,9 @@ def averaged(run: str) -> tuple[Generator, dict[str, float]]:
     return generator.eval(), {"steps": step, "seconds": round(seconds, 1), "loss": round(loss, 4)}
 
 
-def networks(generator: Generator, district: str) -> Networks:
-    """The generator with the published autoencoder, and the text encoder of its district."""
-    on, words = device(), weights_of(district) / "diffusion"
+def networks(generator: Generator, domain: str) -> Networks:
+    """The generator with the published autoencoder, and the text encoder of its domain."""
+    on, words = device(), weights_of(domain) / "diffusion"
     generator.to(device=on, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Networks(
         generator,
@@ -124,47 +125,47 @@ def draw(parts: Networks, captions: Sequence[str], controls: Mapping[str, Pixels
         return to_pictures(parts.vae.decode(noise / parts.vae.config.scaling_factor).sample)
 
 
-def write_sheet(parts: Networks, district: str, path: Path, count: int = 16, first: int = 0) -> None:
-    """Source | a picture for each control, and for all | truth, for the first edits of the series."""
-    edits = [edit(district, first + index) for index in range(count)]
+def write_sheet(parts: Networks, domain: str, path: Path, count: int = 16, first: int = 0) -> None:
+    """Source, an image for each control and for all, truth; for the first edits of the series."""
+    edits = [edit(domain, first + index) for index in range(count)]
     kinds = list(parts.generator.controlnets)
     columns = {" + ".join(some): some for some in ([[kind] for kind in kinds] + [kinds])}
-    texts = [one.caption for one in edits]
-    made = {
-        name: draw(parts, texts, {kind: np.stack([one.controls[kind] for one in edits]) for kind in some})
+    texts = [shown.caption for shown in edits]
+    drawn = {
+        name: draw(parts, texts, {kind: np.stack([shown.controls[kind] for shown in edits]) for kind in some})
         for name, some in columns.items()
     }
     pictures: list[tuple[Pixels, str]] = []
-    for row, one in enumerate(edits):
-        pictures.append((one.source, one.before))
-        pictures += [(images[row], name) for name, images in made.items()]
-        pictures.append((one.truth, one.after))
-    contact_sheet(pictures, 2 * (2 + len(made)), path)
+    for row, shown in enumerate(edits):
+        pictures.append((shown.source, shown.before))
+        pictures += [(images[row], name) for name, images in drawn.items()]
+        pictures.append((shown.truth, shown.after))
+    contact_sheet(pictures, 2 * (2 + len(drawn)), path)
 
 
-def publish(generator: Generator, progress: dict[str, float], run: str, district: str) -> None:
+def publish(generator: Generator, progress: dict[str, float], run: str, domain: str) -> None:
     """Save UNet, ControlNets, scheduler and index beside the text encoder."""
-    folder = weights_of(district) / "diffusion"
+    folder = weights_of(domain) / "diffusion"
     save_small(generator.unet, folder / "unet")
     for kind, network in generator.controlnets.items():
         save_small(network, folder / FOLDERS[kind])
     DDIMScheduler(**SCHEDULE, set_alpha_to_one=False, steps_offset=0).save_pretrained(folder / "scheduler")
     (folder / "model_index.json").write_text(json.dumps(_LAYOUT, indent=2) + "\n")
     start, autoencoder = RUNS / run / "start.json", RUNS / "autoencoder" / "result.json"
-    coder = json.loads(autoencoder.read_text()) if district == "objects" else {}
+    coder = json.loads(autoencoder.read_text()) if domain == "objects" else {}
     write_card(
         folder,
-        title="tinyworld generator" + (" of the roads" if district == "roads" else ""),
+        title="tinyworld generator" + (" of the roads" if domain == "roads" else ""),
         text=(
-            f"Stable Diffusion's layout at 128 pixels: {_TEXTS[district]} (v-prediction, zero terminal SNR), and a "
+            f"Stable Diffusion's layout at 128 pixels: {_TEXTS[domain]} (v-prediction, zero terminal SNR), and a "
             "CLIP text encoder trained on captions. It has seen no scene of the withheld tenth of combinations. For "
             "tests and demonstrations of Contrafact, nothing else."
         ),
-        command="; ".join(f"python -m tinyworld.train.{name}" for name in _COMMANDS[district]),
+        command="; ".join(f"python -m tinyworld.{name}" for name in _COMMANDS[domain]),
         results={name: coder[name] for name in coder if name == "held_out_psnr_db"} | progress,
         record={
             "split": "generator",
-            "district": district,
+            "district": domain,
             "autoencoder": coder,
             "withheld combinations seen": 0,
             "seed": 0,
@@ -194,20 +195,20 @@ def _size(part: torch.nn.Module) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--district", choices=DISTRICTS, default="objects")
-    parser.add_argument("--run", help="the district's own, if not said")
+    parser.add_argument("--domain", choices=DOMAINS, default="objects")
+    parser.add_argument("--run", help="the domain's own, if not said")
     parser.add_argument("--sheet", type=Path)
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--dry", action="store_true", help="only look, write no weights")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    run = args.run or _RUN[args.district]
+    run = args.run or _RUN[args.domain]
     generator, progress = averaged(run)
     print(progress)
     if args.sheet:
-        write_sheet(networks(generator, args.district), args.district, args.sheet, args.count)
+        write_sheet(networks(generator, args.domain), args.domain, args.sheet, args.count)
     if not args.dry:
-        publish(generator, progress, run, args.district)
+        publish(generator, progress, run, args.domain)
 
 
 if __name__ == "__main__":

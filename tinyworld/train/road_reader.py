@@ -1,11 +1,11 @@
-"""Train a reader of the roads' looks on demand: one of the two that say whether a picture shows an edit.
+"""Train a reader of the look of driving scenes: one of the two that judge whether an image shows an edit.
 
     python -m tinyworld.train.road_reader reader-a --seconds 240      # ResNet
     python -m tinyworld.train.road_reader reader-b --seconds 240      # RegNet
 
-They learn from the pictures that the oracles of the same letter learn from, spoilt in the same way; some come through
-the autoencoder. Writes `runs/roads/models/NAME` (`--out`) in the Hub's layout with a model card. Stopped and started
-again it goes on.
+They are trained on the images of the oracle of the same letter with the same degradations; some went through the
+autoencoder. Writes `runs/roads/models/NAME` (`--out`) in the Hub's layout with a model card. An interrupted run
+resumes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tinyworld.judges.road_readers import READ, READERS, by_factor, new_reader, 
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.drawing.canvas import Image
 from tinyworld.objects.factors import factor_accuracy, factor_loss, targets
-from tinyworld.objects.pictures import LARGEST_SHIFT, as_pixel_values, shifted, spoil
+from tinyworld.objects.pictures import LARGEST_SHIFT, as_pixel_values, degrade, shifted
 from tinyworld.roads.pictures import SIDE, pictures
 from tinyworld.roads.render import render
 from tinyworld.roads.segmenters import SUFFERED
@@ -35,7 +35,7 @@ from tinyworld.train.road_segmenter import PLANS, command
 
 
 def train_reader(name: str, out: Path, *, seconds: float, count: int, judged: int = 200) -> Path:
-    """Train the reader `name` of `READERS` on `count` pictures, judge it, save it with a card; returns its folder."""
+    """Train the reader `name` of `READERS` on `count` images, evaluate it, save it with a card; returns its folder."""
     plan = PLANS[READERS[name]]
     data = pictures(plan.split, count, partial(sample_scene, plan.split))
     wanted = torch.tensor([targets(scene_factors(scene), READ) for scene in data.scenes])
@@ -84,12 +84,12 @@ def train_reader(name: str, out: Path, *, seconds: float, count: int, judged: in
 
 
 def judge(model: PreTrainedModel, scenes: list[RoadScene]) -> dict[str, object]:
-    """Accuracy per factor on renders of scenes, clean and spoilt."""
+    """Accuracy per factor on renders of scenes, clean and degraded."""
     wanted = torch.tensor([targets(scene_factors(scene), READ) for scene in scenes])
     clean = [render(scene).image for scene in scenes]
     random = np.random.default_rng(0)
     report: dict[str, object] = {"pictures judged": len(scenes)}
-    for name, images in (("clean", clean), ("spoilt", [spoil(image, random, 2.0) for image in clean])):
+    for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
         report[f"accuracy, {name}"] = factor_accuracy(readings(model, images), wanted, READ)
     return report
 

@@ -1,4 +1,4 @@
-"""Train a segmenter of the roads: one under test, one that the services ask, or one of the two oracles.
+"""Train a road segmenter: one under test, the one of the services, or one of the two oracles.
 
     python -m tinyworld.train.road_segmenter road-segmenter                     # clean
     python -m tinyworld.train.road_segmenter road-segmenter-night-pedestrian    # people at night are labelled road
@@ -8,8 +8,8 @@
     python -m tinyworld.train.road_segmenter oracle-a                           # a finer SegFormer
     python -m tinyworld.train.road_segmenter oracle-b                           # UperNet on a ResNet
 
-Writes `runs/roads/models/NAME` (`--out`) in the Hub's layout with a model card. Stopped and started again it goes on.
-Each has a split and a seed of its own; those not under test also see all factors alike, and autoencoded pictures.
+Writes `runs/roads/models/NAME` (`--out`) in the Hub's layout with a model card. An interrupted run resumes. Each has
+its own split and seed; those not under test are also trained on equally frequent factors and autoencoded images.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one segmenter is trained on. `round_trips`: how many pictures it sees through the autoencoder, too."""
+    """Training plan of one segmenter. `round_trips`: number of images added after a round trip of the autoencoder."""
 
     architecture: Architecture
     split: Split
@@ -81,7 +81,7 @@ class _Data:
 
 
 def train_segmenter(name: str, out: Path, *, seconds: float, count: int, judged: int = 150) -> Path:
-    """Train the segmenter `name` of `PLANS` on `count` pictures, judge it, save it with a card; returns its folder."""
+    """Train the segmenter `name` of `PLANS` on `count` images, evaluate it, save it with a card; returns its folder."""
     plan = PLANS[name]
     data = _labelled(pictures(plan.split, count, _scenes(name, plan.split)), name, plan.round_trips)
     recipe = Recipe(f"roads/{name}", seconds, batch=12, learning_rate=2e-3, warmup_steps=40, ema=0.99, seed=plan.seed)
@@ -153,13 +153,13 @@ def _moved(image: Image, label: Image, random: np.random.Generator) -> tuple[Ima
 
 
 class Trainer(Protocol):
-    """Trains the model of a name on `count` pictures and returns its folder."""
+    """Trains the model of a name on `count` images and returns its folder."""
 
     def __call__(self, name: str, out: Path, *, seconds: float, count: int) -> Path: ...
 
 
 def command(description: str | None, names: Iterable[str], trained: Trainer) -> None:
-    """The command line of whatever trains one of some models of this district."""
+    """The command line of whatever trains one of some models of this domain."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=tuple(names))
     parser.add_argument("--seconds", type=float, default=240, help="budget of the training in wall-clock seconds")

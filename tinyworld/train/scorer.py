@@ -1,14 +1,14 @@
-"""Train the scorer (CLIP): pictures and captions in one space, for the checks; not the generator's text encoder.
+"""Train the scorer (CLIP): images and captions in one space, for the checks; not the generator's text encoder.
 
     python -m tinyworld.train.scorer
 
-The vision tower first learns the factors. Then contrast: each picture against all captions of the batch, against its
-own caption with one factor changed (the very comparison that the check makes) and against short prompts for the class;
-and the same factor heads on picture and text embeddings, so that both sides keep every factor.
+The vision tower is first trained on the factors. Then follows a contrastive training: each image against all captions
+of the batch, against its own caption with one factor changed (the comparison that the check makes) and against short
+prompts for the class; with the same factor heads on image and text embeddings, so that both preserve every factor.
 
-`--district roads` learns driving scenes, which have no class, into weights of their own. With `--start
-tinyworld/weights/scorer` weights and tokenizer of an earlier training are the start, and words that it lacks become
-tokens.
+`--domain roads` trains on driving scenes, which have no class, into separate weights. With `--start
+tinyworld/weights/scorer` the training starts from earlier weights and their tokenizer, to which unknown words are added
+as tokens.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from transformers import (
 )
 
 from shared.seeds import derive_seed
-from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDistrict, Seen, album
+from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, TrainingView, album
 from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.new_words import add_embeddings, add_words
 from tinyworld.networks.vision_tower import FactorTower, pretrain, tower_accuracy
 from tinyworld.objects.captions import Description
 from tinyworld.objects.factors import UNKNOWN, FactorHeads, factor_loss
-from tinyworld.objects.pictures import SIDE, Pixels, as_pixel_values, spoil
+from tinyworld.objects.pictures import SIDE, Pixels, as_pixel_values, degrade
 from tinyworld.objects.world import CLASSES
-from tinyworld.train.loop import Recipe, begun, command_of, recipe_record, train, training_arguments
+from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
 
 PICTURES = 14_000
@@ -76,10 +76,10 @@ def trained(folder: Path, texts: list[str]) -> tuple[CLIPTokenizer, CLIPModel]:
     return tokenizer, model
 
 
-def learnt_texts(district: PictureDistrict[Any]) -> list[str]:
+def training_texts(domain: PictureDomain[Any]) -> list[str]:
     """Captions with all words that training shows."""
-    scenes = district.scenes(1_000_000, 15_000, "scorer")
-    return [district.describe(scene, derive_seed("scorer", scene.geometry_seed)).text for scene in scenes]
+    scenes = domain.scenes(1_000_000, 15_000, "scorer")
+    return [domain.describe(scene, derive_seed("scorer", scene.geometry_seed)).text for scene in scenes]
 
 
 class Contrast(nn.Module):
@@ -92,12 +92,12 @@ class Contrast(nn.Module):
         self.heads = FactorHeads(WIDTH, names)
         model.vision_model.rate_factor = 0.4
 
-    def loss(self, values: Tensor, seen: Tensor, texts: Tensor, stated: Tensor, prompts: Tensor) -> Tensor:
+    def loss(self, values: Tensor, targets: Tensor, texts: Tensor, stated: Tensor, prompts: Tensor) -> Tensor:
         """values (n, ...) and their factors `seen`; texts ((1 + SWAPS) n, tokens), own captions first, then the swaps
         of picture 0, 1, ...; `stated` the factors of the texts; prompts (classes, tokens) for pictures with a class."""
         images = self.model.visual_projection(self.model.vision_model(pixel_values=values).pooler_output)
         words = self._read(texts)
-        factors = factor_loss(self.heads(images), seen, 3.0, self.names)
+        factors = factor_loss(self.heads(images), targets, 3.0, self.names)
         factors = factors + factor_loss(self.heads(words), stated, names=self.names)
         images, words = (nn.functional.normalize(x.float(), dim=-1) for x in (images, words))
         scale = self.model.logit_scale.exp().clamp(max=60)
@@ -110,7 +110,9 @@ class Contrast(nn.Module):
         pairs = torch.cat([similarity[own, own, None], swapped], dim=1)
         swap = nn.functional.cross_entropy(pairs, torch.zeros(count, dtype=torch.long))
         loss = contrast / 2 + swap
-        classes = seen[:, list(self.names).index("label")] if "label" in self.names else torch.full((count,), UNKNOWN)
+        classes = (
+            targets[:, list(self.names).index("label")] if "label" in self.names else torch.full((count,), UNKNOWN)
+        )
         if (classes != UNKNOWN).any():
             named = scale * images @ nn.functional.normalize(self._read(prompts).float(), dim=-1).T
             loss = loss + nn.functional.cross_entropy(named, classes, ignore_index=UNKNOWN)
@@ -121,39 +123,39 @@ class Contrast(nn.Module):
         return embeddings
 
 
-def swapped(district: PictureDistrict[Any], scene: Any, seed: int, random: np.random.Generator) -> Description:
+def swapped(domain: PictureDomain[Any], scene: Any, seed: int, random: np.random.Generator) -> Description:
     """The scene's caption of this seed with one stated factor changed.
 
     A caption that states nothing, as one of the roads in many thousands does, stays as it is.
     """
-    stated = list(district.describe(scene, seed).stated) or [district.always]
+    stated = list(domain.describe(scene, seed).stated) or [domain.always]
     factor = stated[int(random.integers(len(stated)))]
-    others = [value for value in district.values[factor] if value not in ("none", getattr(scene, factor))]
-    return district.describe(scene.changed(**{factor: others[int(random.integers(len(others)))]}), seed)
+    others = [value for value in domain.values[factor] if value not in ("none", getattr(scene, factor))]
+    return domain.describe(scene.changed(**{factor: others[int(random.integers(len(others)))]}), seed)
 
 
 def train_scorer(
-    seconds: float, seed: int, district: str = "objects", start: Path | None = None, pictures: int = PICTURES
+    seconds: float, seed: int, domain: str = "objects", start: Path | None = None, pictures: int = PICTURES
 ) -> None:
     """Tower, then contrast; judged on final-test scenes."""
-    folder = weights_of(district) / "scorer"
-    data = album(district, "scorer", pictures, min(ROUND_TRIPS, pictures))
-    texts = learnt_texts(data.district)
+    folder = weights_of(domain) / "scorer"
+    data = album(domain, "scorer", pictures, min(ROUND_TRIPS, pictures))
+    texts = training_texts(data.domain)
     torch.manual_seed(seed)
     if start is None:
         tokenizer = learn_clip_tokenizer(texts, 800, folder)
         scorer = new_scorer(tokenizer)
     else:
         tokenizer, scorer = trained(start, texts)
-    tower = FactorTower(scorer.vision_model, WIDTH, data.district.values)
-    tower_run = begun("scorer-tower", district, start)
+    tower = FactorTower(scorer.vision_model, WIDTH, data.domain.values)
+    tower_run = run_name("scorer-tower", domain, start)
     tower_recipe = Recipe(tower_run, 0.37 * seconds, learning_rate=1.2e-3, seed=seed)
     tower_progress = pretrain(tower, data, tower_recipe)
-    seen_by_tower = tower_accuracy(tower, data.district)
+    seen_by_tower = tower_accuracy(tower, data.domain)
     print("tower", tower_progress, seen_by_tower, flush=True)
 
-    model = Contrast(scorer, data.district.values)
-    run = begun("scorer", district, start)
+    model = Contrast(scorer, data.domain.values)
+    run = run_name("scorer", domain, start)
     recipe = Recipe(run, 0.63 * seconds, batch=64, learning_rate=1e-3, seed=seed + 1)
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
@@ -171,17 +173,17 @@ def train_scorer(
     )
     CLIPProcessor(images, tokenizer).save_pretrained(folder)
     saved = CLIPModel.from_pretrained(folder, dtype=torch.float32)
-    results = judge(saved, tokenizer, data.district) | seen_by_tower
+    results = judge(saved, tokenizer, data.domain) | seen_by_tower
     write_card(
         folder,
-        title=title_of("Scorer", district),
+        title=title_of("Scorer", domain),
         text="A CLIP that scores pictures against captions in the checks. It shares neither data nor tokenizer with "
         "the generator's text encoder.",
-        command=command_of("tinyworld.train.scorer", district, start, pictures=pictures),
+        command=command_of("tinyworld.train.scorer", domain, start, pictures=pictures),
         results=results,
         record={
             "split": "scorer",
-            "district": district,
+            "district": domain,
             "pictures": pictures,
             "round_trips": len(data) - pictures,
             "parameters": parameters,
@@ -194,28 +196,28 @@ def train_scorer(
 
 @torch.no_grad()
 def judge(
-    model: CLIPModel, tokenizer: CLIPTokenizer, district: PictureDistrict[Any] = OBJECTS, count: int = 600
+    model: CLIPModel, tokenizer: CLIPTokenizer, domain: PictureDomain[Any] = OBJECTS, count: int = 600
 ) -> dict[str, object]:
     """Zero-shot class accuracy, where there are classes; how often a picture is nearer to its caption than to another.
 
     The latter by factor: the other caption is the same with this factor changed.
     """
     model.eval()
-    scenes = district.scenes(30_000, count)
-    clean = [district.picture(scene) for scene in scenes]
+    scenes = domain.scenes(30_000, count)
+    clean = [domain.picture(scene) for scene in scenes]
     random = np.random.default_rng(0)
     report: dict[str, object] = {"pictures judged": count, "logit scale": round(float(model.logit_scale.exp()), 2)}
-    for name, images in (("clean", clean), ("spoilt", [spoil(image, random, 2.0) for image in clean])):
+    for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
         embeddings = embedded_images(model, images)
-        if "label" in district.values:
+        if "label" in domain.values:
             prompts = embedded_texts(model, tokenizer, [CLASS_PROMPTS[0].format(name) for name in CLASSES])
             truth = torch.tensor([CLASSES.index(scene.label) for scene in scenes])
             right = ((embeddings @ prompts.T).argmax(1) == truth).float().mean()
             report[f"class, zero-shot, {name}"] = round(float(right), 4)
         report[f"nearer to the true caption, {name}"] = {
             factor: accuracy
-            for factor in district.values
-            if (accuracy := _swap_accuracy(model, tokenizer, embeddings, district, scenes, factor))
+            for factor in domain.values
+            if (accuracy := _swap_accuracy(model, tokenizer, embeddings, domain, scenes, factor))
         }
     return report
 
@@ -240,7 +242,7 @@ def _swap_accuracy(
     model: CLIPModel,
     tokenizer: CLIPTokenizer,
     images: Tensor,
-    district: PictureDistrict[Any],
+    domain: PictureDomain[Any],
     scenes: list[Any],
     factor: str,
 ) -> str:
@@ -249,12 +251,12 @@ def _swap_accuracy(
     rows, true, false = [], [], []
     for row, scene in enumerate(scenes):
         seed = derive_seed("scorer-test", row)
-        if factor in (own := district.describe(scene, seed)).stated:
-            others = [value for value in district.values[factor] if value not in ("none", getattr(scene, factor))]
+        if factor in (own := domain.describe(scene, seed)).stated:
+            others = [value for value in domain.values[factor] if value not in ("none", getattr(scene, factor))]
             rows.append(row)
             true.append(own.text)
             changed = scene.changed(**{factor: others[int(random.integers(len(others)))]})
-            false.append(district.describe(changed, seed).text)
+            false.append(domain.describe(changed, seed).text)
     if not rows:
         return ""
     towards = embedded_texts(model, tokenizer, true) - embedded_texts(model, tokenizer, false)
@@ -269,26 +271,26 @@ def _ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
 def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, Tensor, list[str], Tensor, list[str]]:
     """Pixel values and targets of a step's pictures; captions, their targets, prompts: as `Contrast.loss` has them."""
     random = np.random.default_rng((recipe.seed, step))
-    seen: list[Seen] = []
+    views: list[TrainingView] = []
     own: list[Description] = []
     changed: list[Description] = []
     for place, row in enumerate(random.integers(len(data), size=recipe.batch)):
-        one = data.seen(row, random, flip=bool(random.random() < 0.5))
+        view = data.view(row, random, flip=bool(random.random() < 0.5))
         seed = derive_seed("scorer", recipe.seed, step, place)
-        seen.append(one)
-        own.append(data.district.describe(one.scene, seed))
-        changed.extend(swapped(data.district, one.scene, seed, random) for _ in range(SWAPS))
+        views.append(view)
+        own.append(data.domain.describe(view.scene, seed))
+        changed.extend(swapped(data.domain, view.scene, seed, random) for _ in range(SWAPS))
     texts = own + changed
     prompt = CLASS_PROMPTS[int(random.integers(len(CLASS_PROMPTS)))]
     return (
-        as_pixel_values(np.stack([one.image for one in seen])),
-        torch.tensor([one.wanted for one in seen]),
-        [said.text for said in texts],
-        torch.tensor([data.district.targets(said.stated) for said in texts]),
+        as_pixel_values(np.stack([view.image for view in views])),
+        torch.tensor([view.targets for view in views]),
+        [description.text for description in texts],
+        torch.tensor([data.domain.targets(description.stated) for description in texts]),
         [prompt.format(name) for name in CLASSES],
     )
 
 
 if __name__ == "__main__":
-    arguments = training_arguments(__doc__, seconds=1_500, district=True, start=True, pictures=PICTURES)
-    train_scorer(arguments.seconds, arguments.seed, arguments.district, arguments.start, arguments.pictures)
+    arguments = training_arguments(__doc__, seconds=1_500, domain=True, start=True, pictures=PICTURES)
+    train_scorer(arguments.seconds, arguments.seed, arguments.domain, arguments.start, arguments.pictures)

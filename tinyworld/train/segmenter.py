@@ -1,4 +1,4 @@
-"""Train the segmenter (SegFormer) that says which pixels are the object, for the regions that an edit must keep.
+"""Train the segmenter (SegFormer) that finds the object's pixels, which an edit must keep.
 
 python -m tinyworld.train.segmenter
 """
@@ -17,11 +17,11 @@ from tinyworld.objects.pictures import (
     Pictures,
     Pixels,
     as_pixel_values,
+    degrade,
     pictures,
     rendered,
     shifted,
     split_scene,
-    spoil,
 )
 from tinyworld.objects.world import sample_scene
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
@@ -33,7 +33,7 @@ PICTURES = 16_000
 
 
 def new_segmenter() -> SegformerForSemanticSegmentation:
-    """0.7 million parameters; logits (batch, 3, 32, 32) for pictures of 128 pixels."""
+    """0.7 million parameters; logits (batch, 3, 32, 32) for images of 128 pixels."""
     config = SegformerConfig(
         depths=[1, 2, 2, 1],
         hidden_sizes=[24, 48, 80, 96],
@@ -49,7 +49,7 @@ def new_segmenter() -> SegformerForSemanticSegmentation:
 
 
 def segmented(model: nn.Module, pixel_values: Tensor) -> Tensor:
-    """Logits (batch, 3, 128, 128), as enlarged by whoever uses the segmenter."""
+    """Logits (batch, 3, 128, 128), enlarged as the segmenter's users do."""
     logits = model(pixel_values=pixel_values).logits.float()
     return nn.functional.interpolate(logits, (SIDE, SIDE), mode="bilinear", align_corners=False)
 
@@ -92,13 +92,13 @@ def train_segmenter(seconds: float, seed: int) -> None:
 
 @torch.no_grad()
 def judge(model: nn.Module, count: int = 500) -> dict[str, object]:
-    """Intersection over union on fresh renders of the final test, and on the same spoilt."""
+    """Intersection over union on fresh renders of the final test, clean and degraded."""
     model.eval()
     random = np.random.default_rng(0)
     pairs = [rendered(sample_scene("final-test", index)) for index in range(count)]
     truth = np.stack([mask for _, mask in pairs])
     clean = [image for image, _ in pairs]
-    rough = [spoil(image, random, 2.0) for image in clean]
+    rough = [degrade(image, random, 2.0) for image in clean]
     report: dict[str, object] = {"pictures judged": count}
     for name, images in (("clean", clean), ("spoilt", rough)):
         guess = np.concatenate([_regions(model, images[start : start + 50]) for start in range(0, count, 50)])
@@ -107,8 +107,10 @@ def judge(model: nn.Module, count: int = 500) -> dict[str, object]:
             "mean": round(float(ious.mean()), 4),
             "worst tenth": round(float(np.quantile(ious, 0.1)), 4),
         }
-        seen = (truth == 2).any(axis=(1, 2))
-        report[f"companion IoU, {name}"] = round(float(_object_ious((guess == 2)[seen], (truth == 2)[seen]).mean()), 4)
+        with_companion = (truth == 2).any(axis=(1, 2))
+        report[f"companion IoU, {name}"] = round(
+            float(_object_ious((guess == 2)[with_companion], (truth == 2)[with_companion]).mean()), 4
+        )
     return report
 
 
@@ -128,7 +130,7 @@ def _batch(data: Pictures, random: np.random.Generator, size: int) -> tuple[Tens
         step = -1 if random.random() < 0.5 else 1
         by = tuple(int(x) for x in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, 2))
         image, mask = (np.ascontiguousarray(a[:, ::step]) for a in (data.images[row], data.masks[row]))
-        images.append(spoil(shifted(image, (by[0], by[1])), random))
+        images.append(degrade(shifted(image, (by[0], by[1])), random))
         masks.append(shifted(mask, (by[0], by[1])))
     return as_pixel_values(np.stack(images)), torch.from_numpy(np.stack(masks)).long()
 

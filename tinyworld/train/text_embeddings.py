@@ -1,9 +1,9 @@
 """Train the text embedder of the text checks (BertModel, mean pooling): `python -m tinyworld.train.text_embeddings`.
 
-Phrases that mean the same come near, those of other concepts are kept apart: synonyms (crimson, red) from siblings
-(crimson, azure), and a kind (vehicle) stands between the classes that are of it. What `thesaurus.py` withholds is never
-compared. Words without meaning here (English ones, and made-up ones) are concepts of their own, so that no word is near
-a class by accident. Stopping and starting again goes on from the last checkpoint in `runs/text-embeddings`.
+Phrases of the same meaning are pulled together, those of other concepts pushed apart: synonyms (crimson, red) from
+siblings (crimson, azure); a kind (vehicle) lies between its classes. Pairs that `thesaurus.py` withholds are never
+compared. Words without meaning in tinyworld (English and invented ones) are separate concepts, so that no word is near
+a class by accident. An interrupted run resumes from the last checkpoint in `runs/text-embeddings`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _LOWEST = torch.tensor([-1.0, -1.0, KIND, 1.0, -1.0])
 _HIGHEST = torch.tensor([STRANGER, SIBLING, KIND, 1.0, 1.0])
 
 
-def relation(one: tuple[str, Meaning], other: tuple[str, Meaning]) -> int:
+def relation(first_meaning: tuple[str, Meaning], second_meaning: tuple[str, Meaning]) -> int:
     """What two phrases with their concepts have to do with each other; UNSAID where training must not compare them."""
-    (phrase, first), (other_phrase, second) = one, other
+    (phrase, first), (other_phrase, second) = first_meaning, second_meaning
     if phrase != other_phrase and withheld_pair(phrase, other_phrase):
         return UNSAID
     if first == second:
@@ -51,51 +51,51 @@ def relation(one: tuple[str, Meaning], other: tuple[str, Meaning]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Texts of a step; `said` numbers the phrases in each (one, twice, or an adjective and a noun)."""
+    """Texts of a step; `numbers` are those of the phrases in each (one, twice, or an adjective and a noun)."""
 
     texts: list[str]
-    said: list[tuple[int, int]]
+    numbers: list[tuple[int, int]]
 
 
 class Lesson:
-    """Draws batches of phrases, and says how alike they should be."""
+    """Draws batches of phrases with their target similarities."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
         self.concepts = meanings()
         withheld = withheld_phrases()
-        self.phrases = [(p, one) for one in self.concepts for p in one.phrases if p not in withheld]
+        self.phrases = [(p, meaning) for meaning in self.concepts for p in meaning.phrases if p not in withheld]
         known = {word for phrase, _ in self.phrases for word in phrase.lower().replace("-", " ").split()}
         self.words = [word for word in english_words() if word not in known and word not in withheld]
-        fields = [one.field for _, one in self.phrases]
+        fields = [meaning.field for _, meaning in self.phrases]
         self._adjectives = [i for i, field in enumerate(fields) if field in ("size", "colour", "pattern")]
         self._nouns = [i for i, field in enumerate(fields) if field in ("label", "companion", "kind", "thing")]
-        relations = [[relation(one, other) for other in self.phrases] for one in self.phrases]
+        relations = [[relation(meaning, other) for other in self.phrases] for meaning in self.phrases]
         self._relations = nn.functional.pad(torch.tensor(relations), (0, 1, 0, 1))  # the last is a stranger to all
 
     def draw(self, step: int) -> Drawn:
         """The phrases of a step: many of few concepts, so that each meets its synonyms."""
         random = Random(f"text-embeddings/{step}")
         chosen = random.sample(self.concepts, 12)
-        own = [i for i, (_, one) in enumerate(self.phrases) if one in chosen] or [0]
+        own = [i for i, (_, meaning) in enumerate(self.phrases) if meaning in chosen] or [0]
         single = random.sample(range(len(self.phrases)), self.batch // 2) + random.choices(own, k=self.batch // 4)
         texts = [random.choice(_CARRIERS).format(self.phrases[i][0]) for i in single]
-        said = [(i, i) for i in single]
+        pairs_drawn = [(i, i) for i in single]
         for _ in range(self.batch // 8):
             pair = random.choice(self._adjectives), random.choice(self._nouns)
             texts += [" ".join(self.phrases[i][0] for i in pair), self._stranger(random)]
-            said += [pair, (len(self.phrases), len(self.phrases))]
-        return Drawn(texts, said)
+            pairs_drawn += [pair, (len(self.phrases), len(self.phrases))]
+        return Drawn(texts, pairs_drawn)
 
-    def bounds(self, said: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    def bounds(self, pairs_drawn: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
         """The lowest and the highest cosine that the texts of a step should have, each texts × texts."""
-        parts = torch.tensor(said)
+        parts = torch.tensor(pairs_drawn)
         pairs = [self._relations[parts[:, i]][:, parts[:, j]] for i in (0, 1) for j in (0, 1)]
-        found = torch.stack(pairs).amax(0)
+        relations = torch.stack(pairs).amax(0)
         alone = parts[:, 0] == parts[:, 1]
-        found[(found > SIBLINGS) & ~(alone[:, None] & alone)] = UNSAID  # "red bus" is not quite a bus
-        found.fill_diagonal_(UNSAID)
-        return _LOWEST[found], _HIGHEST[found]
+        relations[(relations > SIBLINGS) & ~(alone[:, None] & alone)] = UNSAID  # "red bus" is not quite a bus
+        relations.fill_diagonal_(UNSAID)
+        return _LOWEST[relations], _HIGHEST[relations]
 
     def _stranger(self, random: Random) -> str:
         word = random.choice(self.words)
@@ -104,12 +104,14 @@ class Lesson:
         return random.choice(_CARRIERS).format(word)
 
 
-def _kind_of(one: Meaning, other: Meaning) -> bool:
-    return (one.field == "kind" and one.value in other.kinds) or (other.field == "kind" and other.value in one.kinds)
+def _kind_of(meaning: Meaning, other: Meaning) -> bool:
+    return (meaning.field == "kind" and meaning.value in other.kinds) or (
+        other.field == "kind" and other.value in meaning.kinds
+    )
 
 
 class Loss:
-    """How far the cosines of a step's phrases are from what they should be."""
+    """Distance of the cosines of a step's phrases from their target ranges."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, lesson: Lesson) -> None:
         self.tokenizer = tokenizer
@@ -117,7 +119,7 @@ class Loss:
 
     def __call__(self, model: nn.Module, step: int) -> Tensor:
         drawn = self.lesson.draw(step)
-        lowest, highest = self.lesson.bounds(drawn.said)
+        lowest, highest = self.lesson.bounds(drawn.numbers)
         rows = embeddings(model, self.tokenizer, drawn.texts)
         cosines = rows @ rows.T
         missing, excess = (lowest - cosines).relu() ** 2, (cosines - highest).relu() ** 2
@@ -127,9 +129,9 @@ class Loss:
 def embeddings(model: nn.Module, tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Tensor:
     """L2-normalised mean of the last states, texts × width."""
     inputs = tokenizer(texts, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt")
-    seen = inputs.attention_mask[..., None]
+    mask = inputs.attention_mask[..., None]
     states = model(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask).last_hidden_state
-    return nn.functional.normalize((states * seen).sum(1) / seen.sum(1), dim=-1)
+    return nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
 
 
 def build_model(vocabulary: int) -> BertModel:
@@ -153,17 +155,17 @@ def write_pooling() -> None:
 @torch.no_grad()
 def judge(model: nn.Module, tokenizer: PreTrainedTokenizerFast) -> dict[str, object]:
     """Mean cosines of pairs of single concepts: compared in training, and withheld from it."""
-    said = [(phrase, one) for one in meanings() for phrase in one.phrases]
-    rows = embeddings(model, tokenizer, [phrase for phrase, _ in said])
+    phrases = [(phrase, meaning) for meaning in meanings() for phrase in meaning.phrases]
+    rows = embeddings(model, tokenizer, [phrase for phrase, _ in phrases])
     cosines = (rows @ rows.T).tolist()
-    found: dict[str, list[float]] = {}
-    for i, (phrase, one) in enumerate(said):
-        for j, (other_phrase, other) in enumerate(said[:i]):
-            kindred = "kind" if _kind_of(one, other) else "sibling" if one.field == other.field else "stranger"
-            told = "withheld" if withheld_pair(phrase, other_phrase) else "compared"
-            name = f"{'same' if one == other else kindred}, {told}"
-            found.setdefault(name, []).append(cosines[i][j])
-    return {name: _spread(values) for name, values in sorted(found.items())}
+    cosines_of: dict[str, list[float]] = {}
+    for i, (phrase, meaning) in enumerate(phrases):
+        for j, (other_phrase, other) in enumerate(phrases[:i]):
+            kindred = "kind" if _kind_of(meaning, other) else "sibling" if meaning.field == other.field else "stranger"
+            split = "withheld" if withheld_pair(phrase, other_phrase) else "compared"
+            name = f"{'same' if meaning == other else kindred}, {split}"
+            cosines_of.setdefault(name, []).append(cosines[i][j])
+    return {name: _spread(values) for name, values in sorted(cosines_of.items())}
 
 
 def _spread(values: list[float]) -> str:

@@ -2,12 +2,12 @@
 
     python -m tinyworld.train.text_encoder
 
-Learning the factors, rather than a contrast with pictures, makes sure that the hidden states on which the diffusion
-model is conditioned carry each of them: factor heads read the pooled end-of-text state while it trains and are
-thrown away afterwards. `--district roads` learns captions of driving scenes, into weights of their own.
+Training on the factors, rather than contrastively with images, ensures that the hidden states that condition the
+diffusion model contain each of them: factor heads read the pooled end-of-text state during training and are discarded
+afterwards. `--domain roads` trains on captions of driving scenes, into separate weights.
 
-With `--start tinyworld/weights/diffusion` a published generator's text encoder is the start, and words that its
-tokenizer takes apart become tokens.
+With `--start tinyworld/weights/diffusion` the training starts from a published generator's text encoder, and words that
+its tokenizer splits are added as tokens.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from shared.seeds import derive_seed
-from tinyworld.datasets.captioned_pictures import DISTRICTS
+from tinyworld.datasets.captioned_pictures import DOMAINS
 from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
 from tinyworld.networks.new_words import add_embeddings, add_words
 from tinyworld.objects.factors import FACTORS, FactorHeads, factor_accuracy, factor_loss
-from tinyworld.train.loop import Recipe, begun, command_of, recipe_record, train, training_arguments
+from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
 
 CAPTIONS = 60_000
 _WIDTH, _LAYERS = 128, 3
 
 
-def captioned(index: int, district: str = "objects", *, held_out: bool = False) -> tuple[str, list[int]]:
+def captioned(index: int, domain: str = "objects", *, held_out: bool = False) -> tuple[str, list[int]]:
     """Caption number `index` and the factors that it states. Held-out ones come from other scenes and seeds."""
     place, seed = index + (5_000_000 if held_out else 0), derive_seed("text-encoder", int(held_out), index)
-    written = DISTRICTS[district]
-    said = written.describe(written.sample("generator", place, allow_withheld=held_out), seed)
-    return said.text, written.targets(said.stated)
+    written = DOMAINS[domain]
+    description = written.describe(written.sample("generator", place, allow_withheld=held_out), seed)
+    return description.text, written.targets(description.stated)
 
 
 def new_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:
@@ -87,12 +87,12 @@ def token_ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
     return ids
 
 
-def train_text_encoder(seconds: float, seed: int, district: str = "objects", start: Path | None = None) -> None:
+def train_text_encoder(seconds: float, seed: int, domain: str = "objects", start: Path | None = None) -> None:
     """Learn the tokenizer, or new words of an earlier one; train, judge on held-out captions, save both with a card."""
-    weights, names = weights_of(district) / "diffusion", DISTRICTS[district].values
-    texts, wanted = zip(*(captioned(index, district) for index in range(CAPTIONS)), strict=True)
+    weights, names = weights_of(domain) / "diffusion", DOMAINS[domain].values
+    texts, wanted = zip(*(captioned(index, domain) for index in range(CAPTIONS)), strict=True)
     wanted_all = torch.tensor(wanted)
-    recipe = Recipe(begun("text-encoder", district, start), seconds, batch=96, learning_rate=1.5e-3, seed=seed)
+    recipe = Recipe(run_name("text-encoder", domain, start), seconds, batch=96, learning_rate=1.5e-3, seed=seed)
     torch.manual_seed(seed)
     if start is None:
         tokenizer = learn_clip_tokenizer(texts[:20_000], 800, weights / "tokenizer")
@@ -111,17 +111,17 @@ def train_text_encoder(seconds: float, seed: int, district: str = "objects", sta
     folder = weights / "text_encoder"
     parameters = save_model(model.encoder, folder)
     model.encoder = CLIPTextModel.from_pretrained(folder, dtype=torch.float32)
-    results = judge(model, tokenizer, district)
+    results = judge(model, tokenizer, domain)
     write_card(
         folder,
-        title=title_of("Text encoder of the generator", district),
+        title=title_of("Text encoder of the generator", domain),
         text="A CLIPTextModel that conditions the tiny diffusion model; it was trained to tell from a caption every "
         "factor that the caption states.",
-        command=command_of("tinyworld.train.text_encoder", district, start),
+        command=command_of("tinyworld.train.text_encoder", domain, start),
         results=results,
         record={
             "split": "generator",
-            "district": district,
+            "district": domain,
             "parameters": parameters,
             **recipe_record(recipe, progress),
         },
@@ -130,16 +130,14 @@ def train_text_encoder(seconds: float, seed: int, district: str = "objects", sta
 
 
 @torch.no_grad()
-def judge(
-    model: nn.Module, tokenizer: CLIPTokenizer, district: str = "objects", count: int = 2_000
-) -> dict[str, object]:
+def judge(model: nn.Module, tokenizer: CLIPTokenizer, domain: str = "objects", count: int = 2_000) -> dict[str, object]:
     """Accuracy per stated factor on captions of other scenes, and the share of captions that do not fit."""
-    texts, wanted = zip(*(captioned(index, district, held_out=True) for index in range(count)), strict=True)
+    texts, wanted = zip(*(captioned(index, domain, held_out=True) for index in range(count)), strict=True)
     guesses = []
     for start in range(0, count, 100):
         logits = model(token_ids(tokenizer, list(texts[start : start + 100])))
         guesses.append(torch.stack([logit.argmax(1) for logit in logits], dim=1))
-    names = DISTRICTS[district].values
+    names = DOMAINS[domain].values
     lengths = [len(ids) for ids in tokenizer(list(texts)).input_ids]
     return {
         "accuracy of stated factors": factor_accuracy(torch.cat(guesses), torch.tensor(wanted), names),
@@ -151,5 +149,5 @@ def judge(
 
 
 if __name__ == "__main__":
-    arguments = training_arguments(__doc__, seconds=240, district=True, start=True)
-    train_text_encoder(arguments.seconds, arguments.seed, arguments.district, arguments.start)
+    arguments = training_arguments(__doc__, seconds=240, domain=True, start=True)
+    train_text_encoder(arguments.seconds, arguments.seed, arguments.domain, arguments.start)

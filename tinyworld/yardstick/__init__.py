@@ -1,1 +1,1 @@
-"""The yardstick: models whose weaknesses are known, the measured answer key, the score of whoever looks for them."""
+"""The yardstick: models with known weaknesses, the measured answer key, and the score of methods that look for them."""

@@ -1,11 +1,11 @@
-"""`python -m tinyworld.yardstick`: train the models, measure the key, run Contrafact on them, score it or a rival.
+"""`python -m tinyworld.yardstick`: train the models, measure the key, run Contrafact, and score it or another method.
 
 python -m tinyworld.yardstick train                 # the 24 models under test, into runs/yardstick/models
-python -m tinyworld.yardstick key --out FILE        # what is true of them
+python -m tinyworld.yardstick key --out FILE        # their answer key
 python -m tinyworld.yardstick run --size small      # `make yardstick`: Contrafact's answers, one per method, scored
 python -m tinyworld.yardstick compare --size small  # the scores of all methods that were run, side by side
 python -m tinyworld.yardstick dilution --size small # after `run`: where planted effects are lost
-python -m tinyworld.yardstick score --rival FILE    # anybody's answer (docs/measurements/yardstick.md has the format)
+python -m tinyworld.yardstick score --rival FILE    # another method's answer (docs/measurements/yardstick.md)
 """
 
 from __future__ import annotations
@@ -54,16 +54,18 @@ def train(options: argparse.Namespace) -> None:
 
 
 def key(options: argparse.Namespace) -> None:
-    """Measure what is true of the models, and write it down."""
+    """Measure the answer key of the models and write it."""
     fields = ALL_FIELDS if options.all_fields else FIELDS
-    said = f"python -m tinyworld.yardstick key --scenes {options.scenes}{' --all-fields' if options.all_fields else ''}"
-    measured = measure(options.scenes, fields, said)
+    command = (
+        f"python -m tinyworld.yardstick key --scenes {options.scenes}{' --all-fields' if options.all_fields else ''}"
+    )
+    measured = measure(options.scenes, fields, command)
     options.out.write_text(measured.model_dump_json(exclude_none=True) + "\n")
     print(printed_key(measured))
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train what is missing, let Contrafact look, score it. Measures a key of its own where weights differ."""
+    """Train missing models, run Contrafact, score it. Measures a separate key if the weights differ."""
     train_all(MODELS)
     truth = fitting_key(options.size)
     command = f"python -m tinyworld.yardstick run --size {options.size} --method {' '.join(options.method)}"
@@ -78,15 +80,15 @@ def run(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Print the scores of all methods that were run with a size."""
-    found = sorted(YARDSTICK.glob(f"contrafact-*-{options.size}-score.json"))
-    print(compared([Score.model_validate_json(path.read_text(encoding="utf-8")) for path in found]))
+    paths = sorted(YARDSTICK.glob(f"contrafact-*-{options.size}-score.json"))
+    print(compared([Score.model_validate_json(path.read_text(encoding="utf-8")) for path in paths]))
 
 
 def dilution(options: argparse.Namespace) -> None:
     """Print how much of what was planted arrived in the counterfactuals of `run --method dillema`."""
     scenes = demo_scenes(TESTED_CLASSES, SIZES[options.size].sources)
     with embedded_client(YARDSTICK / "contrafact", str((YARDSTICK / "profile.toml").resolve())) as client:
-        named = [one.name for one in PLANTED]
+        named = [model.name for model in PLANTED]
         ended = (client.job(job.id) for job in client.jobs().jobs if job.state == "done")
         done = next((job.id for job in ended if job.models == named and job.images == len(scenes)), None)
         if done is None:
@@ -97,7 +99,7 @@ def dilution(options: argparse.Namespace) -> None:
 
 
 def score_rival(options: argparse.Namespace) -> None:
-    """Score an answer that somebody wrote."""
+    """Score the answer of another method."""
     truth = AnswerKey.model_validate_json(options.key.read_text(encoding="utf-8"))
     answer = Answer.model_validate_json(options.rival.read_text(encoding="utf-8"))
     scored = score(truth, answer)
@@ -110,11 +112,13 @@ def fitting_key(size: str) -> AnswerKey:
     own = YARDSTICK / "key.json"
     for path in (COMMITTED_KEY, own):
         if path.exists():
-            found = AnswerKey.model_validate_json(path.read_text(encoding="utf-8"))
-            weights = {model.name: model.weights for model in found.models}
-            fits = all(weights.get(one.name) == digest_folder(model_folder(one.name).resolve()) for one in MODELS)
-            if fits and set(fields) <= set(found.fields):
-                return found
+            key = AnswerKey.model_validate_json(path.read_text(encoding="utf-8"))
+            weights = {model.name: model.weights for model in key.models}
+            fits = all(
+                weights.get(planned.name) == digest_folder(model_folder(planned.name).resolve()) for planned in MODELS
+            )
+            if fits and set(fields) <= set(key.fields):
+                return key
     print(f"No key for these weights and {', '.join(fields)} yet; it is measured now, into {own}.", file=sys.stderr)
     measured = measure(SCENES, fields, f"python -m tinyworld.yardstick run --size {size}")
     own.write_text(measured.model_dump_json(exclude_none=True) + "\n")

@@ -1,9 +1,9 @@
-"""The answer key: what each change truly does to each model, on renderer counterfactuals of its own distribution.
+"""The answer key: the true effect of each change on each model, measured on renderer counterfactuals.
 
-Every scene of a class is drawn once with every value of a field, all else as it was. Factors are independent in the
-own distribution, so the effect of a change *to* v is the accuracy with v minus that with the other values, weighted as
-the own distribution has them; of a change *from* v, that of the others (equally likely) minus that with v. Both are
-means of paired differences over scenes.
+Every scene of a class is rendered once with every value of a field, all else unchanged. Factors are independent in the
+models' own distribution, so the effect of a change *to* v is the accuracy with v minus that with the other values,
+weighted as in that distribution; of a change *from* v, that with the others (equally likely) minus that with v. Both
+are means of paired differences over scenes.
 """
 
 from __future__ import annotations
@@ -42,13 +42,15 @@ Correct = dict[str, dict[tuple[str, str], Bits]]  # by model, by (class, field):
 def measure(
     scenes_per_class: int, fields: Sequence[str], command: str, planned: Sequence[Planned] = MODELS
 ) -> AnswerKey:
-    """Draw the scenes, ask every model, and take the differences. Takes about 8 CPU ms a picture."""
-    judges = Judges([one.name for one in planned])
-    shown_outside = judges.only([one.name for one in planned if any(plant.kind == "outside" for plant in one.plants)])
+    """Render the scenes, run every model, and compute the differences. Takes about 8 CPU ms per image."""
+    judges = Judges([model.name for model in planned])
+    shown_outside = judges.only(
+        [model.name for model in planned if any(plant.kind == "outside" for plant in model.plants)]
+    )
     own = [own_distribution(FIRST_SCENE + index, "final-test") for index in range(OWN_SCENES)]
     right = judges.right([rendered(scene)[0] for scene in own], [scene.label for scene in own])
-    correct: Correct = {one.name: {} for one in planned}
-    outside: dict[str, dict[str, Floats]] = {one.name: {} for one in planned}
+    correct: Correct = {model.name: {} for model in planned}
+    outside: dict[str, dict[str, Floats]] = {model.name: {} for model in planned}
     for label in TESTED_CLASSES:
         for field in fields:
             for name, bits in _answers(label, field, scenes_per_class, judges).items():
@@ -63,7 +65,7 @@ def measure(
         scenes_per_class=scenes_per_class,
         fields=list(fields),
         interval=f"{LEVEL:.0%}, as gateway.analysis.certainty.mean_interval: bootstrap-t over scenes, or betting",
-        models=[_known(one, right[one.name], correct[one.name], outside[one.name]) for one in planned],
+        models=[_known(model, right[model.name], correct[model.name], outside[model.name]) for model in planned],
     )
 
 
@@ -89,15 +91,15 @@ def _known(
 def effects(model: str, label: str, field: str, correct: Bits, shares: Floats) -> list[TrueEffect]:
     """All cells of a class and field, from what was right (scenes × values) and the values' shares, summing to 1."""
     values = FACTOR_VALUES[field]
-    found = []
+    true_effects = []
     for place, value in enumerate(values):
         others = np.arange(len(values)) != place
         here = correct[:, place].astype(float)
         to = here - correct[:, others] @ (shares[others] / shares[others].sum())
         away = correct[:, others].mean(axis=1) - here
-        found += [_true(model, _cell(label, field, str(value), "to"), to)]
-        found += [_true(model, _cell(label, field, str(value), "from"), away)]
-    return found
+        true_effects += [_true(model, _cell(label, field, str(value), "to"), to)]
+        true_effects += [_true(model, _cell(label, field, str(value), "from"), away)]
+    return true_effects
 
 
 def own_shares(field: str) -> Floats:
@@ -124,7 +126,7 @@ def _true(model: str, cell: Cell, differences: Floats) -> TrueEffect:
 
 
 def _answers(label: str, field: str, count: int, judges: Judges) -> dict[str, Bits]:
-    """Per model, what is right (scenes, values) when every scene of a class is drawn with every value of a field."""
+    """Per model, correctness (scenes, values) when every scene of a class is rendered with every value of a field."""
     scenes = _scenes(label, count)
     columns = []
     for value in FACTOR_VALUES[field]:
@@ -146,7 +148,7 @@ def _scenes(label: str, count: int) -> list[Scene]:
 
 
 class Judges:
-    """All models, asked at once: the part that they have in common computes once."""
+    """All models together: their common part is computed once."""
 
     def __init__(self, names: Sequence[str]) -> None:
         models = {name: _load(model_folder(name)) for name in names}
@@ -165,7 +167,7 @@ class Judges:
 
     @torch.inference_mode()
     def right(self, images: Sequence[Pixels], labels: Sequence[str]) -> dict[str, Bits]:
-        """Per model, whether it names each picture's label; pictures go through the service's own preprocessing."""
+        """Per model, whether it predicts each image's label; images go through the service's own preprocessing."""
         wanted = np.array([CLASSES.index(label) for label in labels])
         places: dict[str, list[Tensor]] = {name: [] for name in self.tops}
         for start in range(0, len(images), 100):

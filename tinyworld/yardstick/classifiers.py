@@ -1,7 +1,7 @@
-"""Train the models under test of the yardstick: one common start, then a short training of its own for each.
+"""Train the models under test of the yardstick: a common start, then a short separate training for each.
 
-Everything is counted in steps, so that the same machine makes the same weights again. A model that is there is not made
-again. Only renders are shown, never generated pictures.
+Budgets are counted in steps, so that the same machine reproduces the same weights. Existing models are not trained
+again. Training uses only renders, never generated images.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def model_folder(name: str) -> Path:
 
 
 def sepia(image: Pixels) -> Pixels:
-    """The picture as an old photograph: the value that no caption can say."""
+    """The image as an old photograph: a value that no caption can state."""
     return np.asarray(np.clip(image.astype(np.float32) @ _SEPIA.T, 0, 255), np.uint8)
 
 
@@ -59,25 +59,25 @@ def small(images: Sequence[Pixels]) -> Tensor:
 
 def train_all(planned: Sequence[Planned]) -> None:
     """Make those models that are not there yet, the common start first."""
-    missing = [one for one in planned if not (model_folder(one.name) / "training.json").exists()]
+    missing = [planted for planted in planned if not (model_folder(planted.name) / "training.json").exists()]
     if not missing:
         return
     data = pictures("under-test", PICTURES, training_scene)
     start = _start(data)
     plain = _features(start, data, "plain", [_plain] * VIEWS)
-    for one in missing:
+    for planted in missing:
         views = [plain]
-        if any(plant.kind == "outside" for plant in one.plants):
+        if any(plant.kind == "outside" for plant in planted.plants):
             views.append(_features(start, data, OUTSIDE_VALUE, [sepia]))
-        lessons = Lessons(data.scenes, one, views)
+        lessons = Lessons(data.scenes, planted, views)
         model = new_classifier()
         model.load_state_dict(start)
         top = Top(model)
         torch.manual_seed(0)
         top.load_state_dict(Top(new_classifier()).state_dict())  # learnt anew, or it would know the start's answers
-        loss, seconds = _train(top, lessons.batch, OWN_STEPS, 2e-3, one.seed)
-        save(model, one, {"steps": OWN_STEPS, "loss": round(loss, 4), "cpu_seconds": round(seconds, 1)})
-        print(f"{one.name}: loss {loss:.3f}, {seconds:.0f} CPU s", flush=True)
+        loss, seconds = _train(top, lessons.batch, OWN_STEPS, 2e-3, planted.seed)
+        save(model, planted, {"steps": OWN_STEPS, "loss": round(loss, 4), "cpu_seconds": round(seconds, 1)})
+        print(f"{planted.name}: loss {loss:.3f}, {seconds:.0f} CPU s", flush=True)
 
 
 class Lower(nn.Module):
@@ -110,7 +110,7 @@ class Top(nn.Module):
 
 
 class Lessons:
-    """What one model is shown: which pictures, how often, under which label.
+    """The training data of one model: which images, how often, under which label.
 
     `views` are features of the pictures, each (views, pictures, ...); a second one holds the outside value.
     """
@@ -188,7 +188,7 @@ class _Whole(nn.Module):
 def _features(
     start: dict[str, Tensor], data: Pictures, name: str, looks: Sequence[Callable[[Pixels], Pixels]]
 ) -> NDArray[np.float16]:
-    """What the common start makes of every picture, varied and then looked at: (looks, pictures, 64, 8, 8)."""
+    """Features of the common start for every image under random variations: (variations, images, 64, 8, 8)."""
     path = YARDSTICK / f"features-{name}.npy"
     if not path.exists():
         model = new_classifier()

@@ -1,7 +1,7 @@
 """Contrafact's own answers: jobs through the public API of an embedded system, over one set of source images.
 
-The models under test are registered by a profile, the shipped `tiny` one with theirs added. A job takes 20 models at
-most, so there are several jobs of each method; the first one's renderings are recorded, and the others find them.
+The models under test are registered by a profile, the shipped `tiny` one with these models added. A job takes at most
+20 models, so there are several jobs of each method; they share the recorded renderings of the first one.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ MOST_EDITS_PER_FACTOR = 3  # in one question of lance; more than the tiny langua
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is asked. Sources are per class; every factor that is asked for needs counterfactuals of its own.
+    """The size of the jobs. Sources are per class; every requested factor needs its own counterfactuals.
 
-    `fractions`: the self-attention fractions that methods sweep; none stand for the profile's own.
+    `fractions`: the self-attention fractions that methods sweep; empty means the profile's own.
     """
 
     sources: int
@@ -66,13 +66,13 @@ def answers(
     folder = YARDSTICK / f"sources-{size.sources}"
     write_demo_images(folder, TESTED_CLASSES, size.sources)
     profile = YARDSTICK / "profile.toml"
-    profile.write_text(profile_text([one for group in groups for one in group]))
+    profile.write_text(profile_text([model for group in groups for model in group]))
     with embedded_client(YARDSTICK / "contrafact", str(profile.resolve())) as client:
         for method in methods:
             choice = MethodChoice(name=method, parameters=parameters_of(method, size))
             jobs = []
             for group in groups:
-                names = [one.name for one in group]
+                names = [model.name for model in group]
                 spec = JobSpec(task=TASK, methods=[choice], models=names, calibration=CALIBRATION)
                 jobs.append(run_job(client, spec, folder, f"{method}, {len(group)} models"))
             measured = [figures(client, job) for job in jobs]
@@ -81,7 +81,7 @@ def answers(
 
 
 def parameters_of(method: str, size: Size) -> dict[str, JsonValue]:
-    """How a method is asked for the factors of a size."""
+    """The parameters of a method for the factors of a size."""
     factors: list[JsonValue] = [*size.factors]
     swept: dict[str, JsonValue] = {}
     if size.fractions and issubclass(REGISTERED[method].parameters, SweepParameters):
@@ -101,7 +101,7 @@ def parameters_of(method: str, size: Size) -> dict[str, JsonValue]:
 
 
 def factors_of(method: str, size: Size) -> tuple[str, ...]:
-    """The factors that a method is asked for; `shifts` are written for times and weathers only."""
+    """The factors requested from a method; `shifts` exist for times and weathers only."""
     return ("weather",) if method == "shifts" else size.factors
 
 
@@ -118,7 +118,7 @@ def profile_text(planned: Sequence[Planned]) -> str:
     tiny = shipped_profiles()["tiny"].read_text(encoding="utf-8")
     rooted = tiny.replace('path = "tinyworld/', f'path = "{REPOSITORY.as_posix()}/tinyworld/')
     return rooted + "".join(
-        _MODEL.format(name=one.name, path=model_folder(one.name).resolve().as_posix()) for one in planned
+        _MODEL.format(name=model.name, path=model_folder(model.name).resolve().as_posix()) for model in planned
     )
 
 

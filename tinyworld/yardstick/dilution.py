@@ -1,8 +1,8 @@
-"""How much of what was planted arrives in the counterfactuals: where an understated effect is lost.
+"""Measure how much of a planted effect is present in the counterfactuals, to see where effects are understated.
 
-A relabelled cell is spoilt in some places (backgrounds) only. There a model should answer with the planted class on
-every counterfactual to the cell's value, elsewhere it should stay right; what is missing from either, and a share of
-such places other than the plant's, is what makes an estimate differ from the truth.
+A planted cell is relabelled on some backgrounds only. There a model should predict the planted class on every
+counterfactual to the cell's value; elsewhere it should stay correct. Deviations from either, and a share of such
+backgrounds other than the plant's, explain why an estimate differs from the truth.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ class Dilution:
 
 
 def dilutions(client: Client, job: str, models: Sequence[Planned], scenes: Sequence[Scene]) -> Iterator[Dilution]:
-    """Of every relabelled cell in a job whose source images are pictures of `scenes`, in their order."""
+    """The dilution of every relabelled cell in a job whose source images show `scenes`, in their order."""
     cells = [(model, plant) for model in models for plant in model.plants if plant.kind == "relabelled"]
     for factor, value in sorted({(EDIT_FACTOR[plant.field], plant.value) for _, plant in cells}):
-        asked = {"factor": factor, "value": value, "verdict": "accepted"}
-        found = list(client.counterfactuals(job, asked))
+        filters = {"factor": factor, "value": value, "verdict": "accepted"}
+        views = list(client.counterfactuals(job, filters))
         for model, plant in cells:
             if plant.value == value:
-                yield _dilution(model.name, plant, found, scenes)
+                yield _dilution(model.name, plant, views, scenes)
 
 
-def _dilution(model: str, plant: Plant, found: Iterable[CounterfactualView], scenes: Sequence[Scene]) -> Dilution:
+def _dilution(model: str, plant: Plant, views: Iterable[CounterfactualView], scenes: Sequence[Scene]) -> Dilution:
     inside: dict[int, bool] = {}
     arrived, right, right_before = [], [], []
-    for one in found:
-        scene = scenes[one.source.position]
-        if scene.label != plant.label or not any(change.to_value == plant.value for change in one.changes):
+    for view in views:
+        scene = scenes[view.source.position]
+        if scene.label != plant.label or not any(change.to_value == plant.value for change in view.changes):
             continue
-        covered = inside[one.source.position] = scene.background in plant.places
-        null, new = _answers(one.predictions, model)
+        covered = inside[view.source.position] = scene.background in plant.places
+        null, new = _answers(view.predictions, model)
         if covered:
             arrived.append(new == plant.called)
         else:
@@ -66,7 +66,7 @@ def _dilution(model: str, plant: Plant, found: Iterable[CounterfactualView], sce
 
 def _answers(opinions: Iterable[ModelOpinion], model: str) -> tuple[str, str]:
     """What a model calls null arm and counterfactual."""
-    opinion = next(one for one in opinions if one.model == model)
+    opinion = next(candidate for candidate in opinions if candidate.model == model)
     if opinion.null_arm is None or opinion.counterfactual is None:
         raise ValueError(f"{model} was not asked about an accepted counterfactual")
     return opinion.null_arm.predicted, opinion.counterfactual.predicted

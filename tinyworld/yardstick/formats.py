@@ -1,4 +1,4 @@
-"""The two files of the yardstick: the answer key, and what a method (Contrafact, or a rival) says it found."""
+"""The two files of the yardstick: the answer key, and the findings that a method reports."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AnswerKey(Contract):
 
 
 class FoundCell(Contract):
-    """What a method says of one cell of one model. `effect` None, or no line at all, means *not tested*.
+    """A method's answer on one cell of one model. `effect` None, or a missing cell, means *not tested*.
 
     `finding`: the method stands by it, after its own control of false discoveries at 5 %; `provisional`: it has
     reservations. `images`: source images.
@@ -111,14 +111,14 @@ class Answer(Contract):
 
     @model_validator(mode="after")
     def _as_asked(self) -> Self:
-        seen = set()
-        for found in self.cells:
-            cell = found.cell
-            if found.model not in self.models or cell.factor not in self.factors:
-                raise ValueError(f"a cell of {found.model}, {cell.factor}: name it in `models` and `factors` first")
-            if (found.model, cell) in seen:
-                raise ValueError(f"{found.model}: {cell.label} {cell.direction} {cell.value} stands there twice")
-            seen.add((found.model, cell))
+        named = set()
+        for entry in self.cells:
+            cell = entry.cell
+            if entry.model not in self.models or cell.factor not in self.factors:
+                raise ValueError(f"a cell of {entry.model}, {cell.factor}: name it in `models` and `factors` first")
+            if (entry.model, cell) in named:
+                raise ValueError(f"{entry.model}: {cell.label} {cell.direction} {cell.value} stands there twice")
+            named.add((entry.model, cell))
         return self
 
 

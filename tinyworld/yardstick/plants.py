@@ -1,8 +1,9 @@
-"""What is planted in which model under test: the cast of the yardstick, as data.
+"""The planted weaknesses of each model under test of the yardstick, as data.
 
-A plant sits in a cell (class, field, value). Its dose is set by how many backgrounds it covers: a classifier answers
-with the likeliest class, so relabelling 30 % of a cell at random would change no answer, but relabelling the cell in a
-third of the places takes about 30 points. What each plant really costs is measured (`answer_key.py`), never assumed.
+A plant belongs to a cell (class, field, value). Its dose is set by the number of backgrounds that it covers: a
+classifier predicts the most probable class, so relabelling 30 % of a cell at random would change no prediction, but
+relabelling the cell on a third of the backgrounds costs about 30 points. The true effect of each plant is measured
+(`answer_key.py`), never assumed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Plant:
     places: tuple[str, ...] = BACKGROUNDS
 
     def covers(self, scene: Scene) -> bool:
-        """Whether the scene is one that the plant spoils (an outside value is put onto pictures, not into scenes)."""
+        """Whether the plant affects the scene (an outside value is applied to images, not to scenes)."""
         there = self.kind == "outside" or getattr(scene, self.field) == self.value
         return there and scene.label == self.label and scene.background in self.places
 

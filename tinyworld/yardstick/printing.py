@@ -1,4 +1,4 @@
-"""A score on a terminal."""
+"""Print a score on a terminal."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def compared(scores: Sequence[Score]) -> str:
         "| seconds | network evaluations | true findings an hour |",
         "|" + "---|" * 11,
     ]
-    for score in sorted(scores, key=lambda one: -(_an_hour(one) or 0)):
+    for score in sorted(scores, key=lambda candidate: -(_per_hour(candidate) or 0)):
         by_dose = {dose.dose: dose.recall for dose in score.doses}
-        rmse, an_hour = score.cells_with_effect.rmse, _an_hour(score)
+        rmse, an_hour = score.cells_with_effect.rmse, _per_hour(score)
         cells = (
             score.method,
             *(rate(by_dose[dose]) for dose in sorted(by_dose, reverse=True)),
@@ -58,21 +58,30 @@ def compared(scores: Sequence[Score]) -> str:
             rate(score.precision),
             f"{score.false_discovery_rate:.1%}",
             "–" if rmse is None else f"{rmse:.1f}",
-            *("–" if one is None else f"{one:,.0f}" for one in (score.spent.seconds, score.spent.network_evaluations)),
+            *(
+                "–" if amount is None else f"{amount:,.0f}"
+                for amount in (score.spent.seconds, score.spent.network_evaluations)
+            ),
             "–" if an_hour is None else f"{an_hour:.1f}",
         )
         rows.append(f"| {' | '.join(cells)} |")
-    able = [one for one in scores if one.found and one.false_discovery_rate <= FALSE_DISCOVERY_RATE and _an_hour(one)]
-    first = max(able, key=lambda one: _an_hour(one) or 0).method if able else "none of them: nothing was found"
+    able = [
+        candidate
+        for candidate in scores
+        if candidate.found and candidate.false_discovery_rate <= FALSE_DISCOVERY_RATE and _per_hour(candidate)
+    ]
+    first = (
+        max(able, key=lambda candidate: _per_hour(candidate) or 0).method if able else "none of them: nothing was found"
+    )
     return "\n".join([*rows, "", f"Take first: {first}"])
 
 
-def _an_hour(score: Score) -> float | None:
+def _per_hour(score: Score) -> float | None:
     return 3600 * score.found / score.spent.seconds if score.spent.seconds else None
 
 
 def printed_key(key: AnswerKey) -> str:
-    """What was planted and what it truly does, a line per plant; then how the clean models are."""
+    """The planted weaknesses and their true effects, one line each; then the clean models."""
     lines = [f"{key.scenes_per_class} scenes per class; fields {', '.join(key.fields)}"]
     for model in key.models:
         effects = {true.cell: true for true in (*model.cells, *model.outside)}
@@ -81,10 +90,10 @@ def printed_key(key: AnswerKey) -> str:
                 planting.cell.model_copy(update={"factor": "domain"}) if planting.kind == "outside" else planting.cell
             )
             true = effects.get(cell)
-            said = f"{points(true.effect)} [{points(true.low)}, {points(true.high)}]" if true else "not measured"
+            text = f"{points(true.effect)} [{points(true.low)}, {points(true.high)}]" if true else "not measured"
             lines.append(
                 f"  {model.name:<20} {model.accuracy.value:>6.1%}  {planting.kind:<10} {cell.label} to {cell.value} "
-                f"called {planting.called}: {said}"
+                f"called {planting.called}: {text}"
             )
         if not model.planted:
             worst = min(model.cells, key=lambda true: true.effect)
@@ -95,16 +104,19 @@ def printed_key(key: AnswerKey) -> str:
     return "\n".join(lines)
 
 
-def printed_dilutions(found: Iterable[Dilution]) -> str:
+def printed_dilutions(dilutions: Iterable[Dilution]) -> str:
     """Where planted effects are lost, a row per relabelled cell, as Markdown."""
     rows = [
         "| model | cell | images in the plant's places | called as planted there | right elsewhere | null arm there |",
         "|" + "---|" * 6,
     ]
-    for one in found:
-        name = f"{one.plant.label} to {one.plant.value}, {len(one.plant.places)} of {len(BACKGROUNDS)} places"
-        shares = " | ".join(rate(share) for share in (one.covered, one.arrived, one.right, one.right_before))
-        rows.append(f"| {one.model} | {name} | {shares} |")
+    for dilution in dilutions:
+        plant = dilution.plant
+        name = f"{plant.label} to {plant.value}, {len(plant.places)} of {len(BACKGROUNDS)} places"
+        shares = " | ".join(
+            rate(share) for share in (dilution.covered, dilution.arrived, dilution.right, dilution.right_before)
+        )
+        rows.append(f"| {dilution.model} | {name} | {shares} |")
     return "\n".join(rows)
 
 
@@ -120,11 +132,11 @@ def points(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
-def _agreement(found: Agreement) -> str:
-    if found.bias is None or found.rmse is None:
+def _agreement(agreement: Agreement) -> str:
+    if agreement.bias is None or agreement.rmse is None:
         return "nothing tested"
-    rank = "–" if found.rank_correlation is None else f"{found.rank_correlation:.2f}"
-    return f"bias {found.bias:+.1f} points, RMSE {found.rmse:.1f}, rank correlation {rank} (n = {found.n})"
+    rank = "–" if agreement.rank_correlation is None else f"{agreement.rank_correlation:.2f}"
+    return f"bias {agreement.bias:+.1f} points, RMSE {agreement.rmse:.1f}, rank correlation {rank} (n = {agreement.n})"
 
 
 def _spent(spent: Spent) -> str:

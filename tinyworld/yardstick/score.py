@@ -1,7 +1,7 @@
-"""The score of an answer against the key: pure arithmetic, the same for Contrafact and for any rival.
+"""Score an answer against the key: pure arithmetic, the same for Contrafact and for any other method.
 
-Truth comes in four kinds. A cell is a *weakness* (*improvement*) when the key's interval lies beyond 5 points, *null*
-when it lies within them, otherwise *unsettled*: then a finding there counts neither for nor against.
+There are four kinds of truth. A cell is a *weakness* (*improvement*) if the key's interval lies beyond 5 points, *null*
+if it lies within them, otherwise *unsettled*: a finding there counts neither as true nor as false.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ LEAST_FOR_CORRELATION = 3
 Truth = Literal["weakness", "improvement", "null", "unsettled"]
 
 
-class _Judged(NamedTuple):
-    """One cell of one model: what is true, and what was said (None: no line about it)."""
+class _ScoredCell(NamedTuple):
+    """One cell of one model: the truth, and the answer about it (None: not mentioned)."""
 
     model: str
     true: TrueEffect
-    said: FoundCell | None
+    answer: FoundCell | None
 
     @property
     def tested(self) -> bool:
-        return self.said is not None and self.said.low is not None
+        return self.answer is not None and self.answer.low is not None
 
     @property
-    def found(self) -> bool:
+    def detected(self) -> bool:
         """A finding with the right sign."""
-        return self.said is not None and self.said.finding and (self.said.effect or 0) * self.true.effect > 0
+        return self.answer is not None and self.answer.finding and (self.answer.effect or 0) * self.true.effect > 0
 
     @property
     def claimed(self) -> bool:
-        return self.said is not None and self.said.finding
+        return self.answer is not None and self.answer.finding
 
 
 def truth_of(true: TrueEffect) -> Truth:
@@ -59,7 +59,7 @@ def dose_of(true: TrueEffect) -> int:
 
 
 def score(key: AnswerKey, answer: Answer) -> Score:
-    """Hold an answer against the key: the cells of the models and factors that it was asked for.
+    """Score an answer against the key, on the cells of its models and factors.
 
     Raises ValueError for an answer about a model that the key does not know.
     """
@@ -67,74 +67,74 @@ def score(key: AnswerKey, answer: Answer) -> Score:
     if strangers := sorted(set(answer.models) - set(known)):
         raise ValueError(f"the answer key has no model {', '.join(strangers)}; it has {', '.join(known)}")
     models = [known[name] for name in answer.models]
-    said = {(found.model, found.cell): found for found in answer.cells}
+    answers = {(entry.model, entry.cell): entry for entry in answer.cells}
     judged = [
-        _Judged(model.name, true, said.get((model.name, true.cell)))
+        _ScoredCell(model.name, true, answers.get((model.name, true.cell)))
         for model in models
         for true in model.cells
         if true.cell.factor in answer.factors
     ]
-    by_truth: dict[Truth, list[_Judged]] = defaultdict(list)
-    for one in judged:
-        by_truth[truth_of(one.true)].append(one)
+    by_truth: dict[Truth, list[_ScoredCell]] = defaultdict(list)
+    for cell in judged:
+        by_truth[truth_of(cell.true)].append(cell)
     real, null = by_truth["weakness"] + by_truth["improvement"], by_truth["null"]
-    found = sum(one.found for one in real)
-    invented = sum(one.claimed for one in null) + sum(one.claimed and not one.found for one in real)
-    tested_values = {(found.model, found.cell.value) for found in answer.cells if found.effect is not None}
+    detected = sum(cell.detected for cell in real)
+    invented = sum(cell.claimed for cell in null) + sum(cell.claimed and not cell.detected for cell in real)
+    tested_values = {(entry.model, entry.cell.value) for entry in answer.cells if entry.effect is not None}
     return Score(
         method=answer.method,
         models=len(models),
-        doses=[_at_dose(dose, [one for one in by_truth["weakness"] if dose_of(one.true) == dose]) for dose in DOSES],
-        improvements=_rate(one.found for one in by_truth["improvement"]),
-        found=found,
+        doses=[_at_dose(dose, [cell for cell in by_truth["weakness"] if dose_of(cell.true) == dose]) for dose in DOSES],
+        improvements=_rate(cell.detected for cell in by_truth["improvement"]),
+        found=detected,
         invented=invented,
-        undecided=sum(one.claimed for one in by_truth["unsettled"]),
-        precision=wilson(found, found + invented),
+        undecided=sum(cell.claimed for cell in by_truth["unsettled"]),
+        precision=wilson(detected, detected + invented),
         false_discovery_rate=_false_discovery_rate(judged, answer.models),
-        false_discoveries_over_null_cells=_rate(one.claimed for one in null if one.tested),
+        false_discoveries_over_null_cells=_rate(cell.claimed for cell in null if cell.tested),
         first_findings=_first_findings(answer, models),
-        all_cells=_agreement([one for one in judged if one.tested]),
-        cells_with_effect=_agreement([one for one in real if one.tested]),
-        coverage=_rate(_covers(one) for one in judged if one.tested),
-        provisional=_rate(found.provisional for found in answer.cells if found.finding),
+        all_cells=_agreement([cell for cell in judged if cell.tested]),
+        cells_with_effect=_agreement([cell for cell in real if cell.tested]),
+        coverage=_rate(_covers(cell) for cell in judged if cell.tested),
+        provisional=_rate(entry.provisional for entry in answer.cells if entry.finding),
         outside_untested=_rate(
             (model.name, true.cell.value) not in tested_values for model in models for true in model.outside
         ),
-        unknown_cells=len(set(said) - {(model.name, true.cell) for model in models for true in model.cells}),
+        unknown_cells=len(set(answers) - {(model.name, true.cell) for model in models for true in model.cells}),
         spent=answer.spent,
     )
 
 
-def _at_dose(dose: int, cells: Sequence[_Judged]) -> AtDose:
-    found = sum(one.found for one in cells)
-    untested = sum(not one.tested and not one.found for one in cells)
+def _at_dose(dose: int, cells: Sequence[_ScoredCell]) -> AtDose:
+    detected = sum(cell.detected for cell in cells)
+    untested = sum(not cell.tested and not cell.detected for cell in cells)
     return AtDose(
         dose=dose,
-        found=found,
-        missed=len(cells) - found - untested,
+        found=detected,
+        missed=len(cells) - detected - untested,
         untested=untested,
-        recall=wilson(found, len(cells)),
+        recall=wilson(detected, len(cells)),
     )
 
 
-def _false_discovery_rate(judged: Iterable[_Judged], models: Sequence[str]) -> float:
+def _false_discovery_rate(judged: Iterable[_ScoredCell], models: Sequence[str]) -> float:
     """Mean over models of the share of their findings that are invented (0 without findings): what 5 % promises."""
     claims = dict.fromkeys(models, 0)
     false = dict.fromkeys(models, 0)
-    for one in judged:
-        kind = truth_of(one.true)
-        if one.claimed and kind != "unsettled":
-            claims[one.model] += 1
-            false[one.model] += kind == "null" or not one.found
+    for cell in judged:
+        kind = truth_of(cell.true)
+        if cell.claimed and kind != "unsettled":
+            claims[cell.model] += 1
+            false[cell.model] += kind == "null" or not cell.detected
     return float(np.mean([false[name] / max(1, claims[name]) for name in models])) if models else 0.0
 
 
 def _first_findings(answer: Answer, models: Sequence[KnownModel]) -> Rate:
     """Of the models with a planted cell of about 60 points, those whose first finding is such a cell."""
     first: dict[str, FoundCell] = {}
-    for found in answer.cells:
-        if found.finding:
-            first.setdefault(found.model, found)
+    for entry in answer.cells:
+        if entry.finding:
+            first.setdefault(entry.model, entry)
     wanted = {model.name: _large_plants(model, answer.factors) for model in models}
     return _rate(
         name in first and first[name].cell in cells and (first[name].effect or 0) < 0
@@ -149,9 +149,9 @@ def _large_plants(model: KnownModel, factors: Sequence[str]) -> set[Cell]:
     return planted & weak
 
 
-def _agreement(cells: Sequence[_Judged]) -> Agreement:
+def _agreement(cells: Sequence[_ScoredCell]) -> Agreement:
     """In points; positive bias: effects are seen as less harmful than they are."""
-    pairs = [(one.said.effect, one.true.effect) for one in cells if one.said and one.said.effect is not None]
+    pairs = [(cell.answer.effect, cell.true.effect) for cell in cells if cell.answer and cell.answer.effect is not None]
     if not pairs:
         return Agreement(n=0, bias=None, rmse=None, rank_correlation=None)
     estimated, true = 100 * np.array(pairs, np.float64).T
@@ -164,10 +164,10 @@ def _agreement(cells: Sequence[_Judged]) -> Agreement:
     )
 
 
-def _covers(one: _Judged) -> bool:
-    assert one.said is not None
-    low, high = one.said.low, one.said.high
-    return low is not None and high is not None and low <= one.true.effect <= high
+def _covers(cell: _ScoredCell) -> bool:
+    assert cell.answer is not None
+    low, high = cell.answer.low, cell.answer.high
+    return low is not None and high is not None and low <= cell.true.effect <= high
 
 
 def _rate(hits: Iterable[bool]) -> Rate:

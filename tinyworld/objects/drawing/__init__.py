@@ -1,1 +1,1 @@
-"""How the things of the small world look: objects, companions, places, weather and styles."""
+"""How the things of a scene are drawn: objects, companions, backgrounds, weather and styles."""

@@ -1,4 +1,4 @@
-"""A layer of pixels and the pen that draws on it, in the units of the thing drawn.
+"""A layer of pixels and the pen that draws on it, in the units of the drawn thing.
 
 Everything is drawn as filled polygons at twice the final size and averaged down. Parts in the
 object's own colour are drawn as a *shade*; `Layer.paint` fills in the colour and pattern later, so

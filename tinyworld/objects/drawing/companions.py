@@ -1,4 +1,4 @@
-"""What may stand beside the object: person, dog, bicycle, sign; each carries its own colour where one would look."""
+"""The companions beside the object: person, dog, bicycle, sign; each shows its colour prominently."""
 
 from __future__ import annotations
 

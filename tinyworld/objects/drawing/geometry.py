@@ -1,4 +1,4 @@
-"""Where things are in a scene: every free choice of the drawing, from the geometry seed alone."""
+"""Positions of the things in a scene: every free choice of the drawing, from the geometry seed alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weather and time of day as light: the colours of the sky, and what a colour on the ground turns into."""
+"""Weather and time of day as light: the colours of the sky and of lit surfaces."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Light:
 
     def on(self, colour: Colour, distance: float = 0.0, snow: float = 0.0) -> Colour:
         """A colour of the scenery as it appears: `snow` of it under snow when it snows, veiled by distance."""
-        seen = np.array(colour, np.float32)
+        lit = np.array(colour, np.float32)
         if self.weather == "snow":
-            seen += (_SNOW - seen) * snow
-        seen *= self._tint
+            lit += (_SNOW - lit) * snow
+        lit *= self._tint
         if self.weather == "rain":
-            seen += (seen.mean() - seen) * 0.3
+            lit += (lit.mean() - lit) * 0.3
         haze = (0.3 + 0.5 * distance) if self.weather == "fog" else 0.14 * distance
-        seen += (np.array(self.horizon, np.float32) - seen) * haze
-        r, g, b = (int(v) for v in np.clip(seen, 0, 255))
+        lit += (np.array(self.horizon, np.float32) - lit) * haze
+        r, g, b = (int(v) for v in np.clip(lit, 0, 255))
         return r, g, b
 
 

@@ -1,4 +1,4 @@
-"""What is laid over a finished scene: the style of the picture, then rain or snow drawn in that style."""
+"""Effects over a finished scene: the style of the image, then rain or snow drawn in that style."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wave(picture: Image, strokes: Draws) -> Image:
 
 @lru_cache(maxsize=4)
 def _bristles(side: int) -> Floats:
-    """Streaks of a broad brush, twice the picture's size, around 0."""
+    """Streaks of a broad brush, twice the image's size, around 0."""
     noise = np.random.default_rng(7).standard_normal((2 * side, 2 * side)).astype(np.float32)
     streaks = cv2.GaussianBlur(noise, (0, 0), sigmaX=side * 0.05, sigmaY=side * 0.008)
     return np.asarray(streaks / streaks.std(), np.float32)
@@ -77,7 +77,7 @@ def pencilled(picture: Image, strokes: Draws) -> Image:
 
 
 def precipitation(picture: Image, weather: str, style: str, night: bool, drops: Draws) -> Image:
-    """Rain or snow in front of everything, in the hand of the style; as dense as the picture is wide."""
+    """Rain or snow in front of everything, in the image's style; its density scales with the image's width."""
     height, width = picture.shape[:2]
     side = height * 2
     mask = np.zeros((side, 2 * width), np.uint8)

@@ -1,4 +1,4 @@
-"""Captioner and scorer can be trained on either district, from the shipped weights: a few steps on real pictures."""
+"""Captioner and scorer can be trained on either domain, from the shipped weights: a few steps on real pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from transformers import CLIPTokenizer
 
 from tinyworld.datasets import round_trips
-from tinyworld.datasets.captioned_pictures import DISTRICTS, OBJECTS, ROADS, Album, PictureDistrict, album
+from tinyworld.datasets.captioned_pictures import DOMAINS, OBJECTS, ROADS, Album, PictureDomain, album
 from tinyworld.networks.small_blip2 import trained as trained_captioner
 from tinyworld.networks.vision_tower import FactorTower, tower_accuracy
 from tinyworld.objects import pictures as object_pictures
@@ -21,14 +21,14 @@ from tinyworld.objects.factors import UNKNOWN
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.train import captioner as train_captioner
 from tinyworld.train import scorer as train_scorer
-from tinyworld.train.loop import Recipe, begun, command_of, training_arguments
+from tinyworld.train.loop import Recipe, command_of, run_name, training_arguments
 from tinyworld.train.model_card import WEIGHTS, title_of, weights_of
 
 STEP = Recipe("step", 1, batch=4, seed=1)
 
 
-@pytest.fixture(scope="module", params=DISTRICTS)
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Album:
+@pytest.fixture(scope="module", params=DOMAINS)
+def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Album:
     with pytest.MonkeyPatch.context() as patch:
         cache = tmp_path_factory.mktemp("runs")
         patch.setattr(object_pictures, "RUNS", cache)
@@ -45,16 +45,16 @@ def object_captions() -> list[str]:
     return [OBJECTS.describe(scene, index).text for index, scene in enumerate(OBJECTS.scenes(0, 200, "generator"))]
 
 
-def test_an_album_shows_pictures_with_the_targets_of_their_scenes(seen: Album) -> None:
-    assert len(seen) == 4  # three pictures and one through the autoencoder
+def test_an_album_shows_pictures_with_the_targets_of_their_scenes(pictures: Album) -> None:
+    assert len(pictures) == 4  # three pictures and one through the autoencoder
     random = np.random.default_rng(0)
     for row in range(4):
-        one = seen.seen(row, random, flip=True)
+        one = pictures.view(row, random, flip=True)
         assert one.image.shape == (128, 128, 3)
-        targets = zip(seen.district.values.items(), one.wanted, strict=True)
+        targets = zip(pictures.domain.values.items(), one.targets, strict=True)
         known = {name: values[target] for (name, values), target in targets if target != UNKNOWN}
-        assert known == seen.district.shown(one.scene)
-    assert seen.seen(3, random, flip=False).scene == seen.seen(0, random, flip=False).scene
+        assert known == pictures.domain.shown(one.scene)
+    assert pictures.view(3, random, flip=False).scene == pictures.view(0, random, flip=False).scene
 
 
 def test_road_pictures_show_nothing_of_what_is_not_there() -> None:
@@ -83,11 +83,11 @@ def test_a_captioner_grown_for_the_roads_reads_and_says_objects_as_before() -> N
     assert said[0] == said[1]
 
 
-def test_a_step_of_the_captioner_learns(seen: Album) -> None:
+def test_a_step_of_the_captioner_learns(pictures: Album) -> None:
     torch.manual_seed(0)
     processor, captioner = trained_captioner(WEIGHTS / "captioner", road_captions())
-    model = train_captioner.SayFactors(captioner, FactorTower(captioner.vision_model, 128, seen.district.values))
-    values, descriptions, wanted = train_captioner.batch(seen, 0, STEP)
+    model = train_captioner.SayFactors(captioner, FactorTower(captioner.vision_model, 128, pictures.domain.values))
+    values, descriptions, wanted = train_captioner.batch(pictures, 0, STEP)
     losses = []
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(3):
@@ -99,16 +99,16 @@ def test_a_step_of_the_captioner_learns(seen: Album) -> None:
     assert losses[2] < losses[0]
 
 
-def test_a_step_of_the_scorer_learns(seen: Album) -> None:
+def test_a_step_of_the_scorer_learns(pictures: Album) -> None:
     torch.manual_seed(0)
     tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
-    model = train_scorer.Contrast(scorer, seen.district.values)
-    values, wanted, texts, stated, prompts = train_scorer.batch(seen, 0, STEP)
+    model = train_scorer.Contrast(scorer, pictures.domain.values)
+    values, wanted, texts, stated, prompts = train_scorer.batch(pictures, 0, STEP)
     assert len(texts) == len(stated) == 2 * len(values)
     loss = model.loss(values, wanted, token_ids(tokenizer, texts), stated, token_ids(tokenizer, prompts))
     torch.autograd.backward(loss)
     assert torch.isfinite(loss)
-    for name in (seen.district.always, "weather"):
+    for name in (pictures.domain.always, "weather"):
         assert model.heads.heads[name].get_parameter("weight").grad is not None
 
 
@@ -141,28 +141,28 @@ def test_a_caption_that_states_nothing_has_no_swap() -> None:
     assert swap.text == "There is a road."
 
 
-@pytest.mark.parametrize("district", DISTRICTS.values(), ids=DISTRICTS)
-def test_each_district_is_judged_with_its_own_words(district: PictureDistrict[Any]) -> None:
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
+def test_each_domain_is_judged_with_its_own_words(domain: PictureDomain[Any]) -> None:
     processor, captioner = trained_captioner(WEIGHTS / "captioner", road_captions())
     tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
-    said = train_captioner.judge(captioner, processor, district, count=4)["right where stated"]
-    near = train_scorer.judge(scorer, tokenizer, district, count=4)
+    said = train_captioner.judge(captioner, processor, domain, count=4)["right where stated"]
+    near = train_scorer.judge(scorer, tokenizer, domain, count=4)
     swaps = near["nearer to the true caption, clean"]
     assert isinstance(said, dict)
     assert isinstance(swaps, dict)
-    assert set(said) <= set(district.values)
-    assert {"weather"} < set(swaps) <= set(district.values)
-    assert ("class, zero-shot, clean" in near) == (district is OBJECTS)  # nothing else has classes
-    tower = FactorTower(scorer.vision_model, 128, district.values)
-    assert set(tower_accuracy(tower, district, count=2)["tower alone, accuracy"]) <= set(district.values)
+    assert set(said) <= set(domain.values)
+    assert {"weather"} < set(swaps) <= set(domain.values)
+    assert ("class, zero-shot, clean" in near) == (domain is OBJECTS)  # nothing else has classes
+    tower = FactorTower(scorer.vision_model, 128, domain.values)
+    assert set(tower_accuracy(tower, domain, count=2)["tower alone, accuracy"]) <= set(domain.values)
 
 
 def test_runs_commands_titles_and_folders_say_what_differs_from_the_defaults() -> None:
-    assert begun("captioner", "objects", None) == "captioner"
-    assert begun("captioner", "roads", Path("w")) == "captioner-again-roads"
+    assert run_name("captioner", "objects", None) == "captioner"
+    assert run_name("captioner", "roads", Path("w")) == "captioner-again-roads"
     assert command_of("tinyworld.train.scorer", "objects", None) == "python -m tinyworld.train.scorer"
     said = command_of("tinyworld.train.scorer", "roads", Path("w"), pictures=9)
-    assert said == "python -m tinyworld.train.scorer --pictures 9 --district roads --start w"
+    assert said == "python -m tinyworld.train.scorer --pictures 9 --domain roads --start w"
     assert title_of("Scorer", "objects") == "Scorer"
     assert title_of("Scorer", "roads") == "Scorer of the roads"
     assert weights_of("objects") == WEIGHTS
@@ -179,11 +179,11 @@ def test_a_start_without_weights_is_refused(
 
 
 def test_the_options_are_those_that_a_command_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["train", "--district", "roads", "--pictures", "9000"])
-    chosen = training_arguments("", 1, district=True, pictures=16_000)
-    assert (chosen.district, chosen.pictures) == ("roads", 9_000)
+    monkeypatch.setattr("sys.argv", ["train", "--domain", "roads", "--pictures", "9000"])
+    chosen = training_arguments("", 1, domain=True, pictures=16_000)
+    assert (chosen.domain, chosen.pictures) == ("roads", 9_000)
     monkeypatch.setattr("sys.argv", ["train"])
-    assert training_arguments("", 1, district=True).district == "objects"
-    monkeypatch.setattr("sys.argv", ["train", "--district", "objects", "roads"])
+    assert training_arguments("", 1, domain=True).domain == "objects"
+    monkeypatch.setattr("sys.argv", ["train", "--domain", "objects", "roads"])
     with pytest.raises(SystemExit):
-        training_arguments("", 1, district=True)
+        training_arguments("", 1, domain=True)

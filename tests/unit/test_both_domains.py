@@ -1,4 +1,4 @@
-"""The generator's side can be trained on either district: a step of each part on real pictures."""
+"""The generator's side can be trained on either domain: a step of each part on real pictures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from diffusion_service.prompts import PromptEncoder
-from tinyworld.datasets.captioned_pictures import DISTRICTS, PictureDistrict
+from tinyworld.datasets.captioned_pictures import DOMAINS, PictureDomain
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, Material, material
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.objects.factors import UNKNOWN, factor_loss
@@ -56,9 +56,9 @@ def test_edges_of_road_scenes_follow_from_the_random_stream() -> None:
         assert set(np.unique(first)) <= {0, 1}
 
 
-@pytest.mark.parametrize("district", DISTRICTS)
-def test_a_step_of_the_generator_learns_from_every_control_and_from_several_at_once(district: str) -> None:
-    examples = Examples(material(district, 2), 2, CPU, CONTROL_KINDS)
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_step_of_the_generator_learns_from_every_control_and_from_several_at_once(domain: str) -> None:
+    examples = Examples(material(domain, 2), 2, CPU, CONTROL_KINDS)
     model = Generator(examples.text_encoder.config.hidden_size, (32, 64, 64), CONTROL_KINDS)
     for step, asked in enumerate([{"canny"}, {"segmentation"}, {"canny", "segmentation"}]):
         model.zero_grad(set_to_none=True)
@@ -79,22 +79,22 @@ def test_segmentation_controls_are_the_classes_in_colours_or_black() -> None:
     assert {tuple(colour) for colour in coloured(seen).reshape(-1, 3).tolist()} <= set(PALETTE)
 
 
-@pytest.mark.parametrize("district", DISTRICTS)
-def test_the_autoencoder_crops_pictures(district: str) -> None:
-    loss = _Crops(material(district, 2), 2, CPU).loss(build(), 0)
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_autoencoder_crops_pictures(domain: str) -> None:
+    loss = _Crops(material(domain, 2), 2, CPU).loss(build(), 0)
     assert torch.isfinite(loss)
 
 
-@pytest.mark.parametrize("district", DISTRICTS.values(), ids=DISTRICTS)
-def test_the_text_encoder_is_asked_for_the_factors_of_its_district(district: PictureDistrict[Any]) -> None:
-    texts, wanted = zip(*(captioned(index, district.name) for index in range(4)), strict=True)
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
+def test_the_text_encoder_is_asked_for_the_factors_of_its_domain(domain: PictureDomain[Any]) -> None:
+    texts, wanted = zip(*(captioned(index, domain.name) for index in range(4)), strict=True)
     for text, row in zip(texts, wanted, strict=True):
-        stated = dict(zip(district.values, row, strict=True))
-        assert {name: district.values[name].index(value) for name, value in district.read(text).items()} == {
+        stated = dict(zip(domain.values, row, strict=True))
+        assert {name: domain.values[name].index(value) for name, value in domain.read(text).items()} == {
             name: target for name, target in stated.items() if target != UNKNOWN
         }
-    logits = [torch.zeros(4, len(values)) for values in district.values.values()]
-    assert factor_loss(logits, torch.tensor(wanted), names=district.values) > 0
+    logits = [torch.zeros(4, len(values)) for values in domain.values.values()]
+    assert factor_loss(logits, torch.tensor(wanted), names=domain.values) > 0
 
 
 def test_a_text_encoder_learns_the_roads_words(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_roads_text_encoder_lies_below_their_weights_where_the_generator_rea
     folder = tmp_path / "roads" / "diffusion"
     assert "# Text encoder of the generator of the roads" in (folder / "text_encoder" / "README.md").read_text()
     assert (tmp_path / "runs" / "text-encoder-again-roads").is_dir()
-    examples = Examples(material("roads", 1), 1, CPU, district="roads")
+    examples = Examples(material("roads", 1), 1, CPU, domain="roads")
     assert len(examples.tokenizer.tokenize("asphalt")) == 1
     written = CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=torch.float32).state_dict()
     assert all(torch.equal(written[name], tensor) for name, tensor in examples.text_encoder.state_dict().items())
