@@ -87,7 +87,7 @@ class ServiceSettings(BaseSettings):
     pinned_copies: bool = False
     vae_dtype: DtypeChoice = "auto"
     batches_at_once: int = Field(default=1, ge=1)
-    """This field and the four above apply to diffusion_service (docs/measurements/performance.md); `threads` a batch."""
+    """This and the four above are for diffusion_service (docs/measurements/performance.md). `threads` a batch."""
     drain_seconds: float = 30.0
     model_origin: str = ""
     """For evaluator_service: `http://host:port` of the object store, the only host it fetches uploaded models from."""
