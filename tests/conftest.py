@@ -17,7 +17,8 @@ from hypothesis import settings
 from sqlalchemy import create_engine, make_url, text
 
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
-from tests.s3_server import s3_server as s3_server
+from tests.support.log_lines import log as log
+from tests.support.s3_server import s3_server as s3_server
 
 _numbers = itertools.count()
 

@@ -33,7 +33,7 @@ from gateway.queue import leases
 from gateway.report.build import build_report
 from gateway.results.counterfactuals import Listing, results_page
 from shared.storage import DirectoryStore
-from tests.deployment import postgres, postgres_url
+from tests.support.deployment import postgres, postgres_url
 
 PENDING = 20
 _SOURCES = """

@@ -1,7 +1,7 @@
 """Run the deployed system for these benchmarks: its processes over one directory, which a later run resumes.
 
-Gateway, Celery workers, Postgres and Redis are the real ones (`tests.deployment`), the object store is a directory, the
-model services wait (`benchmarks.scale.waiting_services`).
+Gateway, Celery workers, Postgres and Redis are the real ones (`tests.support.deployment`), the object store is a
+directory, the model services wait (`benchmarks.scale.waiting_services`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contrafact.client import Client
 from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from shared.schemas.service import SERVICES, ServiceName
-from tests.deployment import (
+from tests.support.deployment import (
     ONE_THREAD,
     UVICORN,
     Part,

@@ -46,7 +46,7 @@ from gateway.methods.text_checks import check_caption, check_change, check_keywo
 from shared.schemas.diffusion import ControlRegion, Rendering
 from shared.schemas.language import Message
 
-# --- The prompts. The tiny language model is trained on them: tests/contract/test_prompts.py fails when they drift.
+# --- The prompts. The tiny language model is trained on them: tests/contract/tinyworld/test_prompts.py holds them.
 
 Question = Literal["keywords", "alternatives", "rewrite"]
 

@@ -38,7 +38,7 @@ from shared.schemas.language import Message
 LanceFactor = Literal["subject", "object", "background", "adjective", "domain", "weather"]
 LANCE_FACTORS: tuple[LanceFactor, ...] = ("subject", "object", "background", "adjective", "domain", "weather")
 
-# --- The prompts. The tiny language model is trained on them: tests/contract/test_prompts.py fails when they drift.
+# --- The prompts. The tiny language model is trained on them: tests/contract/tinyworld/test_prompts.py holds them.
 
 _SYSTEM = (
     "You help to test a vision model. Write edits of the caption. Each edit changes one thing that belongs to the "

@@ -33,7 +33,7 @@ from shared.images import encode
 from shared.problems import Problem
 from shared.schemas.jobs import JobDetail, JobSpec
 from shared.storage import image_key
-from tests.deployment import TINY, Deployment, Part, deployed, small
+from tests.support.deployment import TINY, Deployment, Part, deployed, small
 from tinyworld.objects.demo import write_demo_images
 
 KILLS = int(os.environ.get("KILLS", "60"))

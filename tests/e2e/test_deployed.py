@@ -14,7 +14,7 @@ import pytest
 
 from shared.schemas.service import SERVICES
 from shared.storage import image_key
-from tests.deployment import TINY, Deployment, deployed
+from tests.support.deployment import TINY, Deployment, deployed
 from tinyworld.objects.demo import write_demo_images
 
 PARAMETERS = {"counterfactuals_per_image": 2, "max_keywords": 4, "alternatives_per_keyword": 2, "steps": 2}

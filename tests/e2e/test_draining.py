@@ -132,7 +132,7 @@ def test_a_worker_answers_the_machinery_and_stops(tmp_path: Path) -> None:
 def test_a_model_service_that_stops_answers_what_it_was_asked(tmp_path: Path) -> None:
     replies: list[httpx.Response] = []
     log = tmp_path / "log"
-    with served("tests.e2e.slow_service:create_app", log, {}) as (process, address):
+    with served("tests.support.slow_service:create_app", log, {}) as (process, address):
 
         def ask(number: int) -> None:
             replies.append(httpx.post(f"{address}/v1/squares", json={"number": number}, timeout=PATIENCE))

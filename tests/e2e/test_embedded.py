@@ -20,9 +20,9 @@ from embedded.run import Embedded, run_embedded
 from gateway.export.job import FORMATS
 from shared.images import encode
 from shared.schemas.service import SERVICES
-from tests.contract.extras import environment
-from tests.integration.small_services import SmallServices, serve
-from tests.integration.work_site import wait_for
+from tests.support.extras import environment
+from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import wait_for
 
 PICTURES = np.random.default_rng(3).integers(0, 255, (12, 12, 12, 3)).astype(np.uint8)
 
@@ -62,7 +62,7 @@ def installed(tmp_path: Path) -> Iterator[str]:
     """The URL of a system that sees what `make install` installs, over small services."""
     with serve(SmallServices()) as url:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.embedded_process", str(tmp_path / "data"), url],
+            [sys.executable, "-m", "tests.support.embedded_process", str(tmp_path / "data"), url],
             env=environment("embedded", tmp_path / "visible"),
             stdout=subprocess.PIPE,
             text=True,

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from gateway.database.sessions import open_engine
 from gateway.database.tables import Counterfactual, Prediction, RecordedCall, Report, SourceImage, Table
 from shared.images import encode
-from tests.integration.small_services import SmallServices, serve
+from tests.support.small_services import SmallServices, serve
 from tinyworld.objects.demo import write_demo_images
 
 KILLS = 10
@@ -54,7 +54,7 @@ class Life:
     """One process over a directory, from its start to its kill."""
 
     def __init__(self, directory: Path, services_url: str | None) -> None:
-        command = [sys.executable, "-m", "tests.e2e.embedded_process", str(directory)]
+        command = [sys.executable, "-m", "tests.support.embedded_process", str(directory)]
         self.log = (directory.parent / f"{directory.name}.log").open("ab")
         self._process = subprocess.Popen(
             [*command, services_url] if services_url else command, stdout=subprocess.PIPE, stderr=self.log

@@ -13,10 +13,11 @@ import pytest
 
 from embedded.run import run_embedded
 from shared.schemas.service import SERVICES
-from tests.contract.gateway_under_test import picture
-from tests.integration.small_services import SmallServices, serve
+from tests.support.gateway_under_test import picture
+from tests.support.paths import REPOSITORY
+from tests.support.small_services import SmallServices, serve
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ (.+)$", README.split("## Use it")[1].split("##")[0], re.MULTILINE)
 
 

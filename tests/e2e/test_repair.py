@@ -15,8 +15,8 @@ from shared.schemas.repairs import RepairRequest, RepairView
 from shared.schemas.service import SERVICES, ServiceName
 from shared.storage import DirectoryStore
 from shared.weights import REPOSITORY
-from tests.integration.repair_site import add_job, write_day_classifier
-from tests.integration.small_services import SmallServices, serve
+from tests.support.repair_site import add_job, write_day_classifier
+from tests.support.small_services import SmallServices, serve
 
 REQUEST = RepairRequest(model="m1", steps=80, batch_size=8, learning_rate=5e-3)
 MODEL = '\n[evaluator.models_under_test.m1]\npath = "{path}"\nlicence = "Apache-2.0"\ngigabytes = 0.01\n'

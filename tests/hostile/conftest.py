@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.conftest import postgres_database
-from tests.contract.gateway_under_test import Gateway, serve_gateway
+from tests.support.gateway_under_test import Gateway, serve_gateway
 
 MAX_SECONDS = 40.0  # of one case, on the processor; the slowest takes five, and not all processors are fast
 MAX_GROWTH = 450 * 1024**2  # bytes of memory at the worst moment of a case

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from tests.hostile.conftest import refused
-from tests.hostile.messages import BOUNDED, MESSAGES, ODD_PICTURES, STRIP, TINY, Sent
-from tests.hostile.small_services import APPS, serve_small, write_weights
+from tests.support.hostile.messages import BOUNDED, MESSAGES, ODD_PICTURES, STRIP, TINY, Sent
+from tests.support.hostile.small_services import APPS, serve_small, write_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 

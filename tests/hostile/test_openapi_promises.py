@@ -17,8 +17,8 @@ from schemathesis import GenerationMode
 from schemathesis.engine import events, from_schema
 
 from shared.images import encode
-from tests.contract.gateway_under_test import serve_gateway
-from tests.hostile.small_services import APPS, serve_small, write_weights
+from tests.support.gateway_under_test import serve_gateway
+from tests.support.hostile.small_services import APPS, serve_small, write_weights
 
 EVERY_DAY, LONG = 2, 30  # examples of an operation, beside those that walk along the borders of its schema
 SMALL = {"steps": 2, "max_tokens": 40, "min_tokens": 4, "beams": 2}  # what a schema allows, but a test has no time for

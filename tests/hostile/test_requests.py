@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.contract.gateway_under_test import Gateway, picture, serve_gateway
 from tests.hostile.conftest import refused
-from tests.hostile.names import form
-from tests.hostile.specs import ADDRESSES, DEEP_AT_THE_EDGE, FIELDS, NUMBERS, SHAPES, TASK, Spec
+from tests.support.gateway_under_test import Gateway, picture, serve_gateway
+from tests.support.hostile.names import form
+from tests.support.hostile.specs import ADDRESSES, DEEP_AT_THE_EDGE, FIELDS, NUMBERS, SHAPES, TASK, Spec
 
 pytestmark = pytest.mark.usefixtures("watch")
 IMAGE = ("images", ("a.png", picture()))

@@ -16,8 +16,8 @@ from shared.problems import InvalidInput
 from shared.schemas.base import ImagePayload
 from shared.schemas.jobs import JobSpec
 from shared.schemas.language import GenerateRequest, Message
-from tests.hostile.tasks import CONTROL_WORDS, SUBMITTED
-from tests.integration.captioned_services import CAPTION, Services, captioned
+from tests.support.captioned_services import CAPTION, Services, captioned
+from tests.support.hostile.tasks import CONTROL_WORDS, SUBMITTED
 from tinyworld.objects.captions import read
 from tinyworld.objects.world import CLASSES
 

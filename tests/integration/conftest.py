@@ -9,8 +9,8 @@ import pytest
 
 from gateway.database.sessions import Sessions
 from shared.storage import DirectoryStore
-from tests.integration.small_services import SmallServices, serve
-from tests.integration.work_site import Site
+from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import Site
 
 
 @pytest.fixture

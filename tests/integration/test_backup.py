@@ -18,8 +18,8 @@ from gateway.operations.startup import schema_fault
 from gateway.worker.replay import replay
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
-from tests.integration.small_services import SmallServices, serve
-from tests.integration.work_site import Site
+from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import Site
 
 
 def tool(name: str) -> Path:

@@ -35,7 +35,7 @@ from shared.s3_store import S3Store
 from shared.schemas.repairs import RepairLease
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
-from tests.deployment import (
+from tests.support.deployment import (
     ACCESS_KEY,
     BUCKET,
     SECRET_KEY,
@@ -48,8 +48,8 @@ from tests.deployment import (
     s3_endpoint,
     worker,
 )  # fmt: skip
-from tests.integration.small_services import SmallServices, serve
-from tests.integration.work_site import Site, wait_for
+from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import Site, wait_for
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 ON_POSTGRES = pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
@@ -118,7 +118,7 @@ def about(day: Day, position: int, wrong: Response) -> Answer:
 
 @ON_SQLITE
 def test_a_hanging_service_costs_a_lease_and_no_attempt(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway.model_services, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(gateway.model_services.clients, "GRACE_SECONDS", 0.2)
     day.site.add_job(images=1)
     day.site.small.gate.clear()
     day.worker(deadline=2, pause=600).step()
@@ -307,8 +307,8 @@ def test_a_worker_whose_clock_is_wrong_neither_loses_nor_steals_a_lease(
         def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
             return datetime.now(tz) + timedelta(hours=hours)
 
-    monkeypatch.setattr(gateway.table_base, "datetime", Shifted)
-    assert abs(gateway.table_base.utc_now() - datetime.now(UTC)) > timedelta(hours=4)
+    monkeypatch.setattr(gateway.database.table_base, "datetime", Shifted)
+    assert abs(gateway.database.table_base.utc_now() - datetime.now(UTC)) > timedelta(hours=4)
     worker = day.worker()
     worker.start()
 

@@ -24,7 +24,7 @@ from gateway.queue.leases import (
     sweep,
     work_waits,
 )
-from tests.integration.rows import add_job
+from tests.support.rows import add_job
 
 LEASE = 60.0
 

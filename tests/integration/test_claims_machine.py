@@ -14,7 +14,7 @@ from gateway.database.sessions import database_now, open_engine, open_sessions
 from gateway.database.tables import Job, SourceImage, Table
 from gateway.queue import leases
 from gateway.queue.leases import Lease
-from tests.integration.rows import add_job
+from tests.support.rows import add_job
 
 JOBS = ("a", "b")
 IMAGES = 3

@@ -32,7 +32,7 @@ from shared.schemas.evaluation import PredictRequest
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
-from tests.integration.small_services import CLASSES, SmallServices, serve
+from tests.support.small_services import CLASSES, SmallServices, serve
 from tinyworld.objects.demo import write_demo_images
 
 TASK = TaskDescription("name the vehicle", tuple(CLASSES))

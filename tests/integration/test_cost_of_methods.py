@@ -17,16 +17,13 @@ from benchmarks.cost_pipelines import LoopSettings
 from benchmarks.cost_reference import LanceLoop, PaperLance
 from benchmarks.cost_report import Row, ratios, row, table
 from benchmarks.cost_sources import Source, sources
-from benchmarks.cost_weights import Shape, write_random
+from benchmarks.cost_weights import write_random
 from diffusion_service.attention import install
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from shared.profiles import Profile, load_profile
+from tests.support.small_costs import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # UniPC, numpy above 2.0
-SMALL = Shape(
-    latent=8, unet=(16, 32), layers=1, heads=2, vae=(8, 16, 16, 16), text=16, text_layers=1, text_heads=2,
-    hint=(8, 8, 16, 16), groups=8,
-)  # fmt: skip
 
 
 PAPER = PaperLance(steps=5, iterations=3, fractions=(0.4, 0.9))

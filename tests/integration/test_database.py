@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError, StatementError
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, database_now, migrate, migration_config
 from gateway.database.tables import Event, Job, Owner, SourceImage, Table
-from tests.integration.rows import add_job
+from tests.support.rows import add_job
 
 
 def test_migrations_make_exactly_the_tables(sessions: Sessions) -> None:

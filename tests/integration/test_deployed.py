@@ -13,10 +13,10 @@ from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions
 from gateway.queue.celery_tasks import open_celery, wake_worker
 from shared.storage import DirectoryStore
-from tests.contract.gateway_under_test import picture
-from tests.deployment import Part, free_port, gateway, redis, redis_url, worker
-from tests.integration.small_services import SmallServices, serve
-from tests.integration.work_site import Site, wait_for
+from tests.support.deployment import Part, free_port, gateway, redis, redis_url, worker
+from tests.support.gateway_under_test import picture
+from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import Site, wait_for
 
 
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)

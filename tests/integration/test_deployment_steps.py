@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import create_engine, inspect, make_url, text
 
-from tests.s3_server import S3Server
+from tests.support.s3_server import S3Server
 
 
 def run_together(commands: Sequence[Sequence[str]], environment: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDesc
 from gateway.methods.dillema import DillemaParameters, dillema
 from shared.images import encode
 from shared.schemas.base import ImagePayload
-from tests.integration.captioned_services import CAPTION, Services, captioned
+from tests.support.captioned_services import CAPTION, Services, captioned
 from tinyworld.objects.captions import read
 from tinyworld.objects.world import CLASSES
 

@@ -21,9 +21,9 @@ from shared.gpu import compute_capability, gpu_of
 from shared.profiles import load_profile
 from shared.schemas.service import GpuInfo, ServiceInfo, ServiceName, WeightsInfo
 from shared.weights import Weights
-from tests.integration.rows import add_job
-from tests.integration.small_services import SmallServices, serve
-from tests.s3_server import S3Server
+from tests.support.rows import add_job
+from tests.support.s3_server import S3Server
+from tests.support.small_services import SmallServices, serve
 
 PAPER = load_profile("paper")
 

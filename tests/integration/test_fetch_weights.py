@@ -14,10 +14,10 @@ import pytest
 from shared.fetch_weights import LISTING, HubFiles, hub_files
 from shared.profiles import load_profile
 from shared.weights import REPOSITORY
-from tests.contract.small_diffusion import write_diffusion
-from tests.contract.small_few_step import matrices, write_lora
-from tests.contract.small_profile import write_profile
-from tests.integration.small_hub import COMMIT, SmallHub, served
+from tests.support.small_diffusion import write_diffusion
+from tests.support.small_few_step import matrices, write_lora
+from tests.support.small_hub import COMMIT, SmallHub, served
+from tests.support.small_profile import write_profile
 
 SHIPPED = REPOSITORY / "tinyworld" / "weights"
 FOLDERS = {
@@ -149,7 +149,7 @@ def test_services_start_offline_from_the_volume(service: str, profile: Path, add
     assert code == 0, text
     before = (home / LISTING).read_text()
     environment = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    done = run("tests.integration.start_service", service, CONTRAFACT_PROFILE=str(profile), **environment)
+    done = run("tests.support.start_service", service, CONTRAFACT_PROFILE=str(profile), **environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert COMMIT in done.stdout
     assert (home / LISTING).read_text() == before
@@ -171,7 +171,7 @@ def test_a_lora_is_loaded_offline_from_the_volume(tmp_path: Path) -> None:
     assert code == 0, text
     assert hub.served == [f"us/lora/{file}"]
     environment = {"HF_HOME": str(tmp_path / "volume"), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    done = run("tests.integration.start_service", "diffusion_service", CONTRAFACT_PROFILE=str(small), **environment)
+    done = run("tests.support.start_service", "diffusion_service", CONTRAFACT_PROFILE=str(small), **environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert COMMIT in done.stdout
     assert "few-step lora" in done.stdout

@@ -13,7 +13,7 @@ from benchmarks.cost_meter import Pass, Spent
 from benchmarks.cost_pipelines import PUBLISHED_CODE
 from benchmarks.cost_weights import Shape
 from benchmarks.full_size import SIBLINGS, Kind, Prices, measure_prices
-from tests.integration.test_cost_of_methods import SMALL
+from tests.support.small_costs import SMALL
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # UniPC on a numpy above 2.0

@@ -19,7 +19,7 @@ from gateway.storage import images
 from shared.images import encode
 from shared.schemas.jobs import ManifestImage
 from shared.storage import image_key
-from tests.integration.work_site import Site, wait_for
+from tests.support.work_site import Site, wait_for
 
 AT_ONCE = Graces(0, 0)
 A_DAY = Graces(24 * 3600, 30 * 24 * 3600)

@@ -24,8 +24,8 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
-from tests.integration.small_services import CAPTION, CLASSES, SmallServices, serve
-from tests.integration.work_site import Site
+from tests.support.small_services import CAPTION, CLASSES, SmallServices, serve
+from tests.support.work_site import Site
 
 SOURCE = SourceImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
 TASK = TaskDescription("name the vehicle", tuple(CLASSES))

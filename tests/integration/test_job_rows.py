@@ -10,7 +10,7 @@ from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.results.classification import load_rows
 from gateway.results.stream import stream_sources
-from tests.integration.rows import add_job
+from tests.support.rows import add_job
 
 EDITS = 5
 LONG = "A red car on a street. It is a sunny day, and many people walk by. " * 4

@@ -24,7 +24,7 @@ from gateway.storage import images
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.jobs import JobSpec, ManifestImage, Progress, Stage, StageCounts
 from shared.storage import DirectoryStore
-from tests.contract.drawn_job import add_drawn_job
+from tests.support.drawn_job import add_drawn_job
 
 PLAN = Plan([{"name": "dillema", "parameters": {}}], [], ["car"])
 

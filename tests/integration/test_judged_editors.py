@@ -16,7 +16,7 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.language import GenerateRequest
 from shared.schemas.service import SERVICES
-from tests.integration.small_services import SmallServices, serve
+from tests.support.small_services import SmallServices, serve
 from tinyworld.judges.editors import EDITORS, Faultless, edited, overlap, parameters_of
 from tinyworld.judges.trials import FIELDS, TASK
 from tinyworld.measure.counterfactuals import FIRST, OTHER, edits_in_turn, field_and_value

@@ -23,8 +23,8 @@ from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.jobs import JobSpec
 from shared.schemas.language import FillReply, FillRequest
 from shared.service import ServiceSettings
-from tests.integration.small_services import serve
-from tests.integration.test_lance_method import LanceServices
+from tests.support.lance_services import LanceServices
+from tests.support.small_services import serve
 
 CAPTION = "A photo of a small red bus in a city. It is rainy at night."
 SOURCE = SourceImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "bus")

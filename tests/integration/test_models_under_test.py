@@ -19,10 +19,10 @@ from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
-from tests.contract.small_evaluator import CLASSES, write_scorer
-from tests.contract.small_packages import hub_files, onnx_files, zipped
-from tests.contract.small_profile import write_profile
-from tests.integration.small_services import SmallServices, serve
+from tests.support.small_evaluator import CLASSES, write_scorer
+from tests.support.small_packages import hub_files, onnx_files, zipped
+from tests.support.small_profile import write_profile
+from tests.support.small_services import SmallServices, serve
 
 SPEC = {
     "task": "classify the vehicle",

@@ -6,7 +6,7 @@ from sqlalchemy import select, update
 
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.queue import leases
-from tests.integration.work_site import Site
+from tests.support.work_site import Site
 
 
 def finish(site: Site) -> None:

@@ -20,8 +20,8 @@ from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import JobResults
 from shared.storage import image_key
-from tests.integration.small_services import CLASSES
-from tests.integration.work_site import Site
+from tests.support.small_services import CLASSES
+from tests.support.work_site import Site
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 ASKED: list[dict[str, object]] = [

@@ -25,7 +25,7 @@ from shared.schemas.diffusion import Rendering, RenderReply, RenderRequest
 from shared.schemas.evaluation import PredictRequest
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore, image_key
-from tests.integration.small_services import SmallServices, serve
+from tests.support.small_services import SmallServices, serve
 
 SOURCE = ImagePayload(png=encode(np.random.default_rng(0).integers(0, 255, (16, 16, 3)).astype(np.uint8)))
 RENDER = RenderRequest(source=SOURCE, renderings=[Rendering(prompt="a car at night", seed=1)])

@@ -30,7 +30,7 @@ from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, RepairRequest, StoredModel
 from shared.storage import DirectoryStore, model_key, repair_key
 from shared.weights import REPOSITORY
-from tests.integration.repair_site import add_job, write_day_classifier
+from tests.support.repair_site import add_job, write_day_classifier
 
 REQUEST = RepairRequest(model="day", steps=32, batch_size=8, learning_rate=5e-3)
 SETTINGS = Settings(max_lost_leases=3)

@@ -21,8 +21,8 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply, RenderRequest
 from shared.schemas.service import SERVICES, ServiceInfo, WeightsInfo
 from shared.storage import DirectoryStore
-from tests.integration.small_services import SmallServices, serve
-from tests.integration.work_site import Site
+from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import Site
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

@@ -15,8 +15,8 @@ from gateway.report.build import build_report
 from gateway.results.reviewed_edits import load_reviews
 from shared.schemas.results import JobResults
 from shared.storage import DirectoryStore
-from tests.contract.drawn_job import add_drawn_job
-from tests.integration.work_site import Site
+from tests.support.drawn_job import add_drawn_job
+from tests.support.work_site import Site
 
 
 @pytest.fixture

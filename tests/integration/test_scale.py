@@ -16,9 +16,9 @@ from gateway.jobs import jobs
 from gateway.jobs.progress import progress
 from gateway.queue import leases
 from shared.storage import DirectoryStore
-from tests.integration.rows import add_job
-from tests.integration.small_services import SmallServices, serve
-from tests.integration.work_site import Site
+from tests.support.rows import add_job
+from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import Site
 
 SIZES = (4, 8, 14)  # each within the share of one message
 

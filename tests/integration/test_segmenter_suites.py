@@ -21,9 +21,9 @@ from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.results import Cell, MeanOverlap
 from shared.schemas.suites import CellComparison, RunResults, SuiteRequest
 from shared.storage import image_key
-from tests.integration.small_services import ROAD_CLASSES, SEGMENTER
-from tests.integration.test_segmentation_jobs import ON_SQLITE, add_job, measured, scenes
-from tests.integration.work_site import Site, wait_for
+from tests.support.segmentation_jobs import ON_SQLITE, add_job, measured, scenes
+from tests.support.small_services import ROAD_CLASSES, SEGMENTER
+from tests.support.work_site import Site, wait_for
 
 SOURCES = 16
 RENDERING = ("caption", "generate", "render", "edit", "structure", "shapes", "corrupt")

@@ -23,9 +23,9 @@ from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
 from shared.schemas.results import Calibration, CheckErrors, JobResults
 from shared.storage import image_key
-from tests.integration.small_services import ROAD_CLASSES
-from tests.integration.test_segmentation_jobs import MASKS, ON_SQLITE, add_job, measured, scenes
-from tests.integration.work_site import METHODS, Site
+from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, measured, scenes
+from tests.support.small_services import ROAD_CLASSES
+from tests.support.work_site import METHODS, Site
 
 STRICT = [{**METHODS[0], "parameters": {**METHODS[0]["parameters"], "thresholds": {"shapes": {"default": 0.5}}}}]  # type: ignore[dict-item]
 

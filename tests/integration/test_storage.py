@@ -18,7 +18,7 @@ import pytest
 from shared.problems import DependencyFailed
 from shared.s3_store import S3Store
 from shared.storage import DirectoryStore, ObjectMissing, ObjectStore, image_key, model_key
-from tests.s3_server import S3Server
+from tests.support.s3_server import S3Server
 
 
 def s3_store(server: S3Server, secret_key: str) -> S3Store:

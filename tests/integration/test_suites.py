@@ -28,8 +28,8 @@ from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import SuiteRequest
 from shared.storage import DirectoryStore
-from tests.integration.small_services import CLASSES, SmallServices, serve
-from tests.integration.work_site import Site
+from tests.support.small_services import CLASSES, SmallServices, serve
+from tests.support.work_site import Site
 
 AT_ONCE = Graces(0, 0)
 

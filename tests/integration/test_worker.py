@@ -14,7 +14,7 @@ from gateway.queue.celery_tasks import wake_worker
 from gateway.worker.worker import register
 from shared.problems import GenerationFailed, InvalidInput, Overloaded
 from shared.turns import START_TIME_HEADER
-from tests.integration.work_site import QUICK, Site, wait_for
+from tests.support.work_site import QUICK, Site, wait_for
 
 # Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

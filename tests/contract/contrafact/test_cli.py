@@ -1,0 +1,127 @@
+"""`contrafact` against a running system: data on stdout, the rest on stderr, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from contrafact.cli import app
+from embedded.run import run_embedded
+from gateway.report.build import build_report
+from shared.schemas.service import SERVICES
+from tests.support.drawn_job import add_drawn_job
+from tests.support.gateway_under_test import picture, serve_gateway
+from tests.support.small_services import SmallServices, serve
+
+TASK = ["--task", "classify the vehicle"]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The whole system, with services that answer by arithmetic."""
+    directory = tmp_path_factory.mktemp("embedded")
+    with (
+        serve(SmallServices()) as services,
+        run_embedded(directory, service_urls=dict.fromkeys(SERVICES, services)) as system,
+    ):
+        yield system.base_url
+
+
+@pytest.fixture
+def testset(tmp_path: Path) -> Path:
+    folder = tmp_path / "testset"
+    for name, shade in (("car/1.png", 1), ("car/2.png", 2), ("bus/1.png", 3)):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(shade))
+    (folder / "car" / "notes.txt").write_text("not an image")
+    return folder
+
+
+def contrafact(url: str, *arguments: object, code: int = 0) -> tuple[str, str]:
+    """stdout and stderr of a command that ends with `code`."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"CONTRAFACT_URL": url})
+    assert done.exit_code == code, done.output
+    return done.stdout, done.stderr
+
+
+def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Path) -> None:
+    lenient = ["--set", 'thresholds={"structure": {"default": 0}}']
+    options = ["--set", "counterfactuals_per_image=1", "--model", "m1", "--seed", "3", *lenient]
+    stdout, stderr = contrafact(url, "submit", testset, *TASK, *options, "--wait")
+    job, *said = stdout.splitlines()
+    assert "3 images, 3 with ground truth" in stderr
+    assert "3 of 3 images done" in stderr
+    assert "images done" not in stdout
+    gallery = stderr.partition("first counterfactual after ")[2].split()[2]
+    shown = httpx.get(gallery)
+    assert (shown.status_code, "/jobs/" + job in gallery, 'class="pair' in shown.text) == (200, True, True)
+    assert "m1 under dillema" in "\n".join(said)
+    detail = json.loads(contrafact(url, "status", job, "--json")[0])
+    assert (detail["state"], detail["models"], detail["seed"]) == ("done", ["m1"], 3)
+    assert detail["methods"][0]["parameters"]["counterfactuals_per_image"] == 1
+    assert "3, 3 with ground truth: 3 done" in contrafact(url, "status", job)[0]
+    rows = [json.loads(line) for line in contrafact(url, "results", job, "--json")[0].splitlines()]
+    assert {row["source"]["name"] for row in rows} == {"testset/bus/1.png", "testset/car/1.png", "testset/car/2.png"}
+    buses = contrafact(url, "results", job, "--where", "class=bus", "--json")[0].splitlines()
+    assert len(buses) == 1
+    assert "sunny → " in contrafact(url, "results", job)[0]
+    out = tmp_path / "report.html"
+    assert contrafact(url, "report", job, "--out", out)[0].strip() == str(out)
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert job in contrafact(url, "list")[0]
+    contrafact(url, "cancel", job, code=3)
+    assert "nothing of this job failed" in contrafact(url, "retry", job, code=3)[1]
+    contrafact(url, "delete", job)
+    assert "there is no job" in contrafact(url, "status", job, code=3)[1]
+
+
+def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("1.png", picture(1))
+        archive.writestr("2.png", picture(2))
+    (tmp_path / "set.zip").write_bytes(packed.getvalue())
+    (tmp_path / "labels.jsonl").write_text('{"file": "1.png", "label": "automobile"}\n{"file": "2.png"}\n')
+    options = ["--labels", tmp_path / "labels.jsonl", "--label-map", "automobile=car", "--key", "k", "--model", "m1"]
+    made = [json.loads(contrafact(url, "submit", tmp_path / "set.zip", *TASK, *options, "--json")[0]) for _ in range(2)]
+    assert made[0]["id"] == made[1]["id"]
+    assert (made[0]["images"], made[0]["labelled"]) == (2, 1)
+    unlabelled = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")[0]
+    assert (json.loads(unlabelled)["models"], json.loads(unlabelled)["labelled"]) == ([], 0)
+
+
+def test_the_catalogue(url: str) -> None:
+    assert "counterfactuals_per_image" in contrafact(url, "methods")[0]
+    assert "street-classifier" in contrafact(url, "models")[0]
+    assert json.loads(contrafact(url, "models", "--json")[0])["models"]
+
+
+def test_mistakes_end_with_a_sentence_and_a_code(url: str, testset: Path, tmp_path: Path) -> None:
+    contrafact(url, "submit", testset, code=2)  # no task
+    assert "not NAME=VALUE" in contrafact(url, "submit", testset, *TASK, "--set", "steps", code=2)[1]
+    assert "not chosen" in contrafact(url, "submit", testset, *TASK, "--set", "lance.steps=1", code=2)[1]
+    assert "no method 'paint'" in contrafact(url, "submit", testset, *TASK, "--method", "paint", code=3)[1]
+    assert "no field step" in contrafact(url, "submit", testset, *TASK, "--set", "step=1", code=3)[1]
+    assert "nobody answers" in contrafact("http://127.0.0.1:9", "list", code=4)[1]
+
+
+def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as gateway:
+        add_drawn_job(gateway.parts.sessions, gateway.parts.store)
+        base_url = str(gateway.client.base_url)
+        assert "findings are there when it is done" in contrafact(base_url, "findings", "drawn")[1]
+        build_report(gateway.parts.sessions, gateway.parts.store, "drawn", [])
+        said = contrafact(base_url, "findings", "drawn")[0]
+        assert "night-bus under dillema" in said
+        assert "• `bus` fails" in said
+        assert "to night (weather)" in said
+        assert "No finding" in said.partition("sound under dillema")[2]
+        assert json.loads(contrafact(base_url, "findings", "drawn", "--json")[0])["sources"] == 48

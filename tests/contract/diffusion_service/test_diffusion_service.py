@@ -1,0 +1,98 @@
+"""diffusion_service over HTTP, on small weights: replies, company, refusals, info."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from diffusion_service.app import create_app
+from shared.images import decode
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import Rendering
+from shared.schemas.service import ServiceInfo
+from tests.support.diffusion_requests import folder as folder
+from tests.support.diffusion_requests import photo, render, request, settings
+from tests.support.serving import serving
+
+
+def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            asked = request(
+                photo(90, 70),
+                Rendering(prompt="A red car.", seed=1),
+                Rendering(prompt="A red car.", seed=1, region="structure"),
+                Rendering(prompt="A red car.", seed=1),
+            )
+            reply = await render(client, asked)
+            assert [decode(image.png).shape for image in reply.images] == [(70, 90, 3)] * 3
+            assert reply.images[0] == reply.images[2], "the null arm of equal inputs is the same image"
+            assert set(reply.controls) == {"full", "structure"}
+            assert reply.keep_mask is not None
+            assert decode(reply.keep_mask.png, "L").shape == (70, 90)
+            assert (reply.evaluations, reply.prompts) == (4, ["A red car."] * 3)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [(50, 75), (200, 96), (33, 64), (400, 20)])
+def test_images_controls_and_masks_have_the_sources_size(folder: Path, size: tuple[int, int]) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            reply = await render(client, request(photo(*size), Rendering(prompt="Snow.", seed=1, region="structure")))
+            assert decode(reply.images[0].png).shape == (size[1], size[0], 3)
+            assert reply.keep_mask is not None
+            for mask in (reply.controls["structure"], reply.keep_mask):
+                assert decode(mask.png, "L").shape == (size[1], size[0])
+
+    asyncio.run(scenario())
+
+
+def test_deterministic_replies_do_not_depend_on_company_or_order(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
+            first = request(photo(), Rendering(prompt="A red car.", seed=1), Rendering(prompt="Snow.", seed=2))
+            others = [request(photo(), Rendering(prompt=f"A bus {n}.", seed=n)) for n in range(3)]
+            alone = await render(client, first)
+            crowd = await asyncio.gather(*(render(client, one) for one in [*others, first]))
+            assert crowd[-1] == alone
+            info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
+            assert info.deterministic
+            assert [item.role for item in info.weights] == ["base", "controlnet-canny", "segmenter"]
+            metrics = (await client.get("/metrics")).text
+            assert 'contrafact_batch_size_bucket{le="4.0"' in metrics
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_cannot_be_rendered_are_refused_in_words(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder, "blind"))) as client:
+            source = photo()
+            full = request(source, Rendering(prompt="A red car.", seed=1))
+            keep = request(source, Rendering(prompt="A red car.", seed=1, region="object"))
+            broken = full.model_copy(update={"source": ImagePayload(png=b"no image")})
+            for asked, status, words in [(keep, 422, "segmenter"), (broken, 400, "not a PNG")]:
+                reply = await client.post("/v1/renderings", content=asked.model_dump_json())
+                assert reply.status_code == status
+                assert words in reply.json()["detail"]
+            for change in ({"steps": 0}, {"editor": "magic"}, {"renderings": []}, {"unknown": 1}):
+                reply = await client.post("/v1/renderings", json={**full.model_dump(mode="json"), **change})
+                assert reply.status_code == 422
+                assert next(iter(change)) in reply.json()["detail"]
+            assert (await render(client, full)).keep_mask is None
+
+    asyncio.run(scenario())
+
+
+def test_weights_that_do_not_load_are_named(folder: Path) -> None:
+    (folder / "wrong.toml").write_text((folder / "small.toml").read_text().replace('["object"]', '["car"]'))
+
+    async def scenario() -> None:
+        with pytest.raises(AssertionError, match="keep_labels"):
+            async with serving(create_app(settings(folder, "wrong"))):
+                pass
+
+    asyncio.run(scenario())

@@ -1,0 +1,132 @@
+"""`POST /v1/edits` of diffusion_service, on small weights: shape of the reply, company, what is shared, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from diffusion_service.app import create_app
+from shared.images import decode, encode
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import EditReply, EditRequest, PromptEdit, Rendering, RenderRequest
+from shared.service import ServiceSettings
+from tests.support.serving import serving
+from tests.support.small_diffusion import write_diffusion
+from tests.support.small_profile import write_profile
+
+RANDOM = np.random.default_rng(6)
+CAPTION = "A red car stands on a beach. It rains."
+NIGHT = "A red car stands on a beach at night. It rains."
+BLUE = "A blue car stands on a beach. It rains."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("diffusion")
+    write_diffusion(folder, prediction="v_prediction")
+    write_profile(folder)
+    return folder
+
+
+def settings(folder: Path, **changed: Any) -> ServiceSettings:
+    return ServiceSettings(profile=str(folder / "small.toml"), device="cpu", threads=1, **changed)
+
+
+def photo(width: int = 32, height: int = 32) -> ImagePayload:
+    return ImagePayload(png=encode(RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)))
+
+
+def request(source: ImagePayload, *prompts: str, **changed: Any) -> EditRequest:
+    edits = [PromptEdit(prompt=prompt) for prompt in prompts]
+    return EditRequest(
+        source=source, **{"caption": CAPTION, "edits": edits, "self_fractions": [0.5], "steps": 2, **changed}
+    )
+
+
+async def edit(client: httpx.AsyncClient, asked: EditRequest) -> EditReply:
+    reply = await client.post("/v1/edits", content=asked.model_dump_json())
+    assert reply.status_code == 200, reply.text
+    return EditReply.model_validate_json(reply.content)
+
+
+def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            asked = request(photo(45, 35), NIGHT, CAPTION, self_fractions=[0.0, 1.0], attention_to=["red car", "beach"])
+            reply = await edit(client, asked)
+            assert [len(row) for row in reply.images] == [2, 2]
+            for image in [reply.reconstruction, *(image for row in reply.images for image in row)]:
+                assert decode(image.png).shape == (35, 45, 3)
+            masks = [decode(mask.png, "L") for mask in reply.attention]
+            assert [mask.shape for mask in masks] == [(35, 45)] * 2
+            assert not np.array_equal(*masks)
+            assert min(mask.max() for mask in masks) > 200
+            assert reply.evaluations.model_dump() == {"inversion": 2, "source": 2, "edit": 4}
+            assert (reply.caption, reply.prompts) == (CAPTION, [NIGHT, CAPTION])
+            assert reply.keep_mask is None
+            only_inverted = await edit(client, request(asked.source))
+            assert only_inverted.images == []
+            assert only_inverted.reconstruction == reply.reconstruction
+
+    asyncio.run(scenario())
+
+
+def test_deterministic_replies_do_not_depend_on_company_or_on_what_is_kept(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
+            first, other = photo(), photo()
+            asked = request(first, NIGHT, BLUE, inversion="null_text", guidance=3)
+            alone = await edit(client, asked)
+        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
+            drawn = RenderRequest(source=other, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
+            crowd = await asyncio.gather(
+                edit(client, request(other, BLUE, inversion="null_text", guidance=3)),
+                client.post("/v1/renderings", content=drawn.model_dump_json()),
+                edit(client, request(other, NIGHT, CAPTION, guidance=3)),
+                edit(client, asked),
+            )
+            assert crowd[-1] == alone
+            assert await edit(client, asked) == alone
+
+    asyncio.run(scenario())
+
+
+def test_renderings_know_nothing_of_edits(folder: Path) -> None:
+    """Both use one UNet: what an edit injects must not stay behind in its layers."""
+
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            source = photo()
+            drawn = RenderRequest(source=source, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
+            before = await client.post("/v1/renderings", content=drawn.model_dump_json())
+            await edit(client, request(source, BLUE, self_fractions=[1.0]))
+            assert (await client.post("/v1/renderings", content=drawn.model_dump_json())).json() == before.json()
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_cannot_be_edited_are_refused_in_words(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            asked = request(photo(), NIGHT)
+            plain = asked.model_dump(mode="json")
+            many = [{"prompt": NIGHT}] * 4
+            for change, words in [
+                ({"attention_to": ["zebra"]}, "no phrase “zebra”"),
+                ({"control": "object"}, "segmenter"),
+                ({"caption": "x" * 600}, "longer than the text encoder reads"),
+                ({"edits": many, "self_fractions": [0.1, 0.3, 0.5, 0.7]}, "several requests"),
+                ({"self_fractions": [1.5]}, "self_fractions"),
+                ({"inversion": "magic"}, "inversion"),
+                ({"seed": 1}, "no field seed"),
+            ]:
+                reply = await client.post("/v1/edits", json={**plain, **change})
+                assert reply.status_code == 422, reply.text
+                assert words in reply.json()["detail"]
+
+    asyncio.run(scenario())

@@ -1,0 +1,125 @@
+"""Protected classes on small weights: what is held, for how long, beside whom, and what the service says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from diffusion_service.app import create_app
+from diffusion_service.control_images import ControlImages
+from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
+from diffusion_service.stable_diffusion import load
+from shared.images import decode
+from shared.problems import InvalidInput
+from shared.schemas.diffusion import Protection, Rendering, RenderRequest
+from tests.support.control_sources import source
+from tests.support.controlnet_items import weights
+from tests.support.diffusion_requests import folder as service_folder  # noqa: F401
+from tests.support.diffusion_requests import photo, render, settings
+from tests.support.protected_items import KEY, HalfSegmenter, Watched, image, item
+from tests.support.serving import serving
+from tests.support.small_diffusion import write_diffusion, write_segmenter
+
+
+@pytest.fixture(scope="module")
+def editor(tmp_path_factory: pytest.TempPathFactory) -> ControlNetEditor:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("protection")
+    write_diffusion(folder)
+    write_segmenter(folder / "segmenter")
+    networks = load(weights(folder / "base"), {"canny": weights(folder / "control")}, device="cpu")
+    segmenter = HalfSegmenter(weights(folder / "segmenter"), ["object"], device="cpu")
+    return ControlNetEditor(networks, ControlImages(segmenter))
+
+
+def test_a_strength_of_zero_and_no_mechanism_leave_every_bit(editor: ControlNetEditor) -> None:
+    (plain,) = image(editor, item(None))
+    for by, strength in [("none", 1.0), ("blended", 0.0), ("relit", 0.0), ("edges", 0.0)]:
+        assert np.array_equal(image(editor, item(by, strength))[0], plain), by
+
+
+def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEditor) -> None:
+    (plain,) = image(editor, item(None))
+    target = editor._weights.pictures(editor._weights.encode(source().image))[0].astype(float)
+    for by in ("blended", "relit", "edges"):
+        assert not np.array_equal(image(editor, item(by))[0], plain), by
+    # Of eight seeds: with random weights a single one may nearly tie at a half.
+    far = []
+    for held in (0.0, 0.5, 1.0):
+        rendered = image(editor, *(item("blended", held, seed) for seed in range(8)))
+        far.append(float(np.mean([np.abs(one[:, :24] - target[:, :24]) for one in rendered])))
+    assert far[0] > far[1] > far[2], far
+
+
+def test_held_to_the_end_the_latents_inside_are_the_sources(
+    editor: ControlNetEditor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks, seen = editor._weights, list[torch.Tensor]()
+    monkeypatch.setattr(editor, "_weights", Watched(networks, seen))
+    image(editor, item("blended"), item(None))
+    (latents,) = seen
+    clean = networks.encode(source().image)
+    columns = networks.noise(0, 64, 64).shape[-1] // 2 - 1  # all but the soft edge
+    assert torch.allclose(latents[:1, :, :, :columns], clean[:, :, :, :columns], atol=1e-5)
+    assert not torch.allclose(latents[:1, :, :, columns + 2 :], clean[:, :, :, columns + 2 :], atol=0.1)
+    assert not torch.allclose(latents[1:, :, :, :columns], clean[:, :, :, :columns], atol=0.1)
+
+
+def test_neighbours_with_other_protection_change_no_bit(editor: ControlNetEditor) -> None:
+    for by in (None, "blended", "relit", "edges"):
+        alone = image(editor, *[item(by, 0.5)] * 4)[0]
+        company = image(editor, item("relit", 1.0, seed=8), item("edges", 1.0), item(by, 0.5), item("blended", 0.75))
+        assert np.array_equal(company[2], alone), by
+
+
+def test_regions_and_what_became_of_them_come_back(editor: ControlNetEditor) -> None:
+    (one,) = editor.render(KEY, [item("relit")])
+    assert isinstance(one, Rendered)
+    (region,) = one.regions
+    assert (region.label, int(region.mask.sum())) == ("object", 64 * 32)
+    (outcome,) = one.outcomes
+    assert outcome.iou == 1.0
+    assert outcome.outline > 0
+    assert outcome.inside == pytest.approx(one.image[:, :32].reshape(-1, 3).mean(axis=0))
+    assert outcome.around == pytest.approx(one.image[:, 32:35].reshape(-1, 3).mean(axis=0))
+
+
+def test_what_cannot_be_protected_is_refused_in_words(editor: ControlNetEditor) -> None:
+    good, bad = editor.render(KEY, [item(None), item("relit", label="pedestrian")])
+    assert isinstance(good, Rendered)
+    assert isinstance(bad, InvalidInput)
+    assert "no class pedestrian to protect; it knows background, object, companion" in bad.detail
+    (blind,) = ControlNetEditor(editor._weights, None).render(KEY, [item("none")])
+    assert isinstance(blind, InvalidInput)
+    assert "segmenter" in blind.detail
+
+
+def test_the_service_answers_in_the_sources_pixels(service_folder: Path) -> None:  # noqa: F811
+    async def scenario() -> None:
+        async with serving(create_app(settings(service_folder))) as client:
+            plain = RenderRequest(source=photo(90, 70), renderings=[Rendering(prompt="Snow.", seed=1)] * 2, steps=2)
+            asked = plain.model_copy(update={"protection": Protection(classes=("object",), by="relit", strength=0.5)})
+            reply = await render(client, asked)
+            assert reply.protection is not None
+            assert decode(reply.protection.mask.png, "L").shape == (70, 90)
+            (region,) = reply.protection.regions
+            assert (region.label, region.box, region.share) == ("object", (0, 0, 90, 70), 1.0)
+            assert [len(one) for one in reply.protection.outcomes] == [1, 1]
+            unprotected = await render(client, plain)
+            assert unprotected.protection is None
+            assert unprotected.images != reply.images
+            for update, says in [
+                ({"controls": [{"kind": "depth"}]}, "no ControlNet for depth; kinds of control that it has: canny"),
+                ({"control": "segmentation"}, "no ControlNet for segmentation"),
+                ({"protection": {"classes": []}}, "classes"),
+                ({"controls": [{"kind": "canny", "start": 0.5, "end": 0.2}]}, "let it end later"),
+            ]:
+                refused = await client.post("/v1/renderings", json={**plain.model_dump(mode="json"), **update})
+                assert refused.status_code == 422
+                assert says in refused.json()["detail"]
+
+    asyncio.run(scenario())

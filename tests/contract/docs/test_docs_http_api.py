@@ -1,0 +1,67 @@
+"""The commands of docs/reference/http-api.md run as they stand."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.report.build import build_report
+from tests.support.drawn_job import add_drawn_job
+from tests.support.gateway_under_test import Gateway, picture, serve_gateway
+from tests.support.model_packages import HUB
+from tests.support.paths import REPOSITORY
+from tests.support.small_packages import zipped
+
+PAGE = REPOSITORY / "docs" / "reference" / "http-api.md"
+BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+STRICT = 'set -euo pipefail; curl() { command curl -sS --fail-with-body "$@"; }\n'
+
+pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
+        add_drawn_job(served.parts.sessions, served.parts.store, per_class=2)
+        build_report(served.parts.sessions, served.parts.store, "drawn", [])
+        yield served
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.png").write_bytes(picture(1))
+    (tmp_path / "b.png").write_bytes(picture(2))
+    (tmp_path / "labels.csv").write_text("file,label\na.png,car\nb.png,bus\n")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("car/1.png", picture(1))
+        archive.writestr("bus/1.png", picture(2))
+    (tmp_path / "testset.zip").write_bytes(packed.getvalue())
+    (tmp_path / "my-model.zip").write_bytes(zipped(HUB))
+    (tmp_path / "net.onnx").write_bytes(b"the evaluator is small here")
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_the_command_runs(gateway: Gateway, folder: Path, block: str) -> None:
+    job = "drawn"
+    if "cancel" in block:  # a job that nobody else reads
+        reply = gateway.client.post("/jobs", files={"images": picture(1)}, data={"task": "classify the vehicle"})
+        job = reply.json()["id"]
+    if "$JOB/models" in block:  # one that is over, and tests another model
+        spec = b'{"task": "classify the vehicle", "models": ["m1"]}'
+        job = gateway.client.post("/jobs", files={"images": picture(1), "spec": spec}).json()["id"]
+        gateway.client.post(f"/jobs/{job}/cancel")
+    script = STRICT + block.replace("http://127.0.0.1:8000", str(gateway.client.base_url))
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env={**os.environ, "JOB": job}, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,191 @@
+"""evaluator_service over HTTP, on small weights: predictions, embeddings, structure agreement, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoTokenizer, CLIPModel
+
+from evaluator_service.app import create_app
+from evaluator_service.similarity import Scorer
+from shared.images import encode
+from shared.schemas.base import ImagePayload
+from shared.schemas.evaluation import (
+    EmbedReply,
+    EmbedRequest,
+    ModelsReply,
+    PredictReply,
+    PredictRequest,
+    StructureReply,
+    StructureRequest,
+)
+from shared.service import ServiceSettings
+from shared.weights import Weights
+from tests.support.serving import serving
+from tests.support.small_evaluator import CLASSES, write_classifier, write_scorer
+from tests.support.small_profile import write_profile
+
+RANDOM = np.random.default_rng(7)
+MODELS = """[evaluator]
+max_batch = 4
+models_under_test.first = { path = "first", licence = "MIT", gigabytes = 0.01, description = "the first" }
+models_under_test.second = { path = "second", licence = "MIT", gigabytes = 0.01 }
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluator")
+    write_classifier(folder / "first", 1)
+    write_classifier(folder / "second", 2)
+    write_scorer(folder / "scorer")
+    profile = write_profile(folder)
+    profile.write_text(profile.read_text().replace("[evaluator]\n", MODELS))
+    return folder
+
+
+def settings(folder: Path, **changed: Any) -> ServiceSettings:
+    return ServiceSettings(profile=str(folder / "small.toml"), device="cpu", threads=1, **changed)
+
+
+def pixels(width: int = 80, height: int = 64) -> np.ndarray:
+    return RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def payload(image: np.ndarray) -> ImagePayload:
+    return ImagePayload(png=encode(image))
+
+
+async def post(client: httpx.AsyncClient, path: str, asked: Any) -> bytes:
+    reply = await client.post(path, content=asked.model_dump_json())
+    assert reply.status_code == 200, reply.text
+    return reply.content
+
+
+def test_predictions_are_the_models_own_on_its_own_preprocessing(folder: Path) -> None:
+    image = pixels()
+    model = AutoModelForImageClassification.from_pretrained(folder / "second").eval()
+    inputs = AutoImageProcessor.from_pretrained(folder / "second", backend="pil")(
+        Image.fromarray(image), return_tensors="pt"
+    )
+    with torch.inference_mode():
+        expected = model(**inputs).logits.softmax(-1)[0].numpy()
+
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            asked = PredictRequest(model="second", images=[payload(image), payload(pixels(50, 99))])
+            reply = PredictReply.model_validate_json(await post(client, "/v1/predictions", asked))
+            assert reply.classes == CLASSES
+            assert np.allclose(reply.probabilities[0], expected, atol=1e-6)
+            assert np.allclose(np.sum(reply.probabilities, axis=1), 1)
+            other = asked.model_copy(update={"model": "first"})
+            first = PredictReply.model_validate_json(await post(client, "/v1/predictions", other))
+            assert first.probabilities != reply.probabilities
+            listed = ModelsReply.model_validate_json((await client.get("/v1/models")).content).models
+            assert [(one.name, one.classes, one.licence, one.description) for one in listed] == [
+                ("first", CLASSES, "MIT", "the first"),
+                ("second", CLASSES, "MIT", ""),
+            ]
+            assert listed[0].revision != listed[1].revision
+
+    asyncio.run(scenario())
+
+
+def test_embeddings_are_clips_and_unit_length(folder: Path) -> None:
+    image, texts = pixels(64, 64), ["A red car.", "snow " * 200, "A red car."]
+    clip = CLIPModel.from_pretrained(folder / "scorer").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "scorer")
+    processor = AutoImageProcessor.from_pretrained(folder / "scorer", backend="pil")
+    tokens = tokenizer(["A red car."], return_tensors="pt")
+    with torch.inference_mode():
+        both = clip(**processor(Image.fromarray(image), return_tensors="pt"), **tokens)
+
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            asked = EmbedRequest(images=[payload(image)], texts=texts)
+            reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", asked))
+            assert np.allclose(reply.images[0], both.image_embeds[0].numpy(), atol=1e-5)
+            assert np.allclose(reply.texts[0], both.text_embeds[0].numpy(), atol=1e-5), "padding changes nothing"
+            assert reply.texts[2] == reply.texts[0] != reply.texts[1]
+            assert np.allclose(np.linalg.norm(reply.images + reply.texts, axis=1), 1)
+            assert np.isclose(reply.logit_scale, clip.logit_scale.exp().item())
+            again = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", EmbedRequest(texts=texts)))
+            assert again.texts == reply.texts
+            assert again.images == []
+
+    asyncio.run(scenario())
+
+
+def test_a_siglip_can_be_the_scorer(tmp_path: Path) -> None:
+    write_scorer(tmp_path, "siglip")
+    scorer = Scorer(Weights(path=tmp_path, licence="none", gigabytes=0.01), device="cpu")
+    texts = scorer.embed_texts(["A red car.", "snow " * 200])
+    both = np.concatenate([texts, scorer.embed_images([pixels(), pixels(30, 99)])])
+    assert np.allclose(np.linalg.norm(both, axis=1), 1)
+    assert np.allclose(texts[:1], scorer.embed_texts(["A red car."]), atol=1e-6)
+
+
+def test_deterministic_replies_do_not_depend_on_company(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
+            asked = [PredictRequest(model="first", images=[payload(pixels())]) for _ in range(4)]
+            alone = await post(client, "/v1/predictions", asked[0])
+            crowd = await asyncio.gather(*(post(client, "/v1/predictions", one) for one in reversed(asked)))
+            assert crowd[-1] == alone
+            embed = EmbedRequest(images=[asked[0].images[0]])
+            single = await post(client, "/v1/embeddings", embed)
+            more = EmbedRequest(images=[payload(pixels()), *embed.images])
+            together = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", more))
+            assert together.images[1] == EmbedReply.model_validate_json(single).images[0]
+
+    asyncio.run(scenario())
+
+
+def test_structure_agreement_counts_kept_edges(folder: Path) -> None:
+    source = np.full((64, 80, 3), 200, np.uint8)
+    source[20:50, 10:30], source[20:50, 50:70] = 30, 30
+    half = source.copy()
+    half[:, 40:] = 200
+    dark = (source * 0.5).astype(np.uint8)
+    blank = np.full_like(source, 99)
+    left = np.zeros((64, 80), np.uint8)
+    left[:, :40] = 255
+
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            asked = StructureRequest(source=payload(source), images=[payload(i) for i in (source, dark, half, blank)])
+            reply = StructureReply.model_validate_json(await post(client, "/v1/structure", asked))
+            assert reply.agreements[0] > 0.95
+            assert reply.agreements[1] > 0.95, "light may change"
+            assert abs(reply.agreements[2] - 0.5) < 0.1
+            assert reply.agreements[3] == 0
+            noise = asked.model_copy(update={"images": [payload(pixels()) for _ in range(8)]})
+            reply = StructureReply.model_validate_json(await post(client, "/v1/structure", noise))
+            assert np.mean(reply.agreements) < 0.15, "edges everywhere agree by chance only"
+            masked = asked.model_copy(update={"mask": payload(left)})
+            reply = StructureReply.model_validate_json(await post(client, "/v1/structure", masked))
+            assert reply.agreements[2] > 0.95, "what lies outside the mask does not count"
+            other = asked.model_copy(update={"images": [payload(pixels(30, 30))]})
+            refused = await client.post("/v1/structure", content=other.model_dump_json())
+            assert refused.status_code == 422
+            assert "same size" in refused.json()["detail"]
+
+    asyncio.run(scenario())
+
+
+def test_an_unknown_model_is_answered_with_those_that_exist(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            asked = PredictRequest(model="third", images=[payload(pixels())])
+            reply = await client.post("/v1/predictions", content=asked.model_dump_json())
+            assert reply.status_code == 404
+            assert "first, second" in reply.json()["detail"]
+
+    asyncio.run(scenario())

@@ -1,0 +1,69 @@
+"""Commands in the documentation exist: `contrafact` with its options, `python -m` modules, `make` targets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from contrafact.cli import app
+from tests.support.paths import REPOSITORY
+
+ROOT = REPOSITORY
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+HISTORY = "CHANGELOG.md"  # names commands as they were called
+CODE = re.compile(r"```\w*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+
+
+def code(page: Path) -> Iterator[str]:
+    """The lines of the page's code, continued ones joined, without comments."""
+    for block, span in CODE.findall(page.read_text(encoding="utf-8")):
+        for line in (block or span).replace("\\\n", " ").splitlines():
+            yield re.sub(r"(^|\s)#.*", "", line)
+
+
+LINES = [line for page in PAGES if page.name != HISTORY for line in code(page)]
+COMMAND = re.compile(r"(?:^|exec gateway |run: )(?:\$ )?(?:\.venv/bin/)?contrafact ([a-z].*)")
+COMMANDS = sorted({match[1].strip() for line in LINES if (match := COMMAND.search(line))})
+MODULES = sorted({name.rstrip(".") for line in LINES for name in re.findall(r"python3? -m ([\w.]+)", line)})
+TARGETS = sorted({name for line in LINES for name in re.findall(r"^(?:\$ )?make ((?:[a-z-]+ ?)+)$", line)})
+
+
+ROOT_COMMAND = get_command(app)
+
+
+def resolve(words: list[str]) -> tuple[TyperCommand | TyperGroup, list[str]]:
+    """The command that the words name, and the words after it."""
+    command = ROOT_COMMAND
+    while words and isinstance(command, TyperGroup) and words[0] in command.commands:
+        command, words = command.commands[words[0]], words[1:]
+    assert isinstance(command, TyperCommand | TyperGroup)
+    return command, words
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_commands_and_their_options_exist(text: str) -> None:
+    words = re.split(r"[\s,]+", text.split("|")[0])
+    command, rest = resolve(words)
+    assert command is not ROOT_COMMAND, f"there is no command `contrafact {words[0]}`"
+    if command.context_settings.get("ignore_unknown_options"):  # another program reads them
+        return
+    known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    named = [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)]
+    assert set(named) <= known, f"`contrafact {text}` names options that do not exist"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_exist(module: str) -> None:
+    assert find_spec(module) is not None
+
+
+@pytest.mark.parametrize("targets", TARGETS)
+def test_make_targets_exist(targets: str) -> None:
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(targets.split()) <= known

@@ -1,0 +1,199 @@
+"""`/jobs/{job}/results`, `/events` and `/report`: filters, cursors, streams that one may leave and come back to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.database.events import add_event
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Job
+from gateway.report.build import build_report
+from tests.support.drawn_job import add_drawn_job
+from tests.support.gateway_under_test import Gateway, serve_gateway
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A finished job `drawn` of 12 source images, with its report."""
+    with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
+        add_drawn_job(served.parts.sessions, served.parts.store, per_class=4)
+        build_report(served.parts.sessions, served.parts.store, "drawn", [])
+        yield served
+
+
+def rows(gateway: Gateway, filters: dict[str, str], limit: int = 200) -> list[dict[str, Any]]:
+    """All pages."""
+    found: list[dict[str, Any]] = []
+    cursor: dict[str, str] = {}
+    while True:
+        reply = gateway.client.get("/jobs/drawn/results", params={"limit": str(limit), **filters, **cursor})
+        assert reply.status_code == 200, reply.text
+        page = reply.json()
+        found += page["counterfactuals"]
+        assert len(page["counterfactuals"]) <= limit
+        if page["next"] is None:
+            return found
+        cursor = {"cursor": page["next"]}
+
+
+def test_results_have_metrics_and_complete_counterfactuals(gateway: Gateway) -> None:
+    page = gateway.client.get("/jobs/drawn/results").json()
+    assert page["state"] == "done"
+    assert {found["model"] for found in page["metrics"]["results"]} == {"night-bus", "sound"}
+    first = next(row for row in page["counterfactuals"] if row["verdict"]["accepted"])
+    assert first["changes"][0]["to_value"]
+    assert first["caption"] != first["new_caption"]
+    assert {opinion["model"] for opinion in first["predictions"]} == {"night-bus", "sound"}
+    for opinion in first["predictions"]:
+        assert None not in (opinion["original"], opinion["null_arm"], opinion["counterfactual"], opinion["flipped"])
+    for digest in (first["source"]["image"], first["image"], first["null_image"]):
+        assert gateway.client.get(f"/images/{digest}").headers["Content-Type"] == "image/png"
+    detail = gateway.client.get(f"/jobs/drawn/results/{first['id']}").json()
+    assert detail["lineage"] == {"evaluations": 40}
+    assert gateway.client.get("/jobs/drawn/results/nothing").status_code == 404
+
+
+def test_pages_of_any_size_hold_every_counterfactual_once_in_order(gateway: Gateway) -> None:
+    everything = rows(gateway, {})
+    places = [(row["source"]["position"], row["method"], row["ordinal"]) for row in everything]
+    assert places == sorted(set(places))
+    for limit in (1, 7):
+        assert [row["id"] for row in rows(gateway, {}, limit)] == [row["id"] for row in everything]
+
+
+def values(row: dict[str, Any], key: str) -> list[str]:
+    return [change[key] for change in row["changes"]]
+
+
+def flips(row: dict[str, Any], *models: str) -> list[bool | None]:
+    return [said["flipped"] for said in row["predictions"] if said["model"] in models]
+
+
+@pytest.mark.parametrize(
+    ("filters", "holds"),
+    [
+        ({"method": "dillema"}, lambda row: row["method"] == "dillema"),
+        ({"method": "lance"}, lambda row: False),
+        ({"factor": "weather"}, lambda row: values(row, "factor") == ["weather"]),
+        ({"value": "night"}, lambda row: values(row, "to_value") == ["night"]),
+        ({"from": "day"}, lambda row: values(row, "from_value") == ["day"]),
+        ({"class": "bus"}, lambda row: row["source"]["ground_truth"] == "bus"),
+        ({"verdict": "rejected"}, lambda row: not row["verdict"]["accepted"]),
+        ({"check": "structure"}, lambda row: row["verdict"]["check"] == "structure"),
+        ({"flipped": "true"}, lambda row: True in flips(row, "sound", "night-bus")),
+        ({"flipped": "false", "model": "sound"}, lambda row: False in flips(row, "sound")),
+        (
+            {"value": "night", "class": "bus"},
+            lambda row: row["source"]["ground_truth"] == "bus" and values(row, "to_value") == ["night"],
+        ),
+    ],
+)
+def test_filters_let_through_exactly_what_they_say(gateway: Gateway, filters: dict[str, str], holds: Any) -> None:
+    assert rows(gateway, filters) == [row for row in rows(gateway, {}) if holds(row)]
+
+
+def failed(row: dict[str, Any]) -> bool:
+    truth = row["source"]["ground_truth"]
+    return any(
+        said["null_arm"]["predicted"] == truth != said["counterfactual"]["predicted"] for said in row["predictions"]
+    )
+
+
+def test_the_review_order_begins_with_failures_that_show_the_surest_fault(gateway: Gateway) -> None:
+    metrics = gateway.client.get("/jobs/drawn/results").json()["metrics"]
+    listed = rows(gateway, {"order": "review"})
+    assert [row["id"] for row in listed] == metrics["review"]
+    assert [row["id"] for row in rows(gateway, {"order": "review"}, limit=2)] == metrics["review"]
+    assert all(row["verdict"]["accepted"] and failed(row) for row in listed)
+    first = listed[0]
+    assert (first["source"]["ground_truth"], first["changes"][0]["to_value"]) == ("bus", "night")
+    strangers = [
+        row for row in listed if (row["source"]["ground_truth"], values(row, "to_value")) != ("bus", ["night"])
+    ]
+    assert strangers, "other suspicions follow"
+    cars = rows(gateway, {"order": "review", "class": "car"})
+    assert cars == [row for row in listed if row["source"]["ground_truth"] == "car"]
+
+
+def test_without_a_report_there_is_nothing_to_review_yet(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as gateway:
+        add_drawn_job(gateway.parts.sessions, gateway.parts.store, per_class=1, state="running")
+        page = gateway.client.get("/jobs/drawn/results?order=review").json()
+        assert (page["counterfactuals"], page["next"]) == ([], None)
+
+
+def test_wrong_filters_and_cursors_are_refused(gateway: Gateway) -> None:
+    for query in (
+        "flipped=maybe",
+        "verdict=good",
+        "limit=1000",
+        "cursor=x",
+        "cursor=WzEsMiwzXQ",
+        "colour=red",
+        "order=best",
+    ):
+        reply = gateway.client.get(f"/jobs/drawn/results?{query}")
+        assert reply.status_code == 422, query
+        assert query.partition("=")[0] in reply.json()["detail"]
+
+
+def test_the_report_is_one_page(gateway: Gateway) -> None:
+    reply = gateway.client.get("/jobs/drawn/report")
+    assert reply.headers["Content-Type"].startswith("text/html")
+    assert 'filename="contrafact-drawn.html"' in reply.headers["Content-Disposition"]
+    assert "night-bus" in reply.text
+    assert gateway.client.get("/jobs/drawn").json()["report"] == "/jobs/drawn/report"
+
+
+def tell(sessions: Sessions, job: str, *numbers: int) -> None:
+    for number in numbers:
+        with sessions.begin() as session:
+            add_event(session, job, "image", {"position": number})
+
+
+def follow(gateway: Gateway, job: str, last: int | None = None, stop_after: int | None = None) -> list[tuple[int, str]]:
+    """(id, kind) of the events of one connection, which is left after `stop_after` of them."""
+    headers = {} if last is None else {"Last-Event-ID": str(last)}
+    heard: list[tuple[int, str]] = []
+    kind = ""
+    with gateway.client.stream("GET", f"/jobs/{job}/events", headers=headers) as reply:
+        assert reply.status_code == 200
+        assert reply.headers["Content-Type"].startswith("text/event-stream")
+        for line in reply.iter_lines():
+            if line.startswith("event: "):
+                kind = line.removeprefix("event: ")
+            elif line.startswith("id: "):
+                heard.append((int(line.removeprefix("id: ")), kind))
+                if len(heard) == stop_after:
+                    return heard
+    return heard
+
+
+def test_a_follower_may_leave_and_hears_the_rest_later(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as gateway:
+        sessions = gateway.parts.sessions
+        add_drawn_job(sessions, gateway.parts.store, per_class=1)
+        with sessions.begin() as session:
+            session.get_one(Job, "drawn").state = "running"
+        tell(sessions, "drawn", 1, 2, 3)
+        assert follow(gateway, "drawn", stop_after=2) == [(1, "image"), (2, "image")]
+
+        def go_on() -> None:
+            time.sleep(0.8)
+            tell(sessions, "drawn", 4)
+            with sessions.begin() as session:
+                session.get_one(Job, "drawn").state = "done"
+                add_event(session, "drawn", "job", {"state": "done"})
+
+        later = threading.Thread(target=go_on)
+        later.start()
+        assert follow(gateway, "drawn", last=2) == [(3, "image"), (4, "image"), (5, "job")]  # and then it ends
+        later.join()
+        assert gateway.client.get("/jobs/drawn/events", headers={"Last-Event-ID": "5"}).status_code == 204
+        assert gateway.client.get("/jobs/drawn/events", headers={"Last-Event-ID": "x"}).status_code == 422

@@ -1,0 +1,89 @@
+"""The review page on a served gateway: what comes next, what it hides, and what it sends."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from gateway.report.build import build_report
+from tests.support.drawn_job import add_drawn_job
+from tests.support.gateway_under_test import serve_gateway
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A gateway with a finished job `drawn`, and one that nobody reviews."""
+    with serve_gateway(tmp_path_factory.mktemp("review")) as gateway:
+        for job in ("drawn", "other"):
+            add_drawn_job(gateway.parts.sessions, gateway.parts.store, job, per_class=8)
+            build_report(gateway.parts.sessions, gateway.parts.store, job)
+        yield gateway.client
+
+
+def page(client: httpx.Client, path: str = "/jobs/drawn/review") -> str:
+    reply = client.get(path)
+    assert reply.status_code == 200, reply.text
+    assert "unsafe" not in reply.headers["content-security-policy"]
+    assert not re.search(r"<script>|<style|\son\w+=|\sstyle=|(?:src|href)=\"https?:", reply.text)
+    return html.unescape(reply.text)
+
+
+def shown(text: str) -> str:
+    found = re.search(r'<form id="review" action="/jobs/\w+/reviews/(\w+)"', text)
+    assert found
+    return found[1]
+
+
+def test_it_shows_source_and_counterfactual_and_nothing_that_sways(client: httpx.Client) -> None:
+    text = page(client, "/jobs/other/review")
+    view = client.get(f"/jobs/other/results/{shown(text)}").json()
+    assert f"/images/{view['source']['image']}" in text
+    assert f"/images/{view['image']}" in text
+    assert f"Is <em>{view['source']['ground_truth']}</em> still right?" in text
+    assert view["null_image"] not in text
+    for hidden in ("accepted", "rejected", "night-bus", "flipped", "predicted", "structure"):
+        assert hidden not in text.partition("<main")[2]
+    for address in set(re.findall(r'(?:src|<link[^>]* href)="([^"]+)"', text)):
+        assert client.get(address).status_code == 200, address
+    assert page(client, "/jobs/other/review") == text, "until something is said of it"
+    assert 'href="/jobs/other/review">Review pictures</a>' in page(client, "/jobs/other/view")
+
+
+def test_failures_and_lots_of_both_verdicts_come_mixed_each_once(client: httpx.Client) -> None:
+    metrics = client.get("/jobs/drawn/results?limit=1").json()["metrics"]
+    rejected = client.get("/jobs/drawn/results?verdict=rejected&limit=200").json()["counterfactuals"]
+    refused = {row["id"] for row in rejected if row["image"]}
+    seen: list[str] = []
+    missing = []
+    for _ in range(60):
+        text = page(client)
+        seen.append(shown(text))
+        missing.append(int(re.search(r"(\d+) more drawn by lot|Enough()", text)[1] or 0))
+        said = {"verdict": "valid", "realism": 5, "note": "as it was"}
+        assert client.put(f"/jobs/drawn/reviews/{seen[-1]}", json=said).status_code == 200
+    assert len(set(seen)) == 60
+    kinds = Counter("rejected" if name in refused else "accepted" for name in seen)
+    assert kinds["rejected"] == min(len(refused), max(10, -(-len(refused) // 10)))
+    failures = [name for name in seen if name in metrics["review"]]
+    assert failures[:5] == [name for name in metrics["review"] if name in set(seen)][:5]
+    assert missing[0] == 30
+    assert missing[-1] == 0
+    assert sorted(missing, reverse=True) == missing
+    again = page(client, f"/jobs/drawn/review?counterfactual={seen[-1]}")
+    assert shown(again) == seen[-1]
+    assert 'value="as it was"' in again
+    assert re.search(r'name="realism" value="5" data-key="5" checked', again)
+    assert re.search(r'<button value="valid" data-key="v" aria-pressed="true">', again)
+    assert f'id="before" rel="prev" href="/jobs/drawn/review?counterfactual={seen[-1]}"' in page(client)
+    assert 'data-report="/jobs/drawn/report"' in page(client)
+
+
+def test_what_is_not_there_is_not_found(client: httpx.Client) -> None:
+    for path in ("/jobs/none/review", "/jobs/drawn/review?counterfactual=none"):
+        assert client.get(path).status_code == 404
+    assert client.get("/jobs/drawn/review?at=1").status_code == 422

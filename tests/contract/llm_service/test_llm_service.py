@@ -1,0 +1,211 @@
+"""llm_service over HTTP, on a small Llama with random weights: schemas always hold, whatever the model would say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import llguidance
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from llm_service.app import create_app
+from llm_service.engines.transformers import JSON_STYLE, load_transformers
+from llm_service.schemas import checked_validator
+from shared.batching import MicroBatcher
+from shared.problems import InvalidInput
+from shared.profiles import load_profile
+from shared.schemas.language import GenerateReply, GenerateRequest, Message, ScoreReply
+from shared.schemas.service import ServiceInfo
+from shared.service import ServiceSettings
+from tests.support.language_requests import KEYWORDS, SYSTEM, asked, generate
+from tests.support.serving import serving
+from tests.support.small_models import save_llama
+from tests.support.small_profile import write_profile
+
+COUNT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 99}
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("language")
+    save_llama(folder / "language")
+    return write_profile(folder, language_engine="transformers")
+
+
+def settings(profile: Path, **changed: Any) -> ServiceSettings:
+    return ServiceSettings(profile=str(profile), device="cpu", threads=1, **changed)
+
+
+def requests() -> list[GenerateRequest]:
+    """Prompts of different lengths, temperatures, schemas and seeds, some of them equal."""
+    contents = ["A bus.", "A red car stands in the rain, beside a sign." * 3, "A bus.", "Two dogs."]
+    mixed = [asked(text, seed=n, temperature=t) for n, text in enumerate(contents) for t in (0.0, 0.7, 1.5)]
+    return [*mixed, asked("How many?", json_schema=COUNT), asked("A bus.", seed=0, temperature=1.5)]
+
+
+def test_every_reply_satisfies_its_schema(profile: Path) -> None:
+    async def main() -> list[GenerateReply]:
+        async with serving(create_app(settings(profile))) as client:
+            return await asyncio.gather(*(generate(client, request) for request in requests()))
+
+    for request, reply in zip(requests(), asyncio.run(main()), strict=True):
+        assert checked_validator(request.json_schema).is_valid(reply.value)
+        assert json.loads(reply.text) == reply.value
+        assert reply.attempts == 1
+        assert reply.prompt_tokens > 0
+        assert reply.completion_tokens > 0
+
+
+def test_deterministic_replies_are_the_same_alone_and_in_company(profile: Path) -> None:
+    async def main() -> None:
+        async with serving(create_app(settings(profile, deterministic=True, max_batch=3))) as client:
+            together = await asyncio.gather(*(generate(client, request) for request in requests()))
+            alone = [await generate(client, request) for request in requests()]
+            turned = await asyncio.gather(*(generate(client, request) for request in requests()[::-1]))
+        assert list(together) == alone == list(turned)[::-1]
+        assert together[2] == together[-1]  # the same request twice
+        assert len({reply.text for reply in together}) > 4
+
+    asyncio.run(main())
+
+
+def test_deterministic_scores_are_bitwise_the_same_alone_and_in_company(profile: Path) -> None:
+    texts = ["a", "a bus at night", "a bus at night" * 5, "snow", "a"]
+
+    async def score(client: httpx.AsyncClient, texts: Sequence[str]) -> list[float]:
+        reply = await client.post("/v1/score", json={"texts": list(texts)})
+        assert reply.status_code == 200, reply.text
+        return ScoreReply.model_validate_json(reply.content).log_likelihoods
+
+    async def main() -> None:
+        async with serving(create_app(settings(profile, deterministic=True, max_batch=2))) as client:
+            together = await score(client, texts)
+            assert together == [(await score(client, [text]))[0] for text in texts]
+            assert together == (await score(client, texts[::-1]))[::-1]
+
+    asyncio.run(main())
+
+
+def test_scores_are_the_log_likelihoods_that_the_model_gives(profile: Path) -> None:
+    texts = ["a bus", "a bus at night in the snow"]
+
+    async def main() -> ScoreReply:
+        async with serving(create_app(settings(profile))) as client:
+            return ScoreReply.model_validate_json((await client.post("/v1/score", json={"texts": texts})).content)
+
+    reply = asyncio.run(main())
+    folder = profile.parent / "language"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), LlamaForCausalLM.from_pretrained(folder).eval()
+    for text, value, count in zip(texts, reply.log_likelihoods, reply.tokens, strict=True):
+        tokens = tokenizer(text, return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            loss = model(input_ids=tokens, labels=tokens).loss
+        assert count == tokens.shape[1] - 1
+        assert value == pytest.approx(-float(loss) * count, rel=1e-5)
+
+
+@pytest.mark.parametrize("system", [[SYSTEM], []])
+def test_kept_beginnings_and_padding_change_no_token(profile: Path, system: list[Message]) -> None:
+    """Batched, cached, padded decoding writes what the plainest loop writes: one row, the whole prompt, no cache."""
+    torch.set_num_threads(1)
+
+    def keep(run: Any, max_batch: int) -> MicroBatcher[Any, Any, Any]:
+
+        return None  # type: ignore[return-value]
+
+    engine = load_transformers(load_profile(str(profile)).language, settings(profile, deterministic=True), keep)
+    request = asked("A red car stands in the rain.", temperature=0.0)
+    request = request.model_copy(update={"messages": [*system, request.messages[-1]]})
+    prefix, rest = engine.tokenize(request.messages)
+    assert bool(prefix) == bool(system)  # a short beginning is not kept
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(KEYWORDS, overrides=JSON_STYLE)
+    folder = profile.parent / "language"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), LlamaForCausalLM.from_pretrained(folder).eval()
+    matcher = llguidance.LLMatcher(llguidance.hf.from_tokenizer(tokenizer), grammar)
+    tokens = [*prefix, *rest]
+    while not matcher.is_stopped():
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([tokens])).logits[0, -1]
+        allowed = torch.from_numpy(np.frombuffer(matcher.compute_logit_bias(), np.uint8) > 0)
+        tokens.append(int(logits.masked_fill(~allowed, -torch.inf).argmax()))
+        matcher.consume_token(tokens[-1])
+
+    async def main() -> GenerateReply:
+        async with serving(create_app(settings(profile, deterministic=True, max_batch=3))) as client:
+            return await generate(client, request)
+
+    assert asyncio.run(main()).text == tokenizer.decode(tokens[len(prefix) + len(rest) :])
+
+
+def test_a_truncated_reply_is_retried_once_and_then_a_typed_problem(profile: Path) -> None:
+    async def main() -> httpx.Response:
+        async with serving(create_app(settings(profile))) as client:
+            body = asked("A bus.", max_tokens=5).model_dump_json()
+            return await client.post("/v1/generate", content=body)
+
+    reply = asyncio.run(main())
+    assert reply.status_code == 502
+    document = reply.json()
+    assert document["type"] == "urn:contrafact:problem:generation-failed"
+    assert document["faults"] == ["cut off after 5 tokens (raise max_tokens or shorten the prompt)"] * 2
+
+
+BOUNDED = {"type": "string", "maxLength": 5}
+UNBOUNDED: list[tuple[dict[str, Any], str]] = [
+    ({"type": "string"}, "json_schema: string needs `maxLength`"),
+    ({"type": "array", "items": BOUNDED}, "json_schema: array needs `maxItems`"),
+    ({"type": "array", "maxItems": 2}, "needs `items`"),
+    ({"type": "array", "maxItems": 2, "items": {"type": "string"}}, "json_schema.items: string needs"),
+    ({"type": "object", "properties": {"a": BOUNDED}}, "additionalProperties: false"),
+    ({"type": "integer", "minimum": 0}, "integer needs `maximum`"),
+    ({"anyOf": [BOUNDED, {"type": "string"}]}, "json_schema.anyOf[1]: string"),
+    ({"$ref": "#/$defs/a", "$defs": {"a": BOUNDED}}, "is not supported"),
+    ({"type": ["string", "null"], "maxLength": 3}, "give one `type`"),
+    ({}, "give one `type`"),
+    ({"type": "strong"}, "json_schema.type: 'strong' is not valid"),
+    ({"type": "array", "maxItems": 2, "items": True}, "json_schema.items: `true` and `false` bound nothing"),
+]
+
+
+@pytest.mark.parametrize(("schema", "says"), UNBOUNDED)
+def test_unbounded_schemas_are_refused_with_the_place(profile: Path, schema: dict[str, Any], says: str) -> None:
+
+    with pytest.raises(InvalidInput) as refused:
+        checked_validator(schema)
+    assert says in refused.value.detail
+
+
+def test_requests_that_do_not_fit_are_refused_in_a_sentence(profile: Path) -> None:
+    long = "very " * 3_500
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("/v1/generate", asked("A bus.", json_schema={"type": "string"}).model_dump(mode="json"), "maxLength"),
+        ("/v1/generate", asked(long).model_dump(mode="json"), "the model reads 4096; shorten the messages"),
+        ("/v1/score", {"texts": [long]}, "a text to score must have"),
+        ("/v1/score", {"texts": []}, "at least 1 item"),
+    ]
+
+    async def main() -> None:
+        async with serving(create_app(settings(profile))) as client:
+            for path, body, says in cases:
+                reply = await client.post(path, json=body)
+                assert reply.status_code == 422
+                assert says in reply.json()["detail"]
+
+    asyncio.run(main())
+
+
+def test_info_names_the_weights(profile: Path) -> None:
+    async def main() -> ServiceInfo:
+        async with serving(create_app(settings(profile))) as client:
+            return ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
+
+    info = asyncio.run(main())
+    assert [item.role for item in info.weights] == ["language"]
+    assert info.service == "llm_service"

@@ -1,0 +1,234 @@
+"""What every model service does, over real sockets: readiness, deadlines, disconnects, overload, limits, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Annotated
+
+import httpx
+import pytest
+from pydantic import Field
+
+from shared.endpoints import Endpoint
+from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
+from shared.schemas.service import WeightsInfo
+from shared.service import MakeBatcher, ModelService, ServiceSettings
+from tests.support.language_servers import listening
+
+PATIENCE = 120.0  # seconds, which only a hang takes
+HTTP = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"Connection": "close"})
+
+
+class Count(Contract):
+    """A number to square."""
+
+    number: Annotated[int, Field(ge=0)]
+    padding: str = ""
+
+
+class Square(Contract):
+    """Its square."""
+
+    square: int
+
+
+SQUARES = Endpoint("evaluator_service", "/v1/squares", Count, Square, "checking")
+
+
+class Squares:
+    """A model that squares, whose loading and running wait at gates."""
+
+    device = "cpu"
+    weights = (WeightsInfo(role="squares", id="none", revision="1", dtype="float32", licence="none"),)
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.loads = threading.Event()
+        self.runs = threading.Event()
+        self.entered = threading.Event()
+        self.loads.set()
+        self.runs.set()
+
+    def load(self, make_batcher: MakeBatcher) -> Squares:
+        assert self.loads.wait(PATIENCE)
+        self.batcher = make_batcher(self.run, 1)
+        return self
+
+    def close(self) -> None:
+        """Let the next batch wait at the gate."""
+        self.entered.clear()
+        self.runs.clear()
+
+    def at_the_gate(self) -> None:
+        """Return once a batch waits there."""
+        assert self.entered.wait(PATIENCE)
+
+    def run(self, key: str, items: Sequence[int]) -> list[int]:
+        self.entered.set()
+        assert self.runs.wait(PATIENCE)
+        self.ran += items
+        return [item * item for item in items]
+
+
+@pytest.fixture
+def squares() -> Squares:
+    return Squares()
+
+
+@pytest.fixture
+def url(squares: Squares) -> Iterator[str]:
+    service = ModelService("squares", "1", ServiceSettings(capacity=2), squares.load)
+
+    @service.post(SQUARES)
+    async def answer(request: Count, deadline: float) -> Square:
+        return Square(square=await service.model.batcher.submit(request.number, key="", deadline=deadline))
+
+    with listening(service.app) as url:
+        yield url
+        squares.loads.set()
+        squares.runs.set()
+
+
+def wait_until(condition: object) -> None:
+    assert callable(condition)
+    give_up = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def ready(url: str) -> None:
+    wait_until(lambda: HTTP.get(f"{url}/readyz").status_code == 200)
+
+
+def waiting(url: str) -> float:
+    lines = HTTP.get(f"{url}/metrics").text.splitlines()
+    return float(next(line for line in lines if line.startswith("contrafact_waiting{")).split()[-1])
+
+
+def ask(url: str, number: int, **headers: str) -> httpx.Response:
+    return HTTP.post(f"{url}/v1/squares", json={"number": number}, headers=headers)
+
+
+def test_alive_at_once_ready_when_loaded(squares: Squares, url: str) -> None:
+    ready(url)
+    assert ask(url, 7).json() == {"square": 49}
+
+
+def test_not_ready_is_a_problem_that_says_when_to_come_back() -> None:
+    squares = Squares()
+    squares.loads.clear()
+    service = ModelService("squares", "1", ServiceSettings(), squares.load)
+    with listening(service.app) as url:
+        assert HTTP.get(f"{url}/healthz").json() == {"status": "alive"}
+        for path in ("/readyz", "/v1/info"):
+            reply = HTTP.get(url + path)
+            assert reply.status_code == 503
+            assert reply.headers["retry-after"] == "2"
+        squares.loads.set()
+        ready(url)
+
+
+def test_a_client_that_leaves_costs_nothing(squares: Squares, url: str) -> None:
+    ready(url)
+    squares.close()
+
+    async def leave() -> None:
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
+            first = asyncio.create_task(client.post(f"{url}/v1/squares", json={"number": 1}))
+            await asyncio.to_thread(squares.at_the_gate)
+            second = asyncio.create_task(client.post(f"{url}/v1/squares", json={"number": 2}))
+            while await asyncio.to_thread(waiting, url) != 1:
+                await asyncio.sleep(0.01)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            while await asyncio.to_thread(waiting, url) != 0:
+                await asyncio.sleep(0.01)
+            squares.runs.set()
+            assert (await first).json() == {"square": 1}
+
+    asyncio.run(leave())
+    assert ask(url, 3).json() == {"square": 9}
+    assert squares.ran == [1, 3]
+    assert 'outcome="cancelled",service="squares"} 1.0' in HTTP.get(f"{url}/metrics").text
+
+
+def test_a_deadline_that_passes_is_504_and_costs_nothing(squares: Squares, url: str) -> None:
+    ready(url)
+    squares.close()
+    blocker = threading.Thread(target=ask, args=(url, 1))
+    blocker.start()
+    squares.at_the_gate()
+    reply = ask(url, 2, **{"X-Deadline-Seconds": "0.1"})
+    assert (reply.status_code, reply.json()["type"]) == (504, "urn:contrafact:problem:deadline-exceeded")
+    squares.runs.set()
+    blocker.join()
+    assert ask(url, 3).status_code == 200
+    assert squares.ran == [1, 3]
+
+
+def test_a_full_line_is_429_with_retry_after(squares: Squares, url: str) -> None:
+    ready(url)
+    squares.close()
+    asking = [threading.Thread(target=ask, args=(url, number)) for number in (1, 2, 3)]
+    for place, thread in enumerate(asking):
+        thread.start()
+        if place == 0:
+            squares.at_the_gate()
+    wait_until(lambda: waiting(url) == 2)
+    reply = ask(url, 4)
+    assert reply.status_code == 429
+    assert int(reply.headers["retry-after"]) >= 1
+    squares.runs.set()
+    for thread in asking:
+        thread.join()
+    assert sorted(squares.ran) == [1, 2, 3]
+
+
+def test_bodies_are_bounded_while_they_stream(url: str) -> None:
+    ready(url)
+    sent = [0]
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            sent[0] += 1
+            yield b" " * 1_000_000
+
+    async def main() -> int:
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
+            return (await client.post(f"{url}/v1/squares", content=endless())).status_code
+
+    try:
+        status = asyncio.run(main())
+    except httpx.TransportError:  # the server answers and closes while we still write
+        status = 413
+    assert status == 413
+    assert sent[0] < 2 * MAX_MESSAGE_BYTES / 1_000_000
+    declared = HTTP.post(f"{url}/v1/squares", content=b"x" * (MAX_MESSAGE_BYTES + 1))
+    assert declared.status_code == 413
+
+
+def test_stopping_finishes_what_waits(squares: Squares) -> None:
+    service = ModelService("squares", "1", ServiceSettings(), squares.load)
+
+    @service.post(SQUARES)
+    async def answer(request: Count, deadline: float) -> Square:
+        return Square(square=await service.model.batcher.submit(request.number, key="", deadline=deadline))
+
+    replies: list[httpx.Response] = []
+    with listening(service.app) as url:
+        ready(url)
+        squares.close()
+        asking = [threading.Thread(target=lambda number=number: replies.append(ask(url, number))) for number in (1, 2)]
+        for thread in asking:
+            thread.start()
+        squares.at_the_gate()
+        wait_until(lambda: waiting(url) == 1)
+        threading.Timer(0.3, squares.runs.set).start()
+    for thread in asking:
+        thread.join()
+    assert sorted(reply.json()["square"] for reply in replies) == [1, 4]

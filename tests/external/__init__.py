@@ -1,0 +1,1 @@
+"""Tests that start Helm, Docker or llama.cpp."""

@@ -1,0 +1,236 @@
+"""docker-compose.yml and its GPU override: valid, closed, and true to the code; no engine is needed for that."""
+
+from __future__ import annotations
+
+import ast
+import importlib.resources
+import importlib.util
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import jsonschema
+import pytest
+import yaml
+
+from evaluator_service.trainer_settings import TrainerSettings
+from gateway.settings import Settings
+from shared.fetch_weights import hub_files
+from shared.profiles import load_profile
+from shared.service import ModelService, ServiceSettings
+from tests.support.compose_files import BASE, GPU, ROOT, SECRETS, composed
+
+FILES = {"tiny": (BASE,), "paper": (BASE, GPU)}
+MODEL_SERVICES = ("caption-service", "llm-service", "diffusion-service", "evaluator-service")
+ONE_SHOT = ("weights", "migrate", "create-bucket", "first-key")
+OURS = {*MODEL_SERVICES, *ONE_SHOT, "gateway", "worker", "trainer"}
+ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
+
+Service = dict[str, Any]
+
+
+@pytest.fixture(params=FILES)
+def services(request: pytest.FixtureRequest) -> dict[str, Service]:
+    """All services, once as on a CPU, once as on a GPU."""
+    found: dict[str, Service] = composed(*FILES[request.param])["services"]
+    return found
+
+
+def served(services: dict[str, Service], name: str) -> tuple[str, int]:
+    """The room and the port of one of our containers."""
+    arguments = services[name]["build"].get("args", {})
+    return str(arguments.get("SERVICE", "gateway")), int(arguments.get("PORT", 8000))
+
+
+def probe(service: Service) -> tuple[int, str]:
+    """Port and path that a container's health check asks."""
+    found = re.search(r"http://127\.0\.0\.1:(\d+)(/[\w/-]*)", " ".join(service["healthcheck"]["test"]))
+    assert found
+    return int(found[1]), found[2]
+
+
+@pytest.mark.parametrize("files", [(BASE,), (GPU,), (BASE, GPU)], ids=["base", "override", "both"])
+def test_files_follow_the_compose_specification(files: tuple[Path, ...]) -> None:
+    vendored = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    schema = json.loads(vendored.read_text(encoding="utf-8"))
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    if len(files) == 1:
+        validator.validate(yaml.safe_load(files[0].read_text(encoding="utf-8")))
+    validator.validate(composed(*files))
+    wrong = composed(*files)
+    wrong["services"]["worker"]["helthcheck"] = {}
+    assert not validator.is_valid(wrong)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_nothing_starts_without_its_secrets(secret: str) -> None:
+    for left in ({}, {secret: ""}):
+        values = {name: value for name, value in SECRETS.items() if name != secret} | left
+        with pytest.raises(ValueError, match=f"{secret}.*set it in .env"):
+            composed(BASE, variables=values)
+    assert re.search(rf"^{secret}=(cf_)?$", ENV_EXAMPLE, re.MULTILINE)
+
+
+def test_variables_are_those_of_the_example() -> None:
+    used = set(re.findall(r"(?<!\$)\$\{(\w+)", BASE.read_text() + GPU.read_text()))
+    named = set(re.findall(r"^(?:# )?([A-Z][A-Z0-9_]+)=", ENV_EXAMPLE, re.MULTILINE))
+    assert used == named - {"COMPOSE_FILE", "COMPOSE_PROFILES"}
+
+
+def test_the_one_variable_names_files_that_exist() -> None:
+    choices = re.findall(r"^(?:# )?COMPOSE_FILE=(.+)$", ENV_EXAMPLE, re.MULTILINE)
+    assert [tuple(ROOT / name for name in choice.split(":")) for choice in choices] == list(FILES.values())
+
+
+def test_settings_are_those_of_the_code(services: dict[str, Service], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OURS - {"weights"}:
+        kind = TrainerSettings if name == "trainer" else ServiceSettings if name in MODEL_SERVICES else Settings
+        environment = {
+            key: value for key, value in services[name]["environment"].items() if key != "CONTRAFACT_API_KEY"
+        }
+        known = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields}
+        assert environment.keys() <= known, name
+        with monkeypatch.context() as patch:
+            for key, value in environment.items():
+                patch.setenv(key, str(value))
+            settings = kind()
+        if isinstance(settings, Settings):
+            assert settings.deployed
+            assert settings.authentication
+
+
+def test_addresses_are_those_of_the_other_containers(services: dict[str, Service]) -> None:
+    environment = services["worker"]["environment"]
+    for room in ("caption", "llm", "diffusion", "evaluator"):
+        address = urlsplit(environment[f"CONTRAFACT_{room.upper()}_URL"])
+        assert served(services, str(address.hostname)) == (f"{room}_service", address.port)
+        assert probe(services[f"{room}-service"])[0] == address.port
+    database, broker = (urlsplit(environment[f"CONTRAFACT_{name}_URL"]) for name in ("DATABASE", "BROKER"))
+    postgres = services["postgres"]["environment"]
+    assert (database.hostname, database.password) == ("postgres", postgres["POSTGRES_PASSWORD"])
+    assert (database.username, database.path) == (postgres["POSTGRES_USER"], f"/{postgres['POSTGRES_DB']}")
+    assert (broker.hostname, broker.password) == ("valkey", services["valkey"]["environment"]["REDISCLI_AUTH"])
+    store = services["object-store"]["environment"]
+    assert environment["CONTRAFACT_S3_ENDPOINT"] == f"object-store{store['VGW_PORT']}"
+    assert environment["CONTRAFACT_S3_ACCESS_KEY"] == store["ROOT_ACCESS_KEY_ID"]
+    assert environment["CONTRAFACT_S3_SECRET_KEY"] == store["ROOT_SECRET_ACCESS_KEY"]
+
+
+def test_commands_and_build_arguments_exist(services: dict[str, Service]) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for name in OURS:
+        command = services[name].get("command", [])
+        if command[:2] == ["python", "-m"]:
+            assert importlib.util.find_spec(command[2]), command
+        room, _ = served(services, name)
+        assert room.removesuffix("_service") in extras
+        if services[name]["build"]["target"] != "weights":
+            tree = ast.parse((ROOT / room / "app.py").read_text(encoding="utf-8"))
+            assert "create_app" in {item.name for item in tree.body if isinstance(item, ast.FunctionDef)}
+
+
+def test_everything_that_stays_up_is_probed_where_the_code_answers(services: dict[str, Service]) -> None:
+    def load(make_batcher: object) -> Any:
+        raise AssertionError("nothing is loaded here")
+
+    app = ModelService("caption_service", "1", ServiceSettings(), load).app
+    answered = {getattr(route, "path", "") for route in app.routes}
+    for name in services.keys() - set(ONE_SHOT):
+        assert services[name]["healthcheck"]["test"], name
+        assert services[name]["restart"] == "unless-stopped", name
+    for name in MODEL_SERVICES:
+        assert probe(services[name]) == (served(services, name)[1], "/readyz")
+    assert "/readyz" in answered
+    trainer = services["trainer"]
+    assert probe(trainer) == (int(trainer["environment"]["CONTRAFACT_METRICS_PORT"]), "/metrics")
+    for name in ("gateway", "worker"):
+        assert probe(services[name]) == (int(services[name]["environment"]["CONTRAFACT_METRICS_PORT"]), "/readyz")
+
+
+def test_one_shots_end_before_others_begin(services: dict[str, Service]) -> None:
+    for name in ONE_SHOT:
+        assert services[name]["restart"] == "no"
+    for name, service in services.items():
+        for other, condition in service.get("depends_on", {}).items():
+            wanted = "service_completed_successfully" if other in ONE_SHOT else ("service_healthy", "service_started")
+            assert condition["condition"] in wanted, (name, other)
+            assert "healthcheck" in services[other] or other in ONE_SHOT
+    assert {"first-key", "create-bucket"} <= services["gateway"]["depends_on"].keys()
+    assert "migrate" in services["first-key"]["depends_on"]
+    assert all("weights" in services[name]["depends_on"] for name in MODEL_SERVICES)
+
+
+def test_our_containers_may_do_little(services: dict[str, Service]) -> None:
+    for name in OURS:
+        service = services[name]
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+    holders = [name for name, service in services.items() if "HF_TOKEN" in service.get("environment", {})]
+    assert holders == ["weights"]
+    writers = [name for name, service in services.items() if "weights:/weights" in service.get("volumes", [])]
+    assert writers == ["weights"]
+
+
+def test_only_the_gateway_is_published_and_models_and_state_have_no_way_out(services: dict[str, Service]) -> None:
+    for name, service in services.items():
+        for port in service.get("ports", []):
+            assert name == "gateway" or port.startswith("127.0.0.1:"), (name, port)
+    networks = composed(BASE)["networks"]
+    closed = {name for name, network in networks.items() if network.get("internal")}
+    for name in {*MODEL_SERVICES, "postgres", "valkey", "object-store", "worker", "trainer"}:
+        assert set(services[name]["networks"]) <= closed, name
+
+
+def test_the_trainer_has_the_workers_broker_and_store_and_no_database(services: dict[str, Service]) -> None:
+    trainer, worker = services["trainer"], services["worker"]["environment"]
+    for name in ("BROKER_URL", "OBJECT_STORE", "S3_ENDPOINT", "S3_ACCESS_KEY", "S3_SECRET_KEY"):
+        assert trainer["environment"][f"CONTRAFACT_{name}"] == worker[f"CONTRAFACT_{name}"]
+    assert "CONTRAFACT_DATABASE_URL" not in trainer["environment"]
+    assert trainer["image"] == services["evaluator-service"]["image"]
+    assert {"valkey", "create-bucket"} <= trainer["depends_on"].keys()
+
+
+def test_images_are_pinned(services: dict[str, Service]) -> None:
+    for name, service in services.items():
+        tag = service["image"].rpartition(":")[2]
+        assert tag.startswith("local") if name in OURS else re.search(r"\d", tag), service["image"]
+
+
+def test_the_override_really_switches_to_the_papers_weights_on_gpus() -> None:
+    tiny, paper = (composed(*files)["services"] for files in FILES.values())
+    for name in OURS - {"migrate", "create-bucket", "first-key"}:
+        assert tiny[name]["environment"]["CONTRAFACT_PROFILE"] == "tiny", name
+        assert paper[name]["environment"]["CONTRAFACT_PROFILE"] == "paper", name
+    for name in ("caption-service", "diffusion-service", "evaluator-service", "trainer", "language-server"):
+        devices = paper[name]["deploy"]["resources"]["reservations"]["devices"]
+        assert devices == [{"driver": "nvidia", "device_ids": ["0"], "capabilities": ["gpu"]}]
+    assert not any("deploy" in service for service in tiny.values())
+    for name in ("caption-service", "diffusion-service", "evaluator-service"):
+        assert tiny[name]["environment"]["CONTRAFACT_DEVICE"] == "cpu"
+        assert paper[name]["environment"]["CONTRAFACT_DEVICE"] == "cuda"
+        assert tiny[name]["image"] != paper[name]["image"]
+    override = yaml.safe_load(GPU.read_text(encoding="utf-8"))["services"]
+    assert override["diffusion-service"]["build"]["args"] == {"PIP_EXTRA_INDEX_URL": ""}
+
+
+def test_the_language_server_is_where_and_what_the_paper_profile_says() -> None:
+    server = load_profile("paper").language.server
+    assert server
+    container = composed(*FILES["paper"])["services"]["language-server"]
+    options = dict(zip(container["command"][::2], container["command"][1::2], strict=True))
+    assert container["network_mode"] == "service:llm-service"
+    assert server.url == f"http://{options['--host']}:{options['--port']}/v1"
+    assert probe(container)[0] == int(options["--port"])
+    assert options["--alias"] == server.model
+    assert int(options["--parallel"]) == server.concurrency
+    (wanted,) = [item for item in hub_files(load_profile("paper"), servers=True) if server.revision == item.revision]
+    model = Path(options["--model"])
+    assert model.parent == Path(
+        "/weights/hub", f"models--{wanted.repository.replace('/', '--')}/snapshots", wanted.revision
+    )
+    assert model.match(wanted.patterns[0])
+    assert "--servers" in composed(*FILES["paper"])["services"]["weights"]["command"]

@@ -1,0 +1,143 @@
+"""The Dockerfile: linted, closed, and (slow) its steps taken one by one in a fresh folder, to an app that answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.compose_files import BASE, composed
+from tests.support.image_steps import ROOT, Image, build, instructions, lineage, stages
+
+DOCKERFILE = ROOT / "Dockerfile"
+BUILDS = {
+    name: service["build"]
+    for name, service in composed(BASE)["services"].items()
+    if ("build" in service and name in ("gateway", "weights")) or name.endswith("-service")
+}
+
+
+def test_hadolint_finds_nothing() -> None:
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert hadolint
+    done = subprocess.run([hadolint, "--format", "json", str(DOCKERFILE)], text=True, capture_output=True)
+    assert json.loads(done.stdout) == []
+
+
+def test_the_base_is_pinned_and_the_user_is_a_number_that_is_not_root() -> None:
+    ((_, base),) = [item for item in stages(DOCKERFILE)[""][1] if item[1].startswith("PYTHON_IMAGE=")]
+    assert re.fullmatch(r"PYTHON_IMAGE=python:\d+\.\d+\.\d+-slim(-\w+)?", base)
+    for name in ("gateway", "weights", "model-service"):
+        steps = [item for _, own in lineage(DOCKERFILE, name) for item in own]
+        users = [rest for head, rest in steps if head == "USER"]
+        assert users == ["10001:10001"], name
+        assert [head for head, _ in steps].count("CMD") == 1, name
+
+
+def test_only_what_is_copied_gets_past_dockerignore() -> None:
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
+    assert "*" in lines
+    kept = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    copied = set()
+    for head, rest in instructions(DOCKERFILE):
+        if head == "COPY" and not rest.startswith("--from"):
+            copied |= {source.rstrip("/") for source in rest.split()[:-1]}
+    copied.remove("${SERVICE}")
+    copied |= {build["args"]["SERVICE"] for name, build in BUILDS.items() if name.endswith("-service")}
+    assert {source.removesuffix("/__init__.py") for source in copied} == kept
+    assert all((ROOT / name).exists() for name in kept)
+
+
+@contextmanager
+def answering(image: Image, probe: str, **environment: str) -> Iterator[httpx.Client]:
+    """The image's own command, running, once its probe says 200."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables = {name: image.inside(value) for name, value in image.environment.items()}
+    variables |= {"UVICORN_PORT": str(port), "UVICORN_HOST": "127.0.0.1", "HOME": str(image.folder), **environment}
+    log = image.folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(image.command, cwd=image.folder / "app", env=variables, stdout=output, stderr=output)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10) as client:
+            give_up = time.monotonic() + 300
+            while True:
+                assert process.poll() is None, log.read_text()[-3000:]
+                assert time.monotonic() < give_up, log.read_text()[-3000:]
+                try:
+                    if client.get(probe).status_code == 200:
+                        break
+                except httpx.TransportError:
+                    pass
+                time.sleep(0.5)
+            yield client
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in (0, -signal.SIGTERM), log.read_text()[-3000:]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path) -> None:
+    image = build(DOCKERFILE, "gateway", BUILDS["gateway"].get("args", {}), tmp_path / "image")
+    listed = image.run("/venv/bin/pip list --format=json").stdout
+    names = {item["name"].lower() for item in json.loads(listed)}
+    assert not names & {"torch", "transformers", "diffusers", "triton"}
+    # Celery imports a broker's transport, and SQLAlchemy a database's driver, when they are first used.
+    programs = "gateway.app, gateway.worker.worker, kombu.transport.redis, minio, psycopg"
+    loaded = image.run(f"python -c 'import sys, {programs}; print(*sys.modules)'")
+    assert loaded.returncode == 0, loaded.stderr
+    assert "torch" not in loaded.stdout.split()
+    url = {"CONTRAFACT_DATABASE_URL": f"sqlite:///{tmp_path}/contrafact.db"}
+    url["CONTRAFACT_OBJECT_STORE"] = f"directory:{tmp_path}/objects"
+    for step in ("python -m gateway.database.migrations", "python -m gateway.storage.object_store"):
+        done = image.run(step, **url)
+        assert done.returncode == 0, done.stderr
+    key = "cf_" + "a1" * 32
+    _, _, script = composed(BASE)["services"]["first-key"]["command"]
+    for _ in range(2):
+        done = image.run(script.replace("$$", "$"), CONTRAFACT_API_KEY=key, **url)
+        assert done.returncode == 0, done.stderr
+    url["CONTRAFACT_BROKER_URL"] = "redis://127.0.0.1:1/0"  # nobody is there, but the transport is loaded
+    with answering(image, "/readyz", CONTRAFACT_AUTHENTICATION="true", **url) as client:
+        assert client.get("/jobs").status_code == 401
+        assert client.get("/jobs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+
+
+@pytest.mark.slow
+def test_weights_steps_make_a_small_program(tmp_path: Path) -> None:
+    image = build(DOCKERFILE, "weights", BUILDS["weights"]["args"], tmp_path / "image")
+    done = image.run(" ".join(image.command), CONTRAFACT_PROFILE="tiny")
+    assert done.returncode == 0, done.stderr
+    assert "0 sets of weights" in done.stdout
+    assert image.run("python -c 'import torch'").returncode != 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in BUILDS if name.endswith("-service")])
+def test_model_service_steps_make_a_service_that_becomes_ready(name: str, tmp_path: Path) -> None:
+    arguments = {key: str(value) for key, value in BUILDS[name]["args"].items()}
+    arguments["PIP_EXTRA_INDEX_URL"] = ""  # here the CPU build of torch is at hand, by PIP_FIND_LINKS or otherwise
+    image = build(DOCKERFILE, "model-service", arguments, tmp_path / "image")
+    assert image.environment["UVICORN_PORT"] == arguments["PORT"]
+    if name == "evaluator-service":  # its image is also the trainer's
+        loaded = image.run("python -c 'import evaluator_service.repair_worker, kombu.transport.redis, minio'")
+        assert loaded.returncode == 0, loaded.stderr
+    with answering(image, "/readyz", CONTRAFACT_DEVICE="cpu", CONTRAFACT_THREADS="1") as client:
+        assert client.get("/v1/info").json()["profile"] == "tiny"
+        assert client.get("/metrics").status_code == 200
+    shutil.rmtree(image.folder)  # a gigabyte

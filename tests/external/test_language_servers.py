@@ -1,0 +1,234 @@
+"""llm_service in front of other people's servers: llama.cpp's real one, and TGI's contract over real decoding."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+from llm_service.app import create_app
+from llm_service.engines.transformers import load_transformers
+from llm_service.schemas import checked_validator
+from shared.profiles import load_profile
+from shared.schemas.language import GenerateRequest, Message, ScoreReply
+from shared.service import ModelService, ServiceSettings
+from tests.support.language_requests import KEYWORDS, asked, generate
+from tests.support.language_servers import listening
+from tests.support.llama_cpp import llama_cpp_server, write_gguf
+from tests.support.serving import serving
+from tests.support.small_models import save_llama
+from tests.support.small_profile import write_profile
+
+# llama.cpp's grammar lets a model with random weights write broken UTF-8, so this schema names the words.
+WORD = {"enum": ["night", "snow", "in the rain", "a red bus"]}
+LETTERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "phrases": {"type": "array", "minItems": 1, "maxItems": 3, "items": WORD},
+        "sure": {"enum": ["yes", "no"]},
+    },
+    "required": ["phrases", "sure"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("language")
+    save_llama(folder / "language")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def llama_cpp(folder: Path) -> Iterator[Path]:
+    """A profile whose language engine asks a running llama.cpp server."""
+    with llama_cpp_server(write_gguf(folder / "language", folder / "small.gguf")) as url:
+        (folder / "openai").mkdir()
+        yield write_profile(folder / "openai", language_engine="openai", url=url)
+
+
+def settings(profile: Path) -> ServiceSettings:
+    return ServiceSettings(profile=str(profile), device="cpu", threads=1)
+
+
+def test_llama_cpp_replies_satisfy_the_schema(llama_cpp: Path) -> None:
+    async def main() -> None:
+        async with serving(create_app(settings(llama_cpp))) as client:
+            requests = [asked("A bus.", json_schema=LETTERS, seed=seed) for seed in range(6)]
+            replies = await asyncio.gather(*(generate(client, request) for request in requests))
+            greedy = [await generate(client, asked("A bus.", json_schema=LETTERS, temperature=0.0)) for _ in range(2)]
+        for reply in replies:
+            assert checked_validator(LETTERS).is_valid(reply.value)
+            assert json.loads(reply.text) == reply.value
+            assert reply.prompt_tokens > 0
+        assert len({reply.text for reply in replies}) > 1
+        assert greedy[0].value == greedy[1].value
+
+    asyncio.run(main())
+
+
+def test_a_server_that_cannot_score_is_a_failed_dependency_by_name(llama_cpp: Path) -> None:
+    async def main() -> httpx.Response:
+        async with serving(create_app(settings(llama_cpp))) as client:
+            return await client.post("/v1/score", json={"texts": ["a bus"]})
+
+    reply = asyncio.run(main())
+    assert reply.status_code == 502
+    assert "does not score prompts" in reply.json()["detail"]
+
+
+@pytest.mark.parametrize("engine", ["openai", "tgi"])
+def test_a_dead_server_is_a_failed_dependency_within_the_deadline(tmp_path: Path, engine: str) -> None:
+    profile = write_profile(tmp_path, language_engine=engine)
+
+    async def main() -> httpx.Response:
+        async with serving(create_app(settings(profile))) as client:
+            body = asked("A bus.").model_dump_json()
+            return await client.post("/v1/generate", content=body, headers={"X-Deadline-Seconds": "120"})
+
+    started = time.monotonic()
+    reply = asyncio.run(main())
+    assert time.monotonic() - started < 120
+    assert (reply.status_code, reply.json()["type"]) == (502, "urn:contrafact:problem:dependency-failed")
+
+
+@pytest.mark.parametrize("engine", ["openai", "tgi"])
+def test_a_server_that_hangs_is_a_passed_deadline(tmp_path: Path, engine: str) -> None:
+    app = FastAPI()
+
+    @app.post("/{path:path}")
+    async def hang(path: str) -> None:
+        await asyncio.sleep(2)
+
+    async def main(url: str) -> httpx.Response:
+        profile = write_profile(tmp_path, language_engine=engine, url=url)
+        async with serving(create_app(settings(profile))) as client:
+            body = asked("A bus.").model_dump_json()
+            return await client.post("/v1/generate", content=body, headers={"X-Deadline-Seconds": "0.5"})
+
+    with listening(app) as url:
+        reply = asyncio.run(main(url))
+    assert reply.status_code == 504
+
+
+def test_a_busy_server_is_asked_again_when_it_says(tmp_path: Path) -> None:
+    app, seen = FastAPI(), list[float]()
+
+    @app.post("/chat/completions")
+    async def complete(request: Request) -> Response:
+        seen.append(time.monotonic())
+        if len(seen) < 3:
+            return JSONResponse({"error": "busy"}, 503, {"Retry-After": "2"})
+        message = {"role": "assistant", "content": '{"keywords": [], "sure": true}'}
+        return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+    async def main(url: str) -> Any:
+        profile = write_profile(tmp_path, url=url)
+        async with serving(create_app(settings(profile))) as client:
+            return (await generate(client, asked("A bus."))).value
+
+    with listening(app) as url:
+        assert asyncio.run(main(url)) == {"keywords": [], "sure": True}
+    pauses = [later - earlier for earlier, later in itertools.pairwise(seen)]
+    assert len(pauses) == 2
+    assert min(pauses) > 1.9, "not after the second that it would wait by itself"
+
+
+@pytest.mark.parametrize("text", ["no JSON", '{"keywords": 3, "sure": true}', ""])
+def test_a_server_that_ignores_the_schema_is_found_out(tmp_path: Path, text: str) -> None:
+    app, seeds = FastAPI(), list[int]()
+
+    @app.post("/chat/completions")
+    async def complete(request: Request) -> Response:
+        seeds.append((await request.json())["seed"])
+        return JSONResponse({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]})
+
+    async def main(url: str) -> httpx.Response:
+        async with serving(create_app(settings(write_profile(tmp_path, url=url)))) as client:
+            return await client.post("/v1/generate", content=asked("A bus.").model_dump_json())
+
+    with listening(app) as url:
+        reply = asyncio.run(main(url))
+    assert (reply.status_code, reply.json()["type"]) == (502, "urn:contrafact:problem:generation-failed")
+    assert len(set(seeds)) == 2
+
+
+def tgi_server(folder: Path) -> FastAPI:
+    """TGI's chat contract (grammar as `{"type": "json", "value": schema}`, no temperature 0) over our own decoding."""
+    (folder / "tgi").mkdir(exist_ok=True)
+    local = write_profile(folder, language_engine="transformers")
+    profile = load_profile(str(local)).language
+    service = ModelService(
+        "tgi", "1", settings(local), lambda make_batcher: load_transformers(profile, settings(local), make_batcher)
+    )
+
+    @service.app.post("/v1/chat/completions")
+    @service.app.post("/chat/completions")
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        grammar = body["response_format"]
+        if grammar["type"] != "json" or body.get("temperature") == 0:
+            return JSONResponse({"error": "Input validation error", "error_type": "validation"}, 422)
+        asked = GenerateRequest(
+            messages=[Message(**message) for message in body["messages"]],
+            json_schema=grammar["value"],
+            temperature=body.get("temperature") or 0.0,
+            max_tokens=body["max_tokens"],
+            seed=body["seed"],
+        )
+        reply = await service.model.write(asked, time.monotonic() + 60)
+        choice = {
+            "index": 0,
+            "finish_reason": "stop" if reply.finished else "length",
+            "message": {"role": "assistant", "content": reply.text},
+        }
+        usage = {
+            "prompt_tokens": reply.prompt_tokens,
+            "completion_tokens": reply.completion_tokens,
+            "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+        }
+        head = {"id": "", "model": "m", "created": 0, "system_fingerprint": "3", "object": "chat.completion"}
+        return JSONResponse({**head, "choices": [choice], "usage": usage})
+
+    @service.app.post("/")
+    async def generate_text(request: Request) -> Response:
+        body = await request.json()
+        assert body["parameters"]["decoder_input_details"]
+        [(total, count)] = await service.model.score([body["inputs"]], time.monotonic() + 60)
+        prefill = [{"id": 1, "text": "", "logprob": None}]
+        prefill += [{"id": 1, "text": "", "logprob": total / count} for _ in range(count)]
+        details = {"finish_reason": "length", "generated_tokens": 1, "prefill": prefill, "tokens": [], "seed": None}
+        return JSONResponse([{"generated_text": "x", "details": details}])
+
+    return service.app
+
+
+def test_tgi_through_the_hub_client(folder: Path) -> None:
+    torch.set_num_threads(1)
+
+    async def main(url: str) -> tuple[list[Any], ScoreReply]:
+        while (ready := httpx.get(f"{url}/readyz", timeout=60)).status_code != 200:
+            assert not ready.json().get("failed"), ready.text
+            await asyncio.sleep(0.05)
+        profile = write_profile(folder / "tgi", language_engine="tgi", url=url)
+        async with serving(create_app(settings(profile))) as client:
+            replies = [await generate(client, asked("A bus.", temperature=t)) for t in (0.0, 1.0)]
+            scored = await client.post("/v1/score", json={"texts": ["a bus"]})
+            assert scored.status_code == 200, scored.text
+        return [reply.value for reply in replies], ScoreReply.model_validate_json(scored.content)
+
+    with listening(tgi_server(folder)) as url:
+        values, scores = asyncio.run(main(url))
+    assert all(checked_validator(KEYWORDS).is_valid(value) for value in values)
+    assert scores.tokens == [5]
+    assert scores.log_likelihoods[0] < 0

@@ -1,0 +1,1 @@
+"""What tests share: small models and services, sites of work, servers, drawn inputs."""

@@ -1,0 +1,35 @@
+"""Requests to a small caption_service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from shared.images import encode
+from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.service import ServiceSettings
+
+
+def settings(profile: Path, **changed: Any) -> ServiceSettings:
+    return ServiceSettings(profile=str(profile), device="cpu", threads=1, **changed)
+
+
+def payloads(count: int) -> list[ImagePayload]:
+    """Pictures of different sizes and colours."""
+    random = np.random.default_rng(3)
+    pictures = [np.full((40 + 8 * index, 64, 3), random.integers(0, 200, 3), np.uint8) for index in range(count)]
+    for picture in pictures:
+        picture += random.integers(0, 50, picture.shape, dtype=np.uint8)
+    return [ImagePayload(png=encode(picture)) for picture in pictures]
+
+
+async def ask(client: httpx.AsyncClient, images: Sequence[ImagePayload], **changed: Any) -> list[str]:
+    request = CaptionRequest(images=list(images), max_tokens=12, min_tokens=4).model_copy(update=changed)
+    reply = await client.post("/v1/captions", content=request.model_dump_json())
+    assert reply.status_code == 200, reply.text
+    return CaptionReply.model_validate_json(reply.content).captions

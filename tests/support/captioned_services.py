@@ -1,0 +1,43 @@
+"""The four services around the shipped language model: one caption for every picture, arithmetic for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from embedded.serving import ListeningPort
+from gateway.model_services.clients import ModelServices
+from llm_service.app import create_app
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.service import ServiceSettings
+from tests.support.small_services import SmallServices, serve
+
+CAPTION = "This is a photo of a small red bus. The bus is in a city. It is a rainy day."
+
+
+class Services(ModelServices):
+    """The services, but for a captioner that always says the same."""
+
+    def caption(self, request: CaptionRequest) -> CaptionReply:
+        return CaptionReply(captions=[CAPTION] * len(request.images))
+
+
+@contextmanager
+def captioned() -> Iterator[Services]:
+    """The services: the shipped language model behind its own app, the rest arithmetic."""
+    port = ListeningPort()
+    port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
+    with serve(SmallServices()) as small:
+        made = Services(
+            {
+                "caption_service": small,
+                "llm_service": port.base_url,
+                "diffusion_service": small,
+                "evaluator_service": small,
+            }
+        )
+        try:
+            yield made
+        finally:
+            made.close()
+            port.close()

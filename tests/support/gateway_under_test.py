@@ -1,0 +1,89 @@
+"""The real gateway on a loopback port: SQLite, a directory as store, and an evaluator that lists two models."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import httpx
+import numpy as np
+from fastapi import FastAPI
+
+from embedded.serving import ListeningPort
+from gateway.app import create_app
+from gateway.auth.keys import create_key
+from gateway.context import Parts
+from gateway.database.sessions import migrate, open_engine, open_sessions
+from gateway.model_services.clients import ModelServices
+from gateway.settings import Settings
+from shared.images import encode
+from shared.profiles import load_profile
+from shared.schemas.service import SERVICES
+from shared.storage import DirectoryStore
+from tests.support.small_services import SmallServices, serve
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A client of a served gateway, its parts, its app, and how often it said that there is work."""
+
+    client: httpx.Client
+    parts: Parts
+    app: FastAPI
+    wakes: list[None]
+    directory: Path
+
+
+@contextmanager
+def serve_gateway(directory: Path, database_url: str | None = None, **settings: object) -> Iterator[Gateway]:
+    """A gateway with everything under `directory` (or in a migrated database elsewhere); no worker runs."""
+    if database_url is None:
+        database = directory / "contrafact.db"
+        database.write_bytes(_migrated())
+        database_url = f"sqlite:///{database}"
+    engine = open_engine(database_url)
+    wakes: list[None] = []
+    with serve(SmallServices()) as url:
+        parts = Parts(
+            settings=Settings.model_validate(settings),
+            profile=load_profile("tiny"),
+            sessions=open_sessions(engine),
+            store=DirectoryStore(directory / "objects"),
+            services=ModelServices(dict.fromkeys(SERVICES, url), deadline=60, wait=1),
+            wake=lambda: wakes.append(None),
+        )
+        app = create_app(parts)
+        port = ListeningPort()
+        try:
+            port.serve(app)
+            with httpx.Client(base_url=port.base_url, timeout=120) as client:
+                yield Gateway(client, parts, app, wakes, directory)
+        finally:
+            port.close()
+            engine.dispose()
+
+
+@lru_cache
+def _migrated() -> bytes:
+    """A migrated, empty database: migrating takes longer than most tests."""
+    with tempfile.TemporaryDirectory() as directory:
+        database = Path(directory) / "contrafact.db"
+        engine = open_engine(f"sqlite:///{database}")
+        migrate(engine)
+        engine.dispose()
+        return database.read_bytes()
+
+
+def key_of(gateway: Gateway, owner: str) -> dict[str, str]:
+    """The headers of a new key of somebody's."""
+    with gateway.parts.sessions.begin() as session:
+        return {"Authorization": f"Bearer {create_key(session, owner)}"}
+
+
+def picture(shade: int = 0, size: int = 16) -> bytes:
+    """PNG bytes of one grey."""
+    return encode(np.full((size, size, 3), shade, dtype=np.uint8))

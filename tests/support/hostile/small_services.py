@@ -1,0 +1,71 @@
+"""The four model services on loopback ports, each over its own small weights with random values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from fastapi import FastAPI
+
+from caption_service.app import create_app as create_caption
+from diffusion_service.app import create_app as create_diffusion
+from embedded.serving import ListeningPort
+from evaluator_service.app import create_app as create_evaluator
+from llm_service.app import create_app as create_llm
+from shared.service import ServiceSettings
+from tests.support.small_diffusion import write_diffusion, write_segmenter
+from tests.support.small_evaluator import write_classifier, write_scorer
+from tests.support.small_models import save_blip2, save_llama
+from tests.support.small_profile import write_profile
+from tinyworld.train.model_card import WEIGHTS
+
+APPS: dict[str, Callable[[ServiceSettings], FastAPI]] = {
+    "caption_service": create_caption,
+    "llm_service": create_llm,
+    "diffusion_service": create_diffusion,
+    "evaluator_service": create_evaluator,
+}
+SEGMENTER = """[diffusion]
+keep_labels = ["object"]
+segmenter = { path = "segmenter", licence = "none", gigabytes = 0.01 }
+"""
+MODEL = f"""[evaluator]
+models_under_test.first = {{ path = "first", licence = "MIT", gigabytes = 0.01 }}
+text_embedder = {{ path = "{WEIGHTS / "text_embeddings"}", licence = "none", gigabytes = 0.01 }}
+"""
+WORDS = f"""[language]
+masked_words = {{ path = "{WEIGHTS / "masked_words"}", licence = "none", gigabytes = 0.01 }}
+"""
+
+
+def write_weights(folder: Path) -> Path:
+    """Small weights for all four services, and their profile."""
+    save_blip2(folder / "captioner")
+    save_llama(folder / "language")
+    write_diffusion(folder)
+    write_segmenter(folder / "segmenter")
+    write_classifier(folder / "first", 1)
+    write_scorer(folder / "scorer")
+    profile = write_profile(folder, caption_engine="blip2", language_engine="transformers")
+    text = profile.read_text().replace("[diffusion]\n", SEGMENTER).replace("[evaluator]\n", MODEL)
+    text = text.replace("[language]\n", WORDS)
+    profile.write_text(text)
+    return profile
+
+
+@contextmanager
+def serve_small(name: str, profile: Path) -> Iterator[httpx.Client]:
+    """A client of one service, ready."""
+    port = ListeningPort()
+    port.serve(APPS[name](ServiceSettings(profile=str(profile), device="cpu", threads=1)))
+    try:
+        with httpx.Client(base_url=port.base_url, timeout=120) as client:
+            while (reply := client.get("/readyz")).status_code != 200:
+                assert not reply.json().get("failed"), reply.json()["detail"]
+                time.sleep(0.05)
+            yield client
+    finally:
+        port.close()

@@ -1,0 +1,107 @@
+"""A worker over small services, and jobs for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from sqlalchemy import select
+
+from gateway.database.sessions import Sessions
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, SourceImage
+from gateway.model_services.clients import ModelServices
+from gateway.model_services.recorded import ImageShelf
+from gateway.queue.celery_tasks import open_celery
+from gateway.settings import Settings
+from gateway.worker.worker import Worker
+from shared.images import encode
+from shared.schemas.service import SERVICES
+from shared.storage import DirectoryStore
+from tests.support.small_services import CLASSES, SmallServices
+
+METHODS = [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}}]
+# A lease is long: nobody loses one because a processor is busy. What must expire is made to.
+QUICK = Settings(lease_seconds=60, lease_renewal_seconds=0.3, sweep_seconds=0.3, service_wait_seconds=1.5)
+
+
+class Site:
+    """A worker over small services, and jobs for it."""
+
+    def __init__(self, sessions: Sessions, store: DirectoryStore, small: SmallServices, url: str) -> None:
+        self.sessions, self.store, self.small, self.url = sessions, store, small, url
+        self.celery = open_celery("memory://localhost")
+        self.clients: list[ModelServices] = []
+
+    def worker(self) -> Worker:
+        services = ModelServices(dict.fromkeys(SERVICES, self.url), deadline=120, wait=QUICK.service_wait_seconds)
+        self.clients.append(services)
+        return Worker(QUICK, self.sessions, self.store, services, self.celery)
+
+    def add_job(
+        self,
+        job_id: str = "job",
+        images: int = 3,
+        models: tuple[str, ...] = ("m1", "m2"),
+        seed: int = 0,
+        methods: Sequence[dict[str, object]] = METHODS,
+        pictures: int = 5,
+    ) -> None:
+        """`pictures` is the seed of the source images: jobs of the same one share them, and what was recorded."""
+        with self.sessions.begin() as session:
+            session.merge(Owner(id=LOCAL_OWNER, name="local"))
+        shelf = ImageShelf(self.store, self.sessions, LOCAL_OWNER)
+        drawn = np.random.default_rng(pictures).integers(0, 255, (images, 12, 12, 3)).astype(np.uint8)
+        digests = [shelf.keep(encode(picture)) for picture in drawn]
+        shelf.save(set(digests))
+        with self.sessions.begin() as session:
+            session.add(
+                Job(
+                    id=job_id,
+                    owner_id=LOCAL_OWNER,
+                    task_description="name the vehicle",
+                    classes=CLASSES,
+                    methods=list(methods),
+                    models=list(models),
+                    profile="tiny",
+                    seed=seed,
+                )
+            )
+            session.flush()
+            session.add_all(
+                SourceImage(id=f"{job_id}-{n}", job_id=job_id, position=n, digest=digest, ground_truth="car")
+                for n, digest in enumerate(digests)
+            )
+
+    def state(self, job_id: str = "job") -> str:
+        with self.sessions() as session:
+            return session.get_one(Job, job_id).state
+
+    def images(self, job_id: str = "job") -> list[SourceImage]:
+        with self.sessions() as session:
+            query = select(SourceImage).where(SourceImage.job_id == job_id).order_by(SourceImage.position)
+            return list(session.scalars(query))
+
+    def results(self, job_id: str = "job") -> tuple[list[object], list[object]]:
+        """Everything that a repetition must reproduce, without ids of the job's own."""
+        c, p = Counterfactual, Prediction
+        with self.sessions() as session:
+            made = session.execute(
+                select(c.position, c.method, c.ordinal, c.seed, c.image_digest, c.accepted, c.check, c.new_caption)
+                .where(c.job_id == job_id)
+                .order_by(c.position, c.method, c.ordinal)
+            ).all()
+            said = session.execute(
+                select(p.model, p.predicted, p.probability, p.rank, c.position, c.ordinal)
+                .join(c, p.counterfactual_id == c.id, isouter=True)
+                .where(p.job_id == job_id)
+                .order_by(p.model, c.position, c.ordinal, p.probability)
+            ).all()
+        return [tuple(row) for row in made], [tuple(row) for row in said]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 600.0) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen in time"
+        time.sleep(0.05)

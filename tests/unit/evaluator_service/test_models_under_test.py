@@ -1,0 +1,481 @@
+"""Models under test in the evaluator: ONNX files, preprocessing, names of outputs, segmenters, uploads, endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import json
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import hypothesis
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from transformers import SegformerConfig, SegformerForSemanticSegmentation
+from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
+
+from evaluator_service.models_under_test.classification import ImageClassifier
+from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
+from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_folder, try_out
+from evaluator_service.models_under_test.onnx_check import check_onnx
+from evaluator_service.models_under_test.onnx_models import OnnxSegmenter
+from evaluator_service.models_under_test.outputs import NamedOutputs
+from evaluator_service.models_under_test.preprocessing import described, processors
+from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from evaluator_service.models_under_test.uploads import UploadedModels
+from shared.images import decode, encode
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFound
+from shared.profiles import ModelEndpoint
+from shared.schemas.evaluation import UploadedModel
+from shared.schemas.models import Preprocessing
+from tests.support.small_evaluator import CLASSES, write_classifier
+from tests.support.small_packages import Logits, as_onnx, changed, exported, onnx_files
+
+RANDOM = np.random.default_rng(11)
+PICTURES = [RANDOM.integers(0, 256, size, dtype=np.uint8) for size in ((64, 80, 3), (99, 50, 3), (64, 64, 3))]
+ORIGIN = "http://store:9000"
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("resnet") / "model"
+    write_classifier(folder, 1)
+    return folder
+
+
+def written(folder: Path, files: Mapping[str, bytes], **description: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in {**files, "contrafact.json": json.dumps(description).encode()}.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def classifier(folder: Path) -> Classifier:
+    found = load_folder(folder, device="cpu")
+    assert not isinstance(found, Segmenter)
+    try_out(found)
+    return found
+
+
+def tiny(nodes: list[onnx.NodeProto], *, weights: onnx.TensorProto | None = None, **more: Any) -> bytes:
+    """pixels (batch × 3 × 4 × 4) → `logits`, by these nodes."""
+    weight = weights or numpy_helper.from_array(np.ones((48, 3), np.float32), "weight")
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", 3, 4, 4])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 3])],
+        [weight],
+    )
+    return bytes(helper.make_model(graph, ir_version=10, **more).SerializeToString())
+
+
+FLATTEN = helper.make_node("Flatten", ["pixels"], ["flat"])
+GEMM = helper.make_node("Gemm", ["flat", "weight"], ["logits"])
+OPSETS = [helper.make_opsetid("", 17)]
+
+
+def test_an_onnx_export_says_what_the_model_says(resnet: Path, tmp_path: Path) -> None:
+    names = {"classes": CLASSES}
+    one = load_folder(resnet, device="cpu")
+    assert isinstance(one, ImageClassifier)
+    expected = one.probabilities(PICTURES)
+    with_processor = classifier(written(tmp_path / "a", onnx_files(resnet), **names))
+    assert np.allclose(with_processor.probabilities(PICTURES), expected, atol=1e-6)
+    fixed = {
+        "model.onnx": exported(resnet, batch=2),
+        "preprocessor_config.json": onnx_files(resnet)["preprocessor_config.json"],
+    }
+    in_pairs = classifier(written(tmp_path / "b", fixed, **names))
+    assert np.allclose(in_pairs.probabilities(PICTURES), expected, atol=1e-6), "three pictures in batches of two"
+    config = json.loads((resnet / "preprocessor_config.json").read_text())
+    how = {"height": 64, "width": 64, "fit": "crop", "mean": config["image_mean"], "std": config["image_std"]}
+    resample = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}[config["resample"]]
+    sidecar = {"preprocessing": {**how, "resample": resample}, **names}
+    described_model = classifier(written(tmp_path / "c", {"model.onnx": exported(resnet)}, **sidecar))
+    assert np.allclose(described_model.probabilities(PICTURES[2:]), expected[2:], atol=1e-5), "64 × 64: nothing is cut"
+
+
+def test_preprocessing_does_what_its_description_says() -> None:
+    image = RANDOM.integers(0, 256, (20, 40, 3), dtype=np.uint8)
+    how = Preprocessing(height=20, width=40, mean=(0.5, 0.25, 0), std=(0.5, 1, 2), channels="bgr", layout="nhwc")
+    (row,) = described(how)([image])
+    expected = (image[..., ::-1] / 255 - np.array([0.5, 0.25, 0])) / np.array([0.5, 1, 2])
+    assert np.allclose(row, expected, atol=1e-6)
+    cut = described(Preprocessing(height=20, width=20, fit="crop"))([image])[0]
+    assert np.allclose(cut.transpose(1, 2, 0), image[:, 10:30] / 255, atol=1e-6), "the middle, unscaled"
+    assert described(Preprocessing(height=7, width=9))([image, image[:5]]).shape == (2, 3, 7, 9)
+    thin = np.zeros((2, 100, 3), np.uint8)
+    with pytest.raises(InvalidInput, match="too long and thin"):
+        described(Preprocessing(height=4000, width=4000, fit="crop"))([thin])
+
+
+def test_an_image_processor_that_makes_huge_images_is_refused(resnet: Path, tmp_path: Path) -> None:
+    config = changed((resnet / "preprocessor_config.json").read_bytes(), size={"shortest_edge": 100_000})
+    folder = written(tmp_path / "huge", {"preprocessor_config.json": config})
+    with pytest.raises(InvalidInput, match="up to 4,096"):
+        processors(str(folder))
+
+
+def test_names_of_outputs() -> None:
+    rows = np.array([[0.1, 0.2, 0.3, 0.4]])
+    assert NamedOutputs(4, list("abcd"), None).classes == list("abcd")
+    assert NamedOutputs(4, list("abcd"), list("wxyz")).classes == list("wxyz")
+    merging = NamedOutputs(4, list("abcd"), {"car": [1, 3], "dog": 0})
+    assert merging.classes == ["dog", "car", "c"]
+    assert np.allclose(merging.merged(rows), [[0.1, 0.6, 0.3]])
+    assert NamedOutputs(2, None, {"car": 1}).classes == ["output 0", "car"]
+    refused: list[tuple[int, list[str] | None, Any, str]] = [
+        (4, None, None, "without names"),
+        (4, list("abcd"), ["a", "b"], "has 4 outputs, `classes` names 2"),
+        (4, list("abc"), None, "names 3 of them"),
+        (4, list("abcd"), {"car": 4}, "outputs 0 to 3"),
+        (4, list("abcd"), {"car": [1, 2], "bus": 2}, "to both 'car' and 'bus'"),
+        (2, list("ab"), {"x": [0, 1]}, "only one class"),
+    ]
+    for outputs, own, given, words in refused:
+        with pytest.raises(InvalidInput, match=words):
+            NamedOutputs(outputs, own, given)
+    with pytest.raises(InvalidInput, match="NaN"):
+        merging.merged(np.array([[np.nan, 0, 0, 1]]))
+
+
+def external() -> onnx.TensorProto:
+    tensor = numpy_helper.from_array(np.ones((48, 3), np.float32), "weight")
+    onnx.external_data_helper.set_external_data(tensor, "/etc/passwd")
+    tensor.ClearField("raw_data")
+    return tensor
+
+
+def branching(inner: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """A branch with an operator inside."""
+    out = [helper.make_tensor_value_info("inside", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([inner], "branch", [], out)
+    yes = helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True), "yes"))
+    return [yes, helper.make_node("If", ["yes"], ["unused"], then_branch=graph, else_branch=graph), FLATTEN, GEMM]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x80\x04\x95nonsense", "no ONNX file"),
+        (b"", "no operators"),
+        (tiny([FLATTEN, GEMM], weights=external()), "keeps its data in another file"),
+        (tiny([helper.make_node("Evil", ["pixels"], ["logits"], domain="evil.ops")]), "'Evil' of 'evil.ops'"),
+        (tiny([helper.make_node("Gelu", ["pixels"], ["logits"], domain="com.microsoft")]), "com.microsoft"),
+        (tiny(branching(helper.make_node("Evil", [], ["inside"], domain="evil.ops"))), "'Evil' of 'evil.ops'"),
+        (tiny(branching(helper.make_node("Constant", [], ["inside"], value=external()))), "in another file"),
+        (tiny([helper.make_node("Loop", ["", ""], ["logits"])]), "'Loop' may run for ever"),
+    ],
+)
+def test_onnx_files_that_reach_out_or_never_end_are_refused(data: bytes, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        check_onnx(data)
+
+
+def test_an_onnx_file_is_a_classifier_of_pictures_or_refused(tmp_path: Path) -> None:
+    prepared = {"preprocessing": {"height": 4, "width": 4}}
+    fine = tiny([FLATTEN, GEMM], opset_imports=OPSETS)
+    found = classifier(written(tmp_path / "fine", {"model.onnx": fine}, classes=list("abc"), **prepared))
+    assert np.allclose(found.probabilities(PICTURES).sum(axis=1), 1)
+    cases: list[tuple[bytes, dict[str, Any], str]] = [
+        (fine, {"classes": ["a", "b"], **prepared}, "has 3 outputs, `classes` names 2"),
+        (fine, prepared, "without names"),
+        (fine, {"classes": list("abc")}, "nothing says how pictures"),
+        (fine, {"classes": list("abc"), "preprocessing": {"height": 9, "width": 4}}, "cannot be loaded"),
+        (fine, {"classes": list("abc"), "output": "probabilities", **prepared}, "do not sum to 1"),
+        (fine, {"classes": list("abc"), "preprocessing": {"height": 4, "width": 4, "layout": "nhwc"}}, "4 channels"),
+        (
+            tiny([helper.make_node("Identity", ["pixels"], ["logits"])], opset_imports=OPSETS),
+            prepared,
+            "cannot be loaded|classes",
+        ),
+        (fine[:200], {"classes": list("abc"), **prepared}, "ONNX file|cannot be loaded"),
+    ]
+    for number, (data, description, words) in enumerate(cases):
+        with pytest.raises(InvalidInput, match=words):
+            classifier(written(tmp_path / str(number), {"model.onnx": data}, **description))
+
+
+def test_a_hub_model_that_is_not_whole_is_refused_instead_of_filled_with_noise(resnet: Path, tmp_path: Path) -> None:
+    files = {path.name: path.read_bytes() for path in resnet.iterdir()}
+    deeper = changed(files["config.json"], depths=[1, 2])
+    with pytest.raises(InvalidInput, match="missing or of another shape"):
+        load_folder(written(tmp_path / "deeper", {**files, "config.json": deeper}), device="cpu")
+    timm = json.dumps({"architecture": "resnet18", "pretrained_cfg": {"input_size": [3, 64, 64]}}).encode()
+    with pytest.raises(InvalidInput, match=r"contrafact\[timm\]"):
+        load_folder(written(tmp_path / "timm", {**files, "config.json": timm}), device="cpu")
+    llama = changed(files["config.json"], model_type="llama", architectures=["LlamaForCausalLM"])
+    with pytest.raises(InvalidInput, match="cannot be loaded") as caught:
+        load_folder(written(tmp_path / "llama", {**files, "config.json": llama}), device="cpu")
+    assert str(tmp_path) not in caught.value.detail, "no path of this machine"
+    with pytest.raises(InvalidInput, match=r"contrafact\.json: .*klasses"):
+        load_folder(written(tmp_path / "unknown", files, klasses=["a"]), device="cpu")
+
+
+def test_a_segmenter_tells_a_class_for_every_pixel(tmp_path: Path) -> None:
+    sizes = {"hidden_sizes": [8] * 4, "depths": [1] * 4, "num_attention_heads": [1] * 4, "decoder_hidden_size": 8}
+    names = {0: "road", 1: "car", 2: "bus"}
+    SegformerForSemanticSegmentation(SegformerConfig(**sizes, id2label=names)).save_pretrained(tmp_path)
+    SegformerImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(tmp_path)
+    description = {"task": "segmentation", "classes": {"vehicle": [1, 2]}}
+    found = load_folder(written(tmp_path, {}, **description), device="cpu")
+    assert isinstance(found, ImageSegmenter)
+    assert found.classes == ["road", "vehicle"]
+    maps = found.label_maps(PICTURES)
+    assert [one.shape for one in maps] == [picture.shape[:2] for picture in PICTURES]
+    assert set(np.unique(np.concatenate([one.ravel() for one in maps]))) <= {0, 1}
+
+
+class FullSize(torch.nn.Module):
+    """A segmenter whose logits have its input's size, and which answers a second thing, as torchvision's do."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = Logits(model)
+
+    def forward(self, pixel_values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.model(pixel_values)
+        return torch.nn.functional.interpolate(logits, size=(64, 64), mode="bilinear", align_corners=False), -logits
+
+
+@pytest.fixture(scope="module")
+def segformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(4)
+    folder = tmp_path_factory.mktemp("segformer")
+    sizes = {"hidden_sizes": [8] * 4, "depths": [1] * 4, "num_attention_heads": [1] * 4, "decoder_hidden_size": 8}
+    config = SegformerConfig(**sizes, id2label={0: "road", 1: "car", 2: "bus"}, initializer_range=0.5)
+    SegformerForSemanticSegmentation(config).save_pretrained(folder)
+    SegformerImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(folder)
+    return folder
+
+
+def segmenter(folder: Path) -> Segmenter:
+    found = load_folder(folder, device="cpu")
+    assert isinstance(found, Segmenter)
+    try_out(found)
+    return found
+
+
+def test_an_onnx_segmenter_says_what_transformers_says(segformer: Path, tmp_path: Path) -> None:
+    model = SegformerForSemanticSegmentation.from_pretrained(segformer).eval()
+    processor = SegformerImageProcessorPil.from_pretrained(segformer)
+    with torch.inference_mode():
+        answers = [model(**processor(images=picture, return_tensors="pt")) for picture in PICTURES]
+    expected = [
+        processor.post_process_semantic_segmentation(answer, target_sizes=[picture.shape[:2]])[0].numpy()
+        for answer, picture in zip(answers, PICTURES, strict=True)
+    ]
+    assert all(len(np.unique(one)) > 1 for one in expected), "no map is one class"
+    beside = {name: (segformer / name).read_bytes() for name in ("config.json", "preprocessor_config.json")}
+    quarter = {"model.onnx": as_onnx(Logits(model)), **beside}
+    full = {"model.onnx": as_onnx(FullSize(model), names=["out", "aux"]), **beside}
+    fixed = {"model.onnx": as_onnx(Logits(model), batch=2), **beside}
+    same_size = slice(2, 3)  # the picture of the input's size: nothing is resized twice
+    for name, files, where in (("quarter", quarter, slice(3)), ("fixed", fixed, slice(3)), ("full", full, same_size)):
+        found = segmenter(written(tmp_path / name, files, task="segmentation"))
+        assert isinstance(found, OnnxSegmenter)
+        assert found.classes == ["road", "car", "bus"]
+        for one, wanted in zip(found.label_maps(PICTURES)[where], expected[where], strict=True):
+            assert one.shape == wanted.shape
+            assert (one == wanted).mean() > 0.999, "but for ties"
+    merged = segmenter(written(tmp_path / "merged", quarter, task="segmentation", classes={"vehicle": [1, 2]}))
+    assert merged.classes == ["road", "vehicle"]
+    assert ((merged.label_maps(PICTURES)[0] == 1) == (expected[0] > 0)).mean() > 0.999
+
+
+def test_what_is_no_segmenter_of_whole_images_is_refused(segformer: Path, resnet: Path, tmp_path: Path) -> None:
+    processor = (segformer / "preprocessor_config.json").read_bytes()
+    logits = as_onnx(Logits(SegformerForSemanticSegmentation.from_pretrained(segformer)))
+    changed(processor, do_center_crop=True)
+    cut = {"preprocessing": {"height": 64, "width": 64, "fit": "crop"}, "classes": list("abc")}
+    files = {"model.onnx": logits, "preprocessor_config.json": processor}
+    cases: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
+        (files, {"classes": list("abc")}, r"pictures × classes \("),
+        (files, {"task": "segmentation"}, "3 outputs without names"),
+        (files, {"task": "segmentation", "classes": ["a", "b"]}, "has 3 outputs, `classes` names 2"),
+        ({"model.onnx": logits}, {"task": "segmentation", **cut}, "must see the whole image"),
+        (
+            {**files, "preprocessor_config.json": changed(processor, do_center_crop=True)},
+            {"task": "segmentation"},
+            "crops",
+        ),
+        (onnx_files(resnet), {"task": "segmentation", "classes": CLASSES}, "pictures × classes × height × width"),
+    ]
+    for number, (given, description, words) in enumerate(cases):
+        with pytest.raises(InvalidInput, match=words):
+            load_folder(written(tmp_path / str(number), given, **description), device="cpu")
+
+
+def package(files: Mapping[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, data in files.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def test_uploads_are_fetched_once_from_the_store_alone_and_believed_by_digest(resnet: Path) -> None:
+    data = package({path.name: path.read_bytes() for path in resnet.iterdir()})
+    asked: list[str] = []
+
+    def store(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        answers: dict[str, Callable[[], httpx.Response]] = {
+            "/gone": lambda: httpx.Response(404),
+            "/expired": lambda: httpx.Response(403),
+            "/elsewhere": lambda: httpx.Response(302, headers={"Location": "http://169.254.169.254/"}),
+            "/link": lambda: httpx.Response(200, content=package({"config.json": b"{}", "../evil.py": b"x"})),
+        }
+        return answers.get(request.url.path, lambda: httpx.Response(200, content=data))()
+
+    def upload(path: str, digest: str = hashlib.sha256(data).hexdigest(), origin: str = ORIGIN) -> UploadedModel:
+        return UploadedModel(digest=digest, url=origin + path)
+
+    async def scenario() -> None:
+        models = UploadedModels(ORIGIN, "cpu", httpx.MockTransport(store))
+        one, two = await asyncio.gather(models.get(upload("/a?sign=1")), models.get(upload("/a?sign=2")))
+        assert one is two is await models.get(upload("/b"))
+        assert asked == ["/a"]
+        evil = hashlib.sha256(package({"config.json": b"{}", "../evil.py": b"x"})).hexdigest()
+        refusals: list[tuple[UploadedModel, type[Exception]]] = [
+            (upload("/gone", "0" * 64), NotFound),
+            (upload("/expired", "1" * 64), DependencyFailed),
+            (upload("/elsewhere", "2" * 64), DependencyFailed),
+            (upload("/damaged", "3" * 64), DependencyFailed),
+            (upload("/link", evil), InvalidInput),
+            (upload("/a", "4" * 64, "http://store:9001"), InvalidInput),
+            (upload("/a", "5" * 64, "file://"), InvalidInput),
+            (upload("/a", "6" * 64, "http://store:9000@169.254.169.254"), InvalidInput),
+            (upload("/a", "7" * 64, "https://store:9000"), InvalidInput),
+        ]
+        for refused, kind in refusals:
+            with pytest.raises(kind):
+                await models.get(refused)
+        with pytest.raises(InvalidInput, match="CONTRAFACT_MODEL_ORIGIN"):
+            await UploadedModels("", "cpu").get(upload("/a"))
+
+    asyncio.run(scenario())
+
+
+def endpoint(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointClassifier:
+    given = {"url": "http://model:1/classify", "classes": ["car", "bus"], "revision": "1", "licence": "none", **more}
+    return EndpointClassifier(ModelEndpoint.model_validate(given), httpx.MockTransport(answer))
+
+
+def rows(request: httpx.Request) -> NDArray[np.float64]:
+    sent = [base64.b64decode(image) for image in json.loads(request.content)["images"]]
+    return np.array([[0.25, 0.75] if image == b"one" else [1.0, 0.0] for image in sent])
+
+
+def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:
+    sizes: list[int] = []
+    troubles = [httpx.Response(503), httpx.Response(429, headers={"Retry-After": "0"})]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if troubles:
+            return troubles.pop()
+        sizes.append(len(rows(request)))
+        return httpx.Response(200, json={"probabilities": rows(request).tolist()})
+
+    async def scenario() -> None:
+        model = endpoint(answer, max_batch=2, concurrency=1)
+        found = await model.probabilities([b"one", b"two", b"one", b"one", b"two"], time.monotonic() + 120)
+        assert found == [[0.25, 0.75], [1.0, 0.0], [0.25, 0.75], [0.25, 0.75], [1.0, 0.0]]
+        assert sorted(sizes) == [1, 2, 2]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (httpx.Response(400), "refused: status 400"),
+        (httpx.Response(302, headers={"Location": "http://10.0.0.1/"}), "refused: status 302"),
+        (httpx.Response(200, content=b"<html>"), "answered no"),
+        (httpx.Response(200, json={"probabilities": [[1.0, 0.0]] * 2}), "must answer 1 rows of 2"),
+        (httpx.Response(200, json={"probabilities": [[1.0]]}), "must answer 1 rows of 2"),
+        (httpx.Response(200, json={"probabilities": [[3.0, -2.0]]}), "no probabilities"),
+        (httpx.Response(200, json={"probabilities": [[4.0, 3.0]]}), "no probabilities"),
+    ],
+)
+def test_an_endpoint_that_answers_nonsense_is_a_failed_dependency(reply: httpx.Response, words: str) -> None:
+    with pytest.raises(DependencyFailed, match=words):
+        asyncio.run(endpoint(lambda request: reply).probabilities([b"one"], time.monotonic() + 120))
+
+
+def served_segmenter(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointSegmenter:
+    given = {"url": "http://model:1/segment", "task": "segmentation", "classes": ["road", "car"], **more}
+    endpoint = ModelEndpoint.model_validate({"revision": "1", "licence": "none", **given})
+    return EndpointSegmenter(endpoint, httpx.MockTransport(answer))
+
+
+def text_of(pixels: NDArray[np.uint8]) -> str:
+    return base64.b64encode(encode(pixels)).decode()
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5)
+TWO = RANDOM.integers(0, 2, (4, 6), dtype=np.uint8)
+BOMB = bytearray(encode(TWO))
+BOMB[16:24] = (60_000).to_bytes(4, "big") * 2  # says to be of 3.6 billion pixels
+
+
+@hypothesis.given(drawn=st.integers(0, 2**32), sizes=SIZES)
+@hypothesis.settings(max_examples=20, deadline=None)
+def test_maps_of_a_server_are_taken_as_they_are(drawn: int, sizes: list[tuple[int, int]]) -> None:
+    """PNGs or rows of integers, mixed, in batches of two, in the order of the images."""
+    random = np.random.default_rng(drawn)
+    maps = [random.integers(0, 2, size, dtype=np.uint8) for size in sizes]
+    pictures = [encode(np.repeat(one[..., None] * 255, 3, axis=2)) for one in maps]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen = [decode(base64.b64decode(image))[..., 0] // 255 for image in json.loads(request.content)["images"]]
+        assert len(seen) <= 2
+        return httpx.Response(200, json={"maps": [one.tolist() if len(one) % 2 else text_of(one) for one in seen]})
+
+    found = asyncio.run(served_segmenter(answer, max_batch=2).label_maps(pictures, time.monotonic() + 120))
+    assert all(one.dtype == np.uint8 and (one == wanted).all() for one, wanted in zip(found, maps, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ({"probabilities": [[1.0]]}, "of base64 PNGs, or of rows of integers"),
+        ({"maps": []}, "answered 0 maps to 1 images"),
+        ({"maps": ["?"]}, "cannot be read"),
+        ({"maps": [base64.b64encode(b"no picture").decode()]}, "must be base64 of a grey PNG"),
+        ({"maps": [text_of(TWO[:, :5])]}, "it has 5×4 pixels, the image 6×4"),
+        ({"maps": [base64.b64encode(BOMB).decode()]}, "it has 60000×60000 pixels"),
+        ({"maps": [text_of(np.repeat(TWO[..., None], 3, axis=2))]}, "it is in colour"),
+        ({"maps": [text_of(TWO + np.uint8(1))]}, "values from 1 to 2; places in its 2 classes are 0 to 1"),
+        ({"maps": [(TWO.astype(int) - 1).tolist()]}, "values from -1 to 0"),
+        ({"maps": [TWO.tolist()[:3]]}, r"shape \(3, 6\); the image has 4 rows of 6 pixels"),
+        ({"maps": [[[0, 1], [0]]]}, "cannot be read"),
+        ({"maps": [[[0.5] * 6] * 4]}, "rows of integers"),
+        ({"maps": ["A" * 100_000]}, "answered more than 65,728 bytes"),
+    ],
+)
+def test_a_server_whose_maps_do_not_fit_is_a_failed_dependency(reply: dict[str, Any], words: str) -> None:
+    model = served_segmenter(lambda request: httpx.Response(200, json=reply))
+    with pytest.raises(DependencyFailed, match=words):
+        asyncio.run(model.label_maps([encode(np.zeros((4, 6, 3), np.uint8))], time.monotonic() + 120))
+
+
+def test_an_endpoint_that_never_answers_costs_no_more_than_the_deadline() -> None:
+    started = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        asyncio.run(endpoint(lambda request: httpx.Response(503)).probabilities([b"one"], started + 0.5))
+    assert time.monotonic() - started < 60

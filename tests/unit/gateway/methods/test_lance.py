@@ -1,0 +1,193 @@
+"""LANCE: prompts, the word diff, and which attempt of a sweep is kept; faults of the reference code are named."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gateway.methods import METHODS
+from gateway.methods.checks import EDIT_CHECKS, judge
+from gateway.methods.counterfactual import Change, Edit, TaskDescription, Verdict
+from gateway.methods.lance import LANCE_FACTORS, LanceParameters, perturb_messages, perturb_schema
+from gateway.methods.sweep import Attempt, best
+from gateway.methods.word_diff import check_diff, places, word_diff
+from shared.schemas.base import ImagePayload
+from tests.support.paths import REPOSITORY
+
+TASK = TaskDescription("classify the vehicle", ("bus", "car"))
+WORDS = ("car", "well-kept", "red", "dog's", "by", "sea", "day", "two-door", "an", "orange", "the", "1950s", "d'or")
+TEXT = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(("", "", ",", ".", ";"))), min_size=1, max_size=12)
+PHRASE = st.lists(st.sampled_from([word for word in WORDS if word not in ("an", "the")]), min_size=1, max_size=3)
+
+
+def written(words: list[tuple[str, str]]) -> str:
+    return " ".join(word + mark for word, mark in words)
+
+
+def edit(old: str, new: str, from_phrase: str, to_phrase: str) -> Edit:
+    return Edit((Change("background", from_phrase, to_phrase, from_phrase, to_phrase),), old, new)
+
+
+# --- The word diff.
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differences"),
+    [
+        ("A woman walks.", "A man walks.", [("woman", "man")]),  # the reference code: "woman ++"
+        ("A two-door car", "A four-door car", [("two-door", "four-door")]),
+        ("A well-kept car, by day.", "An old car, by night.", [("well-kept", "old"), ("day", "night")]),
+        ("A purple car", "An orange car", [("purple", "orange")]),
+        ("A car. The car is red.", "A bus. The bus is red.", [("car", "bus"), ("car", "bus")]),
+        ("A red car.", "A car.", [("red", "")]),
+        ("A car", "A red car!", [("", "red"), ("", "!")]),
+        ("Red Car", "red car", []),
+    ],
+)
+def test_the_word_diff_says_what_goes_and_what_comes(old: str, new: str, differences: list[tuple[str, str]]) -> None:
+    assert word_diff(old, new) == differences
+
+
+@given(TEXT, TEXT)
+def test_what_the_word_diff_leaves_is_the_same_in_both_texts(
+    old: list[tuple[str, str]], new: list[tuple[str, str]]
+) -> None:
+    differences = word_diff(written(old), written(new))
+    before, after = sorted(_tokens(written(old))), sorted(_tokens(written(new)))
+    for gone, come in differences:
+        before, after = _without(before, gone.split()), _without(after, come.split())
+    assert before == after
+    assert bool(differences) == (_tokens(written(old)) != _tokens(written(new)))
+
+
+def _tokens(text: str) -> list[str]:
+    for mark in ",.;":
+        text = text.replace(mark, f" {mark}")
+    return [token for token in text.lower().split() if token not in ("a", "an", "the")]
+
+
+def _without(tokens: list[str], some: list[str]) -> list[str]:
+    left = list(tokens)
+    for token in some:
+        left.remove(token)
+    return left
+
+
+@given(st.lists(TEXT, min_size=2, max_size=4), PHRASE, PHRASE)
+def test_a_phrase_replaced_in_several_places_is_recognised(
+    parts: list[list[tuple[str, str]]], gone: list[str], come: list[str]
+) -> None:
+    assume(gone != come)
+    old = f" {' '.join(gone)} ".join(map(written, parts))
+    new = f" {' '.join(come)} ".join(map(written, parts))
+    assert places(old, new, " ".join(gone), " ".join(come)) >= 1
+    assert check_diff(edit(old, new, " ".join(gone), " ".join(come))) is None
+    verdict = check_diff(edit(old, f"{new} and something else", " ".join(gone), " ".join(come)))
+    assert verdict is not None
+    assert verdict.check == "word diff"
+
+
+def test_places_are_counted() -> None:
+    old = "A car by the sea. The car, well-kept, is red."
+    assert places(old, old.replace("car", "bus"), "car", "bus") == 2
+    assert places(old, old.replace("The car", "The bus"), "car", "bus") == 1, "in one of two places"
+    assert places(old, old.replace("red", "orange"), "car", "bus") == 0
+    assert places("a purple car", "an orange car", "a purple car", "an orange car") == 1
+    assert places("a red-brick house", "a blue-brick house", "red", "blue") == 0, "half a word is not a phrase"
+
+
+@pytest.mark.parametrize(
+    ("new", "check"),
+    [
+        ("A red car on a beach. It is day.", "caption unchanged"),
+        ("A red car in a city. It is night.", "word diff"),
+        ("A red car.", "word diff"),
+        ("A blue car on a beach. It is day.", "word diff"),
+        ("A red car in a city. It is day.", None),
+    ],
+)
+def test_a_caption_that_differs_in_more_or_other_than_claimed_is_refused(new: str, check: str | None) -> None:
+    verdict = check_diff(edit("A red car on a beach. It is day.", new, "on a beach", "in a city"))
+    assert (verdict.check if verdict else None) == check
+    assert verdict is None or (not verdict.accepted and verdict.reason)
+
+
+# --- The prompts.
+
+
+def test_task_class_and_factor_stand_in_every_prompt() -> None:
+    for factor in LANCE_FACTORS:
+        system, example, reply, question = perturb_messages(TASK, "A red bus.", "bus", factor, 2)
+        assert f"{factor} (" in system.content
+        assert example.role == "user"
+        assert reply.content.startswith('{"edits":[{"from_phrase":')
+        assert question.content == (
+            f"Task: classify the vehicle\nClass: bus\nFactor: {factor}\nEdits: 2\nCaption:\nA red bus."
+        )
+    assert "Class:" not in perturb_messages(TASK, "A red bus.", None, "weather", 1)[-1].content
+
+
+def test_the_schema_bounds_everything_and_no_edits_are_an_answer() -> None:
+    edits = perturb_schema(3)["properties"]["edits"]
+    assert edits["maxItems"] == 3
+    assert "minItems" not in edits
+    assert all(part["maxLength"] <= 600 for part in edits["items"]["properties"].values())
+    assert list(edits["items"]["properties"])[-1] == "caption", "written last, when phrases are known"
+
+
+# --- The sweep.
+
+
+def attempt(fraction: float, direction: float, check: str = "") -> Attempt:
+    return Attempt(fraction, ImagePayload(png=b""), Verdict(not check, check, check), {"direction": direction})
+
+
+def test_the_best_direction_wins_not_the_last_that_passes() -> None:
+    """The reference code keeps the last value of the sweep that passes."""
+    chosen = best([attempt(0.4, 0.3), attempt(0.5, 0.5), attempt(0.6, 0.4)])
+    assert chosen.fraction == 0.5
+
+
+def test_ties_go_to_the_larger_fraction() -> None:
+    assert best([attempt(0.4, 0.3), attempt(0.8, 0.3), attempt(0.6, 0.3)]).fraction == 0.8
+
+
+def test_only_those_that_other_checks_pass_compete() -> None:
+    tries = [attempt(0.4, 0.9, "likeness"), attempt(0.5, 0.1, "direction"), attempt(0.6, 0.05, "direction")]
+    assert best(tries).fraction == 0.5
+    assert best(tries).verdict.check == "direction"
+    assert best(tries[:1]).verdict.check == "likeness"
+
+
+def test_an_image_or_caption_that_did_not_change_is_refused_as_no_change() -> None:
+    same = {"likeness": 1.0, "match": 0.9, "caption": 0.1}
+    claimed = edit("a car by day", "a car by night", "by day", "by night")
+    assert judge(same, claimed, {}, EDIT_CHECKS).check == "no change"
+    assert judge({**same, "direction": -0.5}, claimed, {}, EDIT_CHECKS).accepted, "without thresholds it only scores"
+    low = judge({**same, "direction": 0.1}, claimed, {"direction": {"default": 0.2}}, EDIT_CHECKS)
+    assert (low.check, "φ = 0.100" in low.reason) == ("direction", True)
+    assert judge(same, claimed, {}).accepted, "DILLEMA's images are drawn anew"
+
+
+def test_thresholds_are_those_of_the_factor() -> None:
+    scores = {"likeness": 0.6, "match": 0.9, "direction": 0.3}
+    claimed = edit("a car on a beach", "a car in a city", "on a beach", "in a city")
+    assert judge(scores, claimed, {"likeness": {"default": 0.7, "background": 0.5}}, EDIT_CHECKS).accepted
+    assert judge(scores, claimed, {"likeness": {"default": 0.7, "weather": 0.5}}, EDIT_CHECKS).check == "likeness"
+
+
+def test_parameters_are_described_and_refused_in_words() -> None:
+    described = LanceParameters.model_json_schema()["properties"]
+    page = (REPOSITORY / "docs" / "reference" / "parameters.md").read_text()
+    assert all(f"`{parameter}`" in page for parameter in described)
+    for wrong in ({"factors": ["style"]}, {"factors": []}, {"self_fractions": [1.5]}, {"self_fractions": []}):
+        with pytest.raises(ValidationError, match=r"factors|self_fractions"):
+            LanceParameters.model_validate(wrong)
+
+
+def test_the_method_is_listed() -> None:
+    spec = METHODS["lance"]
+    assert (spec.parameters, spec.needs) == (LanceParameters, ("text_embedder",))
+    assert LanceParameters().self_fractions == (0.4, 0.5, 0.6, 0.7, 0.8, 0.9), "the paper's"

@@ -1,0 +1,184 @@
+"""What is sent as a model under test and becomes a package, or is refused by name."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import pickle
+import struct
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gateway.intake.sources import NamedFile
+from gateway.models_under_test.packages import packed
+from shared.problems import InvalidInput, Malformed, Problem, TooLarge
+from shared.schemas.models import ModelSpec
+from tests.support.model_packages import HUB, PREPARED, safetensors
+
+MOST = 1024**2
+
+
+def files(named: Mapping[str, bytes]) -> list[NamedFile]:
+    return [NamedFile(name, io.BytesIO(data)) for name, data in named.items()]
+
+
+def zipped(named: Mapping[str, bytes], inside: str = "") -> list[NamedFile]:
+    packed_files = io.BytesIO()
+    with zipfile.ZipFile(packed_files, "w") as archive:
+        for name, data in named.items():
+            archive.writestr(inside + name, data)
+    return [NamedFile("model.zip", packed_files)]
+
+
+def contents(sent: list[NamedFile], **spec: Any) -> tuple[str, dict[str, bytes]]:
+    """The package's format and files; its digest is checked."""
+    with packed(sent, ModelSpec.model_validate({"name": "m", **spec}), MOST) as package:
+        data = package.file.read()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (package.bytes, package.digest)
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            found = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+        return package.format, found
+
+
+def refusal(sent: list[NamedFile], **spec: Any) -> Problem:
+    with pytest.raises(Problem) as caught:
+        contents(sent, **spec)
+    return caught.value
+
+
+def test_files_zip_and_tar_of_one_model_are_one_package() -> None:
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w:gz") as archive:
+        for name, data in reversed(list(HUB.items())):
+            header = tarfile.TarInfo(f"here/{name}")
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    digests = set()
+    for sent in (files(HUB), zipped(HUB, "my-model/"), [NamedFile("m.tgz", tar)], zipped({**HUB, "README.md": b"hi"})):
+        with packed(sent, ModelSpec(name="m"), MOST) as package:
+            digests.add(package.digest)
+    assert len(digests) == 1, "order, folders, dates and what the model does not need are not part of it"
+    kind, found = contents(files(HUB), licence="MIT", description="d")
+    assert kind == "safetensors"
+    assert found == {**HUB, "contrafact.json": b"{}"}, "licence and description are not the model"
+
+
+def test_the_spec_is_said_over_the_file_beside_the_model() -> None:
+    beside = {"contrafact.json": json.dumps({"classes": ["a", "b"], "output": "probabilities"}).encode()}
+    kind, found = contents(files({"net.onnx": b"x", **beside}), classes={"c": 1}, preprocessing=PREPARED)
+    assert kind == "onnx"
+    assert sorted(found) == ["contrafact.json", "model.onnx"]
+    description = json.loads(found["contrafact.json"])
+    assert description["classes"] == {"c": 1}
+    assert description["output"] == "probabilities"
+    assert description["preprocessing"]["height"] == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pytorch_model.bin", "pytorch_model.bin' may hold a pickle"),
+        ("weights.PT", "may hold a pickle"),
+        ("training_args.bin", "may hold a pickle"),
+        ("modeling_mine.py", "is code"),
+        ("ops.so", "is code"),
+        ("tf_model.h5", "is of another format"),
+        ("model.onnx.data", "outside its file"),
+        ("model.onnx_data", "outside its file"),
+    ],
+)
+def test_pickles_code_and_other_formats_are_refused_by_name(name: str, words: str) -> None:
+    for sent in (files({**HUB, name: b"x"}), zipped({**HUB, f"deep/{name}": b"x"})):
+        found = refusal(sent)
+        assert isinstance(found, InvalidInput)
+        assert words in found.detail
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"model.safetensors": None}, "there are no weights"),
+        ({"config.json": None}, "config.json is missing"),
+        ({"preprocessor_config.json": None}, "preprocessor_config.json is missing"),
+        ({"model.safetensors": pickle.dumps({"a": 1})}, "no safetensors file"),
+        ({"model.safetensors": b""}, "no safetensors file"),
+        ({"model.safetensors": struct.pack("<Q", 2**63) + b"{}"}, "no safetensors file"),
+        ({"model.safetensors": safetensors()[:-1]}, "not as long as its header says"),
+        ({"model.safetensors": safetensors() + b"more"}, "not as long as its header says"),
+        ({"config.json": b"[]"}, "no JSON object"),
+        ({"config.json": b'{"a": '}, "no JSON in UTF-8"),
+        ({"config.json": b"[" * 100_000}, "no JSON in UTF-8"),
+        ({"config.json": b'\xff\xfe{"a": 1}'}, "no JSON in UTF-8"),
+        ({"config.json": b" " * 5 * 1024**2}, "larger than"),
+        ({"config.json": b'{"auto_map": {"AutoModel": "evil.Model"}}'}, "`auto_map`, which asks for code of its own"),
+        ({"preprocessor_config.json": b'{"x": [{"auto_map": {"A": "b.C"}}]}'}, "`auto_map`"),
+        ({"config.json": b'{"quantization_config": {"quant_method": "gptq"}}'}, "`quantization_config`"),
+        ({"config.json": b'{"backbone": "x/y", "use_pretrained_backbone": true}'}, "asks for weights from elsewhere"),
+        ({"config.json": b'{"_attn_implementation": "someone/kernels"}'}, "asks for code from elsewhere"),
+        ({"contrafact.json": b'{"classes": []}'}, "contrafact.json: classes"),
+        ({"contrafact.json": b'{"remote": "http://10.0.0.1/"}'}, "there is no field remote"),
+        ({"model.onnx": b"x"}, "there are model.onnx and model.safetensors"),
+        ({"model.safetensors.index.json": b"{}"}, "has no weight_map"),
+        ({"model.safetensors.index.json": b'{"weight_map": {"a": "../../etc/passwd"}}'}, "which was not sent"),
+    ],
+)
+def test_a_model_that_is_not_whole_or_leads_elsewhere_is_refused(changed: dict[str, bytes | None], words: str) -> None:
+    sent = {name: data for name, data in {**HUB, **changed}.items() if data is not None}
+    found = refusal(files(sent))
+    assert isinstance(found, InvalidInput | TooLarge)
+    assert words in found.detail
+
+
+def test_nothing_two_models_two_archives_and_nested_ones_are_refused() -> None:
+    assert "there is no model" in refusal([]).detail
+    assert "more than one config.json" in refusal(zipped({**HUB, "other/config.json": b"{}"})).detail
+    assert "more than one model.onnx" in refusal(files({"a.onnx": b"x", "b.onnx": b"y"})).detail
+    assert "is an archive; send it alone" in refusal([*zipped(HUB), *files(HUB)]).detail
+    (inner,) = zipped(HUB)
+    assert isinstance(inner.content, io.BytesIO)
+    assert "another archive" in refusal(zipped({"inner.zip": inner.content.getvalue()})).detail
+    assert isinstance(refusal(zipped({"../config.json": b"{}"})), Malformed)
+    assert isinstance(refusal(zipped({"model.safetensors": safetensors(2 * MOST)})), TooLarge)
+
+
+def test_an_onnx_file_needs_its_preprocessing() -> None:
+    assert "give `preprocessing`" in refusal(files({"net.onnx": b"x"})).detail
+    contents(files({"net.onnx": b"x", "preprocessor_config.json": b"{}"}))
+
+
+def test_timm_models_bring_their_preprocessing_in_their_configuration() -> None:
+    timm = {"config.json": b'{"architecture": "resnet18", "pretrained_cfg": {}}', "model.safetensors": safetensors()}
+    assert contents(files(timm))[0] == "safetensors"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "../x"},
+        {"name": "a b"},
+        {"name": ""},
+        {"name": "x" * 101},
+        {"name": "m", "classes": ["a", "\u202eb"]},
+        {"name": "m", "classes": {"a": -1}},
+        {"name": "m", "classes": {"a": []}},
+        {"name": "m", "classes": {"a": 10_000}},
+        {"name": "m", "task": "detection"},
+        {"name": "m", "url": "http://169.254.169.254/"},
+        {"name": "m", "preprocessing": {"height": 0, "width": 1}},
+        {"name": "m", "preprocessing": {"height": 5_000, "width": 1}},
+        {"name": "m", "preprocessing": {**PREPARED, "std": [0, 1, 1]}},
+        {"name": "m", "preprocessing": {**PREPARED, "mean": [1e9, 0, 0]}},
+        {"name": "m", "preprocessing": {**PREPARED, "mean": [float("nan"), 0, 0]}},
+        {"name": "m", "preprocessing": {**PREPARED, "scale": 0}},
+        {"name": "m", "preprocessing": {**PREPARED, "shortest_edge": 40}},
+        {"name": "m", "preprocessing": {**PREPARED, "fit": "crop", "shortest_edge": 20}},
+    ],
+)
+def test_a_spec_without_sense_is_refused(spec: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  pydantic's, with as many words as there are cases
+        ModelSpec.model_validate(spec)
