@@ -16,7 +16,7 @@ from shared.profiles import load_profile, shipped_profiles
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-SNAPSHOT = ROOT / "tests" / "contract" / "openapi.json"
+SNAPSHOT = ROOT / "tests" / "contract" / "gateway" / "openapi.json"
 PROBLEM = "ProblemDocument"
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 COUNTS = {"maxItems": "at most {} items", "maxLength": "at most {} characters"}
