@@ -2,7 +2,7 @@
 
     python -m benchmarks.job [--images 24] [--json FILE]
 
-One thread per model, and the embedded system lets one model compute at a time: so the sum of the stages' CPU seconds
+One thread per model, and the embedded system is set to one batch at a time: so the sum of the stages' CPU seconds
 is the least time that an image can take, and the ratio says how much of it the gateway, the worker and the database
 leave. The stages' cost is measured first, by asking each service alone what the job will ask it; the peak memory of
 each service, in a process of its own, is read on the way.
@@ -132,7 +132,11 @@ def job_throughput(images: list[SourceImage]) -> tuple[float, int]:
 def embedded() -> Iterator[tuple[str, psutil.Process]]:
     """The whole system in one process on an empty directory, its services ready."""
     port = free_port()
-    environment = os.environ | {"CONTRAFACT_THREADS": str(THREADS), "OMP_NUM_THREADS": str(THREADS)}
+    environment = os.environ | {
+        "CONTRAFACT_THREADS": str(THREADS),
+        "CONTRAFACT_BATCHES_AT_ONCE": "1",
+        "OMP_NUM_THREADS": str(THREADS),
+    }
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "embedded", "--directory", directory, "--port", str(port)]
         with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:

@@ -24,6 +24,6 @@ class RowNoise:
         noisy = scores.float()
         for row, (generator, temperature) in enumerate(zip(self._generators, self._temperatures, strict=True)):
             if temperature > 0:
-                exponential = torch.empty(scores.shape[-1]).exponential_(generator=generator)
+                exponential = torch.empty(scores.shape[-1], dtype=torch.float32).exponential_(generator=generator)
                 noisy[row] -= temperature * exponential.log().to(scores.device)
         return noisy

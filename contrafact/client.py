@@ -37,6 +37,7 @@ LEAST_PAUSE_SECONDS = 0.3
 MOST_PAUSE_SECONDS = 2.0
 START_PATIENCE_SECONDS = 600.0
 LIMIT_PATIENCE_SECONDS = 600.0
+STATUS_TIMEOUT = httpx.Timeout(20.0, connect=5.0)  # so that whoever follows a job hears of a gateway that hangs
 DRY_RUN = {"dry_run": "true"}
 
 Answered = TypeVar("Answered", bound=Contract)
@@ -114,8 +115,9 @@ class Client:
             return self._send(asked).content
 
     def job(self, job: str) -> JobDetail:
-        """A job with its progress."""
-        return self._get(JobDetail, f"/jobs/{job}")
+        """A job with its progress. Raises Unreachable where the gateway gives no answer for a while."""
+        request = self._http.build_request("GET", f"/jobs/{job}", timeout=STATUS_TIMEOUT)
+        return JobDetail.model_validate_json(self._send(request).content)
 
     def jobs(self, limit: int = 20) -> JobsPage:
         """The newest jobs."""
@@ -310,7 +312,8 @@ class Client:
                 if lost > MAX_RETRIES:
                     raise
                 if detail is not None:
-                    yield detail
+                    progress = detail.progress.model_copy(update={"held_up": "the gateway does not answer"})
+                    yield detail.model_copy(update={"progress": progress})
                 time.sleep(RETRY_SECONDS)
                 continue
             yield detail

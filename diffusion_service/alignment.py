@@ -36,7 +36,7 @@ class Alignment:
 
 def align(old: Words, new: Words, length: int, attention: WordAttention) -> Alignment:
     """Align two prompts in sequences of `length` tokens."""
-    mapping, share = torch.zeros(length, length), torch.zeros(length)
+    mapping, share = torch.zeros(length, length, dtype=torch.float32), torch.zeros(length, dtype=torch.float32)
     old_ends, new_ends = _ends(old), _ends(new)
 
     def carry(first: range, second: range) -> None:

@@ -5,6 +5,8 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory diffusion_service.app:create_a
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from fastapi import FastAPI
 from transformers.utils.logging import disable_progress_bar
@@ -20,6 +22,20 @@ from shared.service import MakeBatcher, ModelService, ServiceSettings
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "1"  # increase it whenever the same request gives another reply under the same weights
+logger = logging.getLogger("contrafact.diffusion")
+
+
+def batches_at_once(settings: ServiceSettings, device: str) -> int:
+    """As many as the settings say, on a CPU that computes plain networks; else 1, with the reason in the log.
+
+    A GPU is filled by larger batches. Compiled networks and the choice of an attention kernel belong to the process.
+    """
+    if settings.batches_at_once == 1:
+        return 1
+    if torch.device(device).type == "cpu" and settings.compile == "off" and settings.attention == "auto":
+        return settings.batches_at_once
+    logger.info("one batch at a time: CONTRAFACT_BATCHES_AT_ONCE is for a CPU without compiling or attention kernels")
+    return 1
 
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
@@ -30,11 +46,6 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
     def load(make_batcher: MakeBatcher) -> DiffusionModel:
         disable_progress_bar()
         device = prepare_torch(torch, settings)
-        if settings.batches_at_once > 1 and (device != "cpu" or settings.compile != "off"):
-            raise ValueError(
-                "CONTRAFACT_BATCHES_AT_ONCE is for CPUs, with CONTRAFACT_COMPILE=off; leave it at 1 here, "
-                "and raise CONTRAFACT_MAX_BATCH to fill a GPU"
-            )
         weights = native_weights(profile, device, settings.dtype)
         wanted = Acceleration(settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype)
         return DiffusionModel(
@@ -42,7 +53,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
             device,
             make_batcher,
             deterministic=settings.deterministic,
-            batches_at_once=settings.batches_at_once,
+            batches_at_once=batches_at_once(settings, device),
             acceleration=wanted.on(device),
         )
 

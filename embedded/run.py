@@ -139,12 +139,12 @@ def _worker(
 @contextmanager
 def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iterator[dict[ServiceName, str]]:
     """Yield the URLs of the four services at once; a thread imports and serves them, and they load one by one."""
-    cores = usable_cores()
-    at_once = min(cores, BATCHES_AT_ONCE)
+    cores, given = usable_cores(), ServiceSettings()
+    at_once = given.batches_at_once if "batches_at_once" in given.model_fields_set else min(cores, BATCHES_AT_ONCE)
     settings = ServiceSettings(
         profile=profile,
         deterministic=deterministic,
-        threads=cores // at_once,
+        threads=given.threads or max(1, cores // at_once),
         batches_at_once=at_once,
         drain_seconds=DRAIN_SECONDS,
         model_origin=gateway_url,

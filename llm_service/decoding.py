@@ -66,7 +66,7 @@ class _Writer:
         allowed = torch.from_numpy(np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) > 0)
         scores = logits.masked_fill(~allowed[: len(logits)], -torch.inf)
         if self._row.temperature > 0:
-            noise = torch.empty(len(logits)).exponential_(generator=self._generator)
+            noise = torch.empty(len(logits), dtype=torch.float32).exponential_(generator=self._generator)
             scores = scores - self._row.temperature * noise.log()
         token = int(scores.argmax())
         self._matcher.consume_token(token)

@@ -168,11 +168,15 @@ class Diffusion(Section):
 
     @model_validator(mode="after")
     def _one_arithmetic(self) -> Self:
-        if self.few_step is not None and self.few_step.weights.dtype != self.base.dtype:
-            raise ValueError(
-                f"few_step's weights have dtype {self.few_step.weights.dtype!r} and base's {self.base.dtype!r}; give "
-                "both the same, since they share the ControlNets"
-            )
+        computed_with_base = {f"controlnets.{kind}": weights for kind, weights in self.controlnets.items()}
+        if self.few_step is not None:
+            computed_with_base["few_step"] = self.few_step.weights
+        for name, weights in computed_with_base.items():
+            if weights.dtype != self.base.dtype:
+                raise ValueError(
+                    f"{name} has dtype {weights.dtype!r} and base {self.base.dtype!r}; give both the same, since they "
+                    "are computed together"
+                )
         return self
 
 

@@ -51,7 +51,7 @@ def corrupted(source: Pixels, corruption: Corruption) -> Pixels:
 
 def gaussian_noise(image: Tensor, chance: torch.Generator, deviation: float) -> Tensor:
     """Noise of an electronic sensor in little light."""
-    return image + deviation * torch.randn(image.shape, generator=chance)
+    return image + deviation * torch.randn(image.shape, generator=chance, dtype=torch.float32)
 
 
 def shot_noise(image: Tensor, chance: torch.Generator, photons: float) -> Tensor:
@@ -61,8 +61,8 @@ def shot_noise(image: Tensor, chance: torch.Generator, photons: float) -> Tensor
 
 def impulse_noise(image: Tensor, chance: torch.Generator, share: float) -> Tensor:
     """A share of the values of all pixels is 0 or 1, as bit errors make them."""
-    hit = torch.rand(image.shape, generator=chance)
-    white = torch.rand(image.shape, generator=chance) < 0.5
+    hit = torch.rand(image.shape, generator=chance, dtype=torch.float32)
+    white = torch.rand(image.shape, generator=chance, dtype=torch.float32) < 0.5
     return torch.where(hit < share, white.float(), image)
 
 
@@ -80,13 +80,13 @@ def motion_blur(image: Tensor, chance: torch.Generator, length: float) -> Tensor
     """A camera that moved: every point becomes a streak, up to 45° from level."""
     widest = min(image.shape[1:]) * 2 - 1
     size = min(max(3, 2 * round((_pixels(image, length) - 1) / 2) + 1), widest)
-    angle = float(torch.rand((), generator=chance)) * 90 - 45
+    angle = float(torch.rand((), generator=chance, dtype=torch.float32)) * 90 - 45
     return torch.as_tensor(kornia.filters.motion_blur(image[None], size, angle, 0.0, mode="bilinear")[0])
 
 
 def zoom_blur(image: Tensor, chance: torch.Generator, most: float) -> Tensor:
     """A camera that moved forward: the mean of the image at magnifications from 1 to `most`."""
-    factors = torch.arange(1, most, 0.01)
+    factors = torch.arange(1, most, 0.01, dtype=torch.float32)
     total = torch.zeros_like(image)
     for factor in factors:  # one at a time: thirty views of a large image would not fit
         total += kornia.geometry.transform.scale(image, factor[None], padding_mode="border")

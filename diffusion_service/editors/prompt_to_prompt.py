@@ -102,7 +102,7 @@ class PromptToPromptEditor:
                 )
             wanted, words = prompts.encode(prompt), prompts.words(prompt)
             alignment = align(prompts.words(caption), words, len(wanted.states), edit.attention)
-            weights = torch.ones(len(wanted.states))
+            weights = torch.ones(len(wanted.states), dtype=torch.float32)
             for emphasis in edit.weights:
                 message = f"the new prompt has no phrase “{emphasis.phrase}” to weigh"
                 weights[positions(words, prompts.words(emphasis.phrase), message)] = emphasis.weight

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 
 from diffusion_service import acceleration
 from diffusion_service.acceleration import OFF, Acceleration
+from diffusion_service.app import batches_at_once
 from diffusion_service.attention import install
 from diffusion_service.editors.controlnet import ControlNetEditor
 from diffusion_service.stable_diffusion import load
@@ -41,6 +43,22 @@ def test_all_is_off_by_default() -> None:
     given = (settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype)
     assert Acceleration(*given) == OFF
     assert OFF.infos() == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "device", "count"),
+    [
+        ({}, "cpu", 2),
+        ({}, "cpu:0", 2),
+        ({}, "cuda:0", 1),
+        ({"compile": "default"}, "cpu", 1),
+        ({"attention": "math"}, "cpu", 1),
+    ],
+)
+def test_batches_are_computed_side_by_side_only_where_they_do_not_disturb_each_other(
+    changed: dict[str, Any], device: str, count: int
+) -> None:
+    assert batches_at_once(ServiceSettings(batches_at_once=2, **changed), device) == count
 
 
 @pytest.mark.parametrize(

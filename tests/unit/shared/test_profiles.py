@@ -104,12 +104,13 @@ def test_broken_profiles_are_refused_in_a_sentence(tmp_path: Path, old: str, new
         ("[diffusion.few_step.lora]", "[diffusion.few_step.adapter]", "adapter: Extra inputs are not permitted"),
         ("steps = 4\n", f"steps = 4\nunet = {SOME}\n", "either `unet` (a whole UNet) or `lora`"),
         ("lora.safetensors", "lora.bin", "few_step.lora.file: String should match pattern"),
-        ('lora.safetensors"\ndtype = "bfloat16"', 'lora.safetensors"', "dtype 'float32' and base's 'bfloat16'"),
+        ('lora.safetensors"\ndtype = "bfloat16"', 'lora.safetensors"', "few_step has dtype 'float32'"),
+        ('643ccb"\ndtype = "bfloat16"', '643ccb"', "controlnets.canny has dtype 'float32'"),
         ("steps = 4\nguidance = 1.0", "steps = 0\nguidance = 1.0", "few_step.steps: Input should be greater"),
         ("steps = 4\nguidance = 1.0", "steps = 4\nguidance = 0.0", "few_step.guidance: Input should be greater"),
     ],
 )  # fmt: skip
-def test_few_step_weights_that_do_not_fit_are_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_weights_that_do_not_fit_the_base_are_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
     assert old in MODERN
     path = tmp_path / "broken.toml"
     path.write_text(MODERN.replace(old, new, 1))
