@@ -26,7 +26,7 @@ class Source:
 
 
 class ControlImages:
-    """Computes and caches what is read from a source; use it from the thread that runs the networks."""
+    """Computes and caches what is read from a source; several threads may use it."""
 
     def __init__(
         self, segmenter: Segmenter | None, palette: Pixels | None = None, depth: DepthEstimator | None = None

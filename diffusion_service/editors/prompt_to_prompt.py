@@ -68,7 +68,7 @@ class _Target:
 
 
 class PromptToPromptEditor:
-    """The editor `prompt_to_prompt`; call `edit` from the thread that runs the networks."""
+    """The editor `prompt_to_prompt`; several threads may call `edit`."""
 
     def __init__(self, weights: StableDiffusion, *, fixed_shapes: bool = False) -> None:
         """With `fixed_shapes` every target has its own source row: a batch's shape follows from its size.
