@@ -103,11 +103,11 @@ def bearer(gateway: Gateway, scopes: list[Scope] | None = None, **limits: int) -
 
 
 def test_requests_beyond_a_keys_own_limit_are_429_and_say_when_to_come_back(locked: Gateway, key: str) -> None:
-    mine = bearer(locked, requests_per_minute=5)
-    replies = [locked.client.get("/jobs", headers=mine) for _ in range(6)]
-    assert [reply.status_code for reply in replies] == [200] * 5 + [429]
-    assert "5 requests a minute" in detail(replies[-1], 429)
-    assert 1 <= int(replies[-1].headers["Retry-After"]) <= 13
+    mine = bearer(locked, requests_per_minute=2)
+    replies = [locked.client.get("/jobs", headers=mine) for _ in range(3)]
+    assert [reply.status_code for reply in replies] == [200, 200, 429]
+    assert "2 requests a minute" in detail(replies[-1], 429)
+    assert 1 <= int(replies[-1].headers["Retry-After"]) <= 31
     assert locked.client.get("/jobs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
 
 
