@@ -38,7 +38,7 @@ up: install ## the whole system in one process on http://127.0.0.1:8000
 format: install-dev ## write the code as ruff wants it
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-lint: install-dev ## style, and which room may import which
+lint: install-dev ## style, and the import rules between packages
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports
 
 typecheck: install-dev ## mypy, strict

@@ -25,7 +25,7 @@ from embedded.log import logging_into
 from embedded.serving import ListeningPort
 from embedded.trainer import TrainerThread
 from gateway.app import create_app
-from gateway.context import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Parts
+from gateway.context import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Context
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
@@ -97,7 +97,9 @@ def run_embedded(
         store = DirectoryStore(directory / "objects", gateway_port.base_url)
         celery = open_celery(settings.broker_url)
         services = ModelServices(service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS)
-        gateway_port.serve(create_app(Parts(settings, chosen, sessions, store, services, lambda: wake_worker(celery))))
+        gateway_port.serve(
+            create_app(Context(settings, chosen, sessions, store, services, lambda: wake_worker(celery)))
+        )
         stack.enter_context(_worker(settings, sessions, store, service_urls, celery))
         wake_worker(celery)
         yield Embedded(gateway_port.base_url, service_urls, directory)

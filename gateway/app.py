@@ -29,7 +29,7 @@ from gateway.api.dependencies import refuse_unknown_parameters
 from gateway.api.examples import EXAMPLES
 from gateway.auth.keys import ensure_local_owner
 from gateway.auth.middleware import Access, no_database
-from gateway.context import Parts, open_parts
+from gateway.context import Context, open_context
 from gateway.database.sessions import DATABASE_AWAY
 from gateway.metrics import exposition
 from gateway.operations.gauges import Work
@@ -51,26 +51,26 @@ logger = logging.getLogger("contrafact.gateway")
 DESCRIPTION = "Counterfactual test images that show where a vision model will fail outside its test set."
 
 
-def create_app(parts: Parts | None = None) -> FastAPI:
-    """The public API over the parts (default: those that the environment describes, if it is safe to serve them)."""
+def create_app(context: Context | None = None) -> FastAPI:
+    """The public API. Without a context, opens what the environment describes and refuses unsafe settings."""
     json_logging.configure()
-    if parts is None:
-        parts = open_parts(read_settings())
-        refuse_unsafe_start(parts.settings, parts.sessions)
-    if parts.broker_fault:
-        logger.error("not ready: %s", parts.broker_fault)
+    if context is None:
+        context = open_context(read_settings())
+        refuse_unsafe_start(context.settings, context.sessions)
+    if context.broker_fault:
+        logger.error("not ready: %s", context.broker_fault)
     registry = CollectorRegistry()
-    registry.register(Work(parts.sessions))
+    registry.register(Work(context.sessions))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with parts.sessions.begin() as session:
+        with context.sessions.begin() as session:
             ensure_local_owner(session)
         with ExitStack() as stack:
-            stack.callback(parts.services.close)
-            stack.enter_context(told_to_stop(parts.stopping))
-            if port := parts.settings.metrics_port:
-                ready = partial(refuse_unready, parts)
+            stack.callback(context.services.close)
+            stack.enter_context(told_to_stop(context.stopping))
+            if port := context.settings.metrics_port:
+                ready = partial(refuse_unready, context)
                 stack.enter_context(operations_port(port, alive=lambda: None, ready=ready, registry=registry))
             yield
 
@@ -89,7 +89,7 @@ def create_app(parts: Parts | None = None) -> FastAPI:
             s429="this key's limit is reached; Retry-After says until when",
         ),
     )
-    app.state.parts = parts
+    app.state.context = context
     routed = (jobs, results, reviews, export, suites, repairs, events, images, models, catalogue, home, pages, review)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
@@ -100,7 +100,7 @@ def create_app(parts: Parts | None = None) -> FastAPI:
     problem_replies.install(app)
     for trouble in DATABASE_AWAY:
         app.add_exception_handler(trouble, _on_database_trouble)
-    app.add_middleware(Access, parts=parts)
+    app.add_middleware(Access, context=context)
     app.add_middleware(AccessLog, service="gateway", registry=registry)
     _complete_openapi(app)
     return app

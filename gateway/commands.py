@@ -22,7 +22,7 @@ from gateway.auth.keys import KeyRefused, Limits, create_key, list_keys, revoke_
 from gateway.database.sessions import Sessions, open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
 from gateway.operations.doctor import examine
-from gateway.operations.housekeeping import Graces, graces_of, keep_house
+from gateway.operations.housekeeping import Graces, graces_of, run_housekeeping
 from gateway.operations.startup import refuse_wrong_schema
 from gateway.settings import Settings, read_settings
 from gateway.storage.object_store import open_store
@@ -135,7 +135,7 @@ def housekeeping(
     """Remove what nothing needs any more, and print what was removed as JSON."""
     settings = Settings()
     graces = Graces(0.0, 0.0) if no_grace else graces_of(settings)
-    removed = keep_house(open_sessions(open_engine(settings.database_url)), open_store(settings), graces)
+    removed = run_housekeeping(open_sessions(open_engine(settings.database_url)), open_store(settings), graces)
     print(json.dumps(asdict(removed)))
 
 

@@ -1,4 +1,4 @@
-"""What routes and pages share, opened once: settings, profile, database, object store, model services, the wake-up."""
+"""The context that routes and pages share: settings, profile, database, object store, model services, wake-up."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SERVICE_DEADLINE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The gateway's parts. `wake` tells the workers, after a commit, that there is work; `stopping` is set at shutdown.
+class Context:
+    """What the gateway works with. `wake` tells the workers, after a commit, that work waits; shutdown sets `stopping`.
 
-    `broker_fault`: why `wake` can reach no worker as long as this process runs; else empty.
+    `broker_fault`: why `wake` can never reach a worker while this process runs, or empty.
     """
 
     settings: Settings
@@ -48,11 +48,11 @@ class Parts:
         )
 
 
-def open_parts(settings: Settings) -> Parts:
-    """Open the parts that the settings describe; connects to nothing yet."""
+def open_context(settings: Settings) -> Context:
+    """Open what the settings describe. Connects to nothing yet."""
     celery = open_celery(settings.broker_url)
     stopping = threading.Event()
-    return Parts(
+    return Context(
         settings=settings,
         profile=load_profile(settings.profile),
         sessions=open_sessions(open_engine(settings.database_url)),
@@ -64,10 +64,10 @@ def open_parts(settings: Settings) -> Parts:
     )
 
 
-def stored(parts: Parts, key: str) -> bytes:
+def stored(context: Context, key: str) -> bytes:
     """The bytes of an object that a row names. Raises DependencyFailed when the store does not have it."""
     try:
-        return parts.store.get(key)
+        return context.store.get(key)
     except ObjectMissing as error:
         raise DependencyFailed(
             f"the object store has lost {key}; restore it from a backup, or run the job again"

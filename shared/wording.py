@@ -1,4 +1,4 @@
-"""Figures of results in words, the same in terminals, on pages and in the report."""
+"""Results in words and formatted figures, the same in terminals, on pages and in the report."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def interval(value: Interval | None) -> str:
 
 
 def limits(rate: Rate) -> str:
-    """What the interval of a rate leaves open, also where it has one side only: "80–98 %", "at most 14 %"."""
+    """The interval of a rate, also where it has one side only: "80–98 %", "none; at most 14 %"."""
     if rate.n == 0:
-        return "nothing was seen"
+        return "no data"
     if rate.sources == 1:
-        return "of one image, from which nothing follows"
+        return "one image, too few for an interval"
     if rate.count == 0:
         return f"none; at most {math.ceil(100 * rate.high)} %"
     if rate.count == rate.n:
@@ -46,24 +46,26 @@ def p_value(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def review_sentence(said: MethodReviews) -> str:
-    """What reviews of one method come to: "calibration of `dillema`: reviews, n = 34: 91 % valid (80–97 %)"."""
-    n = said.accepted + said.rejected
-    if said.valid is None:
-        until = f"until {said.more} more of the accepted ones, drawn by lot, are reviewed"
-        return f"reviews of `{said.method}`, n = {n}: uncalibrated by them {until}"
-    parts = [f"calibration of `{said.method}`: reviews, n = {n}: {_estimated(said.valid)} of the accepted are valid"]
-    parts += [
-        f"{_estimated(one.valid)} of the {one.flipped} on which {one.model} flipped"
-        for one in said.flipped
-        if one.valid
+def review_sentence(reviews: MethodReviews) -> str:
+    """What the reviews of one method show, for example how many of its accepted images are valid."""
+    n = reviews.accepted + reviews.rejected
+    if reviews.valid is None:
+        advice = f"Review {reviews.more} more randomly sampled accepted images to calibrate the checks"
+        return f"reviews of `{reviews.method}`, n = {n}: uncalibrated. {advice}"
+    valid = f"{_estimated(reviews.valid)} of the accepted images are valid"
+    clauses = [f"calibration of `{reviews.method}`: reviews, n = {n}: {valid}"]
+    clauses += [
+        f"{_estimated(flipped.valid)} of the {flipped.flipped} that flipped {flipped.model}"
+        for flipped in reviews.flipped
+        if flipped.valid
     ]
-    if said.accepted_if_valid and said.accepted_if_invalid:
-        passed, wrong = _estimated(said.accepted_if_valid), _estimated(said.accepted_if_invalid)
-        parts.append(f"the checks accept {passed} of valid and {wrong} of invalid ones")
-    elif said.more_rejected:
-        parts.append(f"{said.more_rejected} more of the rejected ones, drawn by lot, show the checks' own errors")
-    return "; ".join(parts)
+    if reviews.accepted_if_valid and reviews.accepted_if_invalid:
+        passed, wrong = _estimated(reviews.accepted_if_valid), _estimated(reviews.accepted_if_invalid)
+        clauses.append(f"the checks accept {passed} of valid and {wrong} of invalid images")
+    elif reviews.more_rejected:
+        more = f"{reviews.more_rejected} more randomly sampled rejected images"
+        clauses.append(f"review {more} to measure the checks' errors")
+    return "; ".join(clauses)
 
 
 def _estimated(share: Estimate) -> str:

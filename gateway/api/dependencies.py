@@ -1,4 +1,4 @@
-"""What routes read of a request: the gateway's parts, the owner, and only parameters that exist."""
+"""Dependencies of routes: the gateway's context, the owner, and a check for unknown query parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.context import stored as stored
 from shared.problems import InvalidInput
 from shared.schemas.problems import ProblemDocument
@@ -21,9 +21,9 @@ def problems(**statuses: str) -> dict[int | str, dict[str, object]]:
     return {int(status[1:]): {**PROBLEM, "description": text} for status, text in statuses.items()}
 
 
-def _parts(request: Request) -> Parts:
-    parts: Parts = request.app.state.parts
-    return parts
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
 
 
 def _owner(request: Request) -> str:
@@ -52,7 +52,7 @@ def refuse_unknown_parameters(request: Request) -> None:
         raise InvalidInput(f"there is no parameter {', '.join(unknown)[:100]}; {there_are}")
 
 
-Gateway = Annotated[Parts, Depends(_parts)]
+Gateway = Annotated[Context, Depends(_context)]
 Owner = Annotated[str, Depends(_owner)]
 Reviewer = Annotated[str, Depends(_reviewer)]
 JobId = Annotated[str, Path(max_length=64, description="the id that POST /jobs answered")]

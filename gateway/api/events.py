@@ -12,7 +12,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from gateway.api.dependencies import Gateway, JobId, Owner, problems
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.database.events import events_after
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
@@ -46,7 +46,7 @@ async def follow_job(
     return EventSourceResponse(_stream(gateway, owner, job, last_event_id), headers={"Cache-Control": "no-store"})
 
 
-def _read(gateway: Parts, owner: str, job: str, sequence: int) -> tuple[list[EventView], bool]:
+def _read(gateway: Context, owner: str, job: str, sequence: int) -> tuple[list[EventView], bool]:
     """The next events, and whether there will be no more after them."""
     with reading(gateway.sessions) as session:
         over = jobs.find(session, owner, job).state != "running"
@@ -55,7 +55,7 @@ def _read(gateway: Parts, owner: str, job: str, sequence: int) -> tuple[list[Eve
     return events, over and len(events) < BATCH
 
 
-async def _stream(gateway: Parts, owner: str, job: str, sequence: int) -> AsyncIterator[bytes]:
+async def _stream(gateway: Context, owner: str, job: str, sequence: int) -> AsyncIterator[bytes]:
     spoken = time.monotonic()
     while True:
         events, over = await run_in_threadpool(_read, gateway, owner, job, sequence)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from gateway.api.dependencies import Gateway, Owner, problems, stored
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.intake.mask_files import keep_values
 from gateway.intake.sources import keep_image
@@ -73,7 +73,7 @@ def download_image(
     return Response(stored(gateway, image_key(image.digest)), media_type="image/png", headers=headers)
 
 
-def _keep(gateway: Parts, owner: str, digest: str, data: bytes, as_mask: bool) -> ImageView:
+def _keep(gateway: Context, owner: str, digest: str, data: bytes, as_mask: bool) -> ImageView:
     if hashlib.sha256(data).hexdigest() != digest:
         raise InvalidInput("the body's SHA-256 is not the digest in the path; the file changed, or arrived damaged")
     place = images.ImagePlace(gateway.sessions, gateway.store)

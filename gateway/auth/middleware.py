@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth import keys
 from gateway.auth.keys import PREFIX, Caller, Limits
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY
 from gateway.database.tables import LOCAL_OWNER
 from shared.problem_replies import problem_reply
@@ -50,10 +50,10 @@ logger = logging.getLogger("contrafact.access")
 class Access:
     """Answers 400, 401, 403, 413 or 429 itself; lets everything else through with its body counted."""
 
-    def __init__(self, app: ASGIApp, parts: Parts) -> None:
+    def __init__(self, app: ASGIApp, context: Context) -> None:
         self._app = app
-        self._parts = parts
-        settings = parts.settings
+        self._context = context
+        settings = context.settings
         self._limits = Limits(settings.key_requests_per_minute, settings.key_bytes_per_hour)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +78,7 @@ class Access:
 
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
         """The body, counted and booked; `scope["state"]` says whose it is. Raises Problem."""
-        if self._parts.settings.authentication:
+        if self._context.settings.authentication:
             refuse_other_sites(scope["method"], headers)
         else:
             _refuse_other_machines(scope, headers)
@@ -102,7 +102,7 @@ class Access:
 
     async def _caller(self, method: str, path: str, headers: Headers) -> Caller | None:
         """Who asks; None on the paths that are open to everybody."""
-        if not self._parts.settings.authentication:
+        if not self._context.settings.authentication:
             return Caller(LOCAL_OWNER)
         if path in OPEN_PATHS or path.startswith(("/static/", LINK_PATH)):  # a link shows its own signature
             return None
@@ -126,11 +126,11 @@ class Access:
         return caller
 
     def _book(self, who: keys.Who, requests: int, size: int) -> Caller | None:
-        with self._parts.sessions.begin() as session:
+        with self._context.sessions.begin() as session:
             return keys.admit(session, who, self._limits, requests, size)
 
     def _most_bytes(self, method: str, path: str, headers: Headers, caller: Caller | None) -> int:
-        settings = self._parts.settings
+        settings = self._context.settings
         if method == "POST" and path in ("/jobs", FORM_PATH):
             most = settings.max_request_bytes
             if headers.get("content-type", "").lower().startswith("application/json"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import select
 
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.database.tables import SourceImage
 from gateway.jobs import jobs
@@ -19,13 +19,13 @@ from shared.schemas.jobs import JobDetail
 MAX_MODELS_OF_JOB = 20
 
 
-def add_to_job(parts: Parts, owner: str, job_id: str, names: Sequence[str]) -> JobDetail:
+def add_to_job(context: Context, owner: str, job_id: str, names: Sequence[str]) -> JobDetail:
     """Hold more models under test against the images of a job that is over; nothing is rendered again.
 
     Raises NotFound, InvalidInput for models or labels that do not fit, Conflict while the job runs.
     """
-    chosen = chosen_models(names, models.all_models(parts, owner))
-    with parts.sessions.begin() as session:
+    chosen = chosen_models(names, models.all_models(context, owner))
+    with context.sessions.begin() as session:
         job = jobs.find(session, owner, job_id)
         if again := [name for name in names if name in job.models]:
             raise InvalidInput(f"the job tests {again[0]!r} already; name others")
@@ -44,6 +44,6 @@ def add_to_job(parts: Parts, owner: str, job_id: str, names: Sequence[str]) -> J
             raise Conflict("the job is running; add models when it is done")
         job.models = [*job.models, *names]
         job.uploaded_models = {**job.uploaded_models, **jobs.digests_of(chosen)}
-    parts.wake()
-    with reading(parts.sessions) as session:
+    context.wake()
+    with reading(context.sessions) as session:
         return jobs.show(session, owner, job_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.context import Parts, stored
+from gateway.context import Context, stored
 from gateway.database.sessions import reading
 from gateway.intake.archives import Member
 from gateway.intake.intake import relabel, take_in
@@ -37,33 +37,33 @@ class Submission:
     idempotency_key: str | None = None
 
 
-def submit(parts: Parts, owner: str, submission: Submission) -> JobDetail:
+def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     """Create the job, or return the one that the same idempotency key created.
 
     Of a refused request only images are stored, and they belong to nobody. Raises InvalidInput, Malformed, TooLarge,
     Conflict; NotReady when the evaluator cannot list the models under test.
     """
     spec = submission.spec
-    chosen = _plan(parts, owner, spec)
-    sources = _labelled(_sources(parts, owner, submission, chosen), spec, chosen)
-    order = jobs.Order(spec, chosen, parts.profile.profile.name, sources, submission.idempotency_key)
-    with parts.sessions.begin() as session:
+    chosen = _plan(context, owner, spec)
+    sources = _labelled(_sources(context, owner, submission, chosen), spec, chosen)
+    order = jobs.Order(spec, chosen, context.profile.profile.name, sources, submission.idempotency_key)
+    with context.sessions.begin() as session:
         images.remember(session, owner, [source.image for source in sources if source.image is not None])
         images.remember_masks(session, owner, [source.mask for source in sources if source.mask is not None])
         job_id, _ = jobs.create(session, owner, order)
-    parts.wake()
-    with reading(parts.sessions) as session:
+    context.wake()
+    with reading(context.sessions) as session:
         return jobs.show(session, owner, job_id)
 
 
-def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
+def planned(context: Context, owner: str, submission: Submission) -> JobPlan:
     """The plan of the job that `submit` would create, without writing anything. Refuses what `submit` refuses.
 
     One exception: images that a manifest names and that are not uploaded yet are counted, not refused.
     """
     spec = submission.spec
-    chosen = _plan(parts, owner, spec)
-    sources = _labelled(_looked_at(parts, owner, submission, chosen), spec, chosen)
+    chosen = _plan(context, owner, spec)
+    sources = _labelled(_looked_at(context, owner, submission, chosen), spec, chosen)
     failed = [
         ImageFailure(position=position, name=source.name, reason=source.failure)
         for position, source in enumerate(sources)
@@ -77,7 +77,7 @@ def planned(parts: Parts, owner: str, submission: Submission) -> JobPlan:
         methods=chosen.methods,
         models=[model.name for model in chosen.models],
         classes=chosen.classes or sorted(set(labels)),
-        profile=parts.profile.profile.name,
+        profile=context.profile.profile.name,
         seed=spec.seed,
         images=len(usable),
         labelled=sum(bool(truths_of(source)) for source in usable),
@@ -97,39 +97,39 @@ class _NothingKept:
         raise AssertionError("a dry run keeps no images")
 
 
-def _plan(parts: Parts, owner: str, spec: JobSpec) -> Plan:
-    wanted = parts.profile.defaults.models if spec.models is None else spec.models
-    return plan(spec, parts.profile, models.all_models(parts, owner) if wanted else [])
+def _plan(context: Context, owner: str, spec: JobSpec) -> Plan:
+    wanted = context.profile.defaults.models if spec.models is None else spec.models
+    return plan(spec, context.profile, models.all_models(context, owner) if wanted else [])
 
 
-def _sources(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
+def _sources(context: Context, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
     _refuse_loose_masks(submission)
-    place = images.ImagePlace(parts.sessions, parts.store)
+    place = images.ImagePlace(context.sessions, context.store)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:
-        return _taken_in(parts, submission, chosen, place)
-    with parts.sessions.begin() as session:
+        return _taken_in(context, submission, chosen, place)
+    with context.sessions.begin() as session:
         sources = images.from_manifest(session, owner, entries)
         masks = {} if reader is None else images.masks_of_manifest(session, owner, entries, reader.coloured)
-    return _with_masks(parts, entries, sources, masks, reader, place)
+    return _with_masks(context, entries, sources, masks, reader, place)
 
 
-def _looked_at(parts: Parts, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
+def _looked_at(context: Context, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
     _refuse_loose_masks(submission)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:
-        return _taken_in(parts, submission, chosen, _NothingKept())
+        return _taken_in(context, submission, chosen, _NothingKept())
     named = list({entry.mask for entry in entries if entry.mask is not None})
-    with reading(parts.sessions) as session:
+    with reading(context.sessions) as session:
         known = images.find_all(session, owner, list({entry.digest for entry in entries}))
         masks = {} if reader is None else images.find_masks(session, owner, named, reader.coloured)
     there = [known.get(entry.digest) if entry.mask is None or entry.mask in masks else None for entry in entries]
     sources = [SourceFile(entry.name, entry.label, image) for entry, image in zip(entries, there, strict=True)]
-    return _with_masks(parts, entries, sources, masks, reader, _NothingKept())
+    return _with_masks(context, entries, sources, masks, reader, _NothingKept())
 
 
 def _with_masks(
-    parts: Parts,
+    context: Context,
     entries: Sequence[ManifestImage],
     sources: list[SourceFile],
     masks: Mapping[str, KeptImage],
@@ -139,20 +139,20 @@ def _with_masks(
     """The source images of a JSON manifest with their masks, which lie in the store."""
     if reader is None:
         return sources
-    shelf = MaskShelf(reader, place, parts.limits)
+    shelf = MaskShelf(reader, place, context.limits)
     for digest, mask in masks.items():
-        shelf.take(Member(digest, stored(parts, image_key(mask.digest))))
+        shelf.take(Member(digest, stored(context, image_key(mask.digest))))
     return shelf.paired(sources, [entry.mask if entry.mask in masks else None for entry in entries])
 
 
 def _taken_in(
-    parts: Parts, submission: Submission, chosen: Plan, place: images.ImagePlace | _NothingKept
+    context: Context, submission: Submission, chosen: Plan, place: images.ImagePlace | _NothingKept
 ) -> list[SourceFile]:
     spec = submission.spec
     known = {*chosen.classes, *spec.label_map}
     reader = _reader(spec)
     masks = None if reader is None else SentMasks(reader, submission.masks)
-    return take_in(submission.files, submission.manifest, known, place, parts.limits, masks)
+    return take_in(submission.files, submission.manifest, known, place, context.limits, masks)
 
 
 def _reader(spec: JobSpec) -> MaskReader | None:

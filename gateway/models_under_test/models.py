@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.database.sessions import insert_missing, reading
 from gateway.database.tables import Job, ModelUnderTest
 from gateway.intake.sources import NamedFile
@@ -29,28 +29,28 @@ RETRY_SECONDS = 15.0
 _TAKING_IN = threading.BoundedSemaphore(1)
 
 
-def take_in(parts: Parts, owner: str, spec: ModelSpec, files: Sequence[NamedFile]) -> tuple[ModelView, bool]:
+def take_in(context: Context, owner: str, spec: ModelSpec, files: Sequence[NamedFile]) -> tuple[ModelView, bool]:
     """Keep a model under test; False as second value when the owner has this very model under this name.
 
     Raises what the package is refused for, InvalidInput where the model cannot be loaded or run, Conflict for a name
     that is taken, NotReady and the like where the evaluator cannot say.
     """
-    if spec.name in parts.profile.evaluator.aliases:
+    if spec.name in context.profile.evaluator.aliases:
         raise Conflict(f"this installation has a model under test {spec.name!r} already; choose another name")
     if not _TAKING_IN.acquire(blocking=False):
         raise Overloaded("another model is being taken in; come back", retry_after=RETRY_SECONDS)
     try:
-        with packed(files, spec, parts.settings.max_model_bytes) as package:
-            known = _known(parts, owner, spec.name, package)
-            return (_view(known), False) if known else (_kept(parts, owner, spec, package), True)
+        with packed(files, spec, context.settings.max_model_bytes) as package:
+            known = _known(context, owner, spec.name, package)
+            return (_view(known), False) if known else (_kept(context, owner, spec, package), True)
     finally:
         _TAKING_IN.release()
 
 
-def _known(parts: Parts, owner: str, name: str, package: Package) -> ModelUnderTest | None:
+def _known(context: Context, owner: str, name: str, package: Package) -> ModelUnderTest | None:
     """The model if it was uploaded before. Raises Conflict where the name is another's, or there are too many."""
-    most = parts.settings.max_models_per_owner
-    with reading(parts.sessions) as session:
+    most = context.settings.max_models_per_owner
+    with reading(context.sessions) as session:
         row = session.scalar(
             select(ModelUnderTest).where(ModelUnderTest.owner_id == owner, ModelUnderTest.name == name)
         )
@@ -62,29 +62,29 @@ def _known(parts: Parts, owner: str, name: str, package: Package) -> ModelUnderT
     return row
 
 
-def _kept(parts: Parts, owner: str, spec: ModelSpec, package: Package) -> ModelView:
+def _kept(context: Context, owner: str, spec: ModelSpec, package: Package) -> ModelView:
     model_id = uuid.uuid4().hex
     key = model_key(package.digest, model_id)
-    parts.store.put_file(key, package.file)
+    context.store.put_file(key, package.file)
     kept = False
     try:
-        examined = _examined(parts, package.digest, key)
+        examined = _examined(context, package.digest, key)
         row = _row(model_id, owner, spec, package, examined)
-        with parts.sessions.begin() as session:
+        with context.sessions.begin() as session:
             insert_missing(session, ModelUnderTest, [row])
             kept = session.get(ModelUnderTest, model_id) is not None
         if not kept:
             raise Conflict(f"you have another model named {spec.name!r}; delete it, or choose another name")
     finally:
         if not kept:
-            parts.store.delete(key)
-    with reading(parts.sessions) as session:
+            context.store.delete(key)
+    with reading(context.sessions) as session:
         return _view(session.get_one(ModelUnderTest, model_id))
 
 
-def _examined(parts: Parts, digest: str, key: str) -> ExamineReply:
-    upload = UploadedModel(digest=digest, url=parts.store.link(key, LINK_SECONDS))
-    return parts.services.examine(ExamineRequest(upload=upload))
+def _examined(context: Context, digest: str, key: str) -> ExamineReply:
+    upload = UploadedModel(digest=digest, url=context.store.link(key, LINK_SECONDS))
+    return context.services.examine(ExamineRequest(upload=upload))
 
 
 def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined: ExamineReply) -> dict[str, object]:
@@ -108,22 +108,22 @@ def uploads_of(session: Session, owner: str) -> list[ModelUnderTest]:
     return list(session.scalars(query))
 
 
-def all_models(parts: Parts, owner: str) -> list[ModelUnderTestInfo]:
+def all_models(context: Context, owner: str) -> list[ModelUnderTestInfo]:
     """The operator's models and the owner's. Raises NotReady while the evaluator cannot say."""
-    operators = parts.services.models().models
-    with reading(parts.sessions) as session:
+    operators = context.services.models().models
+    with reading(context.sessions) as session:
         uploads = [_info(row) for row in uploads_of(session, owner)]
     taken = {model.name for model in operators}  # an alias that came later hides an upload of its name
     return [*operators, *(model for model in uploads if model.name not in taken)]
 
 
-def listing(parts: Parts, owner: str) -> ModelsListing:
+def listing(context: Context, owner: str) -> ModelsListing:
     """All models, with the profile's defaults marked."""
-    defaults = parts.profile.defaults.models
-    with reading(parts.sessions) as session:
+    defaults = context.profile.defaults.models
+    with reading(context.sessions) as session:
         uploads = uploads_of(session, owner)
     operators = [
-        ModelView(**model.model_dump(), default=model.name in defaults) for model in parts.services.models().models
+        ModelView(**model.model_dump(), default=model.name in defaults) for model in context.services.models().models
     ]
     return ModelsListing(models=[*operators, *map(_view, uploads)])
 

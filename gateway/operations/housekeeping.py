@@ -1,17 +1,17 @@
-"""Housekeeping: what no row needs any more is removed from database and object store, some time after its last use.
+"""Housekeeping: removes what no row needs from database and object store, some time after its last use.
 
     recorded calls   about source images that no job of their owner has any more
-    uploads          that no job of their owner has, some weeks after they were sent
-    objects          of images that have no row (a crash in between): they get one, and go the way of the next line
-    images           that no row refers to: noted when first seen so, removed with their objects a grace later
-    reports          of jobs that are gone
-    models           packages of models under test that have no row: deleted ones, or a crash while one came in
-    repairs          what belongs to repairs that have no row, or were cancelled
+    uploads          that no job of their owner has, some weeks after the upload
+    objects          of images without a row (left by a crash): they get a row, and then the next line applies
+    images           that no row refers to: marked when first seen, removed with their objects after the grace period
+    reports          of deleted jobs
+    models           packages of models under test without a row: deleted models, or left by a crash during an upload
+    repairs          objects of repairs that have no row or were cancelled
 
-Whoever is about to refer to an image says so first (`gateway.storage.images.want`), which takes the note away; removal
-takes the row's lock and looks again. So housekeeping may run at any time, beside any work, several at once,
-and be killed. Only with no grace must nothing else run. `contrafact housekeeping` does it now, `--no-grace` without
-waiting.
+Code that is about to refer to an image calls `gateway.storage.images.want` first, which clears the mark. Removal locks
+the row and checks again. So housekeeping can run at any time, beside any work and beside another housekeeping, and can
+be killed. Only without a grace period must nothing else run. `contrafact housekeeping` runs it now; `--no-grace` skips
+the grace period.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ logger = logging.getLogger("contrafact.housekeeping")
 
 @dataclass(frozen=True, slots=True)
 class Graces:
-    """How long, in seconds, things stay that nothing needs: whatever it is, and uploads since they were sent."""
+    """Grace periods in seconds: of anything that nothing needs, and of uploads since they were sent."""
 
     anything: float
     uploads: float
@@ -72,7 +72,7 @@ def graces_of(settings: Settings) -> Graces:
 
 @dataclass(slots=True)
 class Removed:
-    """What one housekeeping removed, and the objects without a row that it found."""
+    """Counts of what one housekeeping removed, and of the objects without a row that it met."""
 
     recorded_calls: int = 0
     uploads: int = 0
@@ -83,24 +83,22 @@ class Removed:
     found_objects: int = 0
 
 
-def keep_house_now_and_then(
-    sessions: Sessions, store: ObjectStore, settings: Settings, stopping: threading.Event
-) -> None:
-    """What a worker's thread does until it is stopped: look whether housekeeping is due, and do it if so."""
+def housekeeping_loop(sessions: Sessions, store: ObjectStore, settings: Settings, stopping: threading.Event) -> None:
+    """Run housekeeping whenever it is due, until stopped. One thread of a worker does this."""
     seconds = settings.housekeeping_seconds
     while not stopping.wait(min(LOOK_SECONDS, seconds)):
         try:
             with sessions.begin() as session:
                 due = is_due(session, seconds)
             if due:
-                removed = keep_house(sessions, store, graces_of(settings), lambda: not stopping.is_set())
+                removed = run_housekeeping(sessions, store, graces_of(settings), lambda: not stopping.is_set())
                 logger.info("housekeeping removed %s", asdict(removed))
-        except (DBAPIError, DependencyFailed) as error:  # database or store are away: the next worker whose turn it is
+        except (DBAPIError, DependencyFailed) as error:  # database or store are away: the next run will do it
             logger.warning("housekeeping broke off: %s", error)
 
 
 def is_due(session: Session, seconds: float) -> bool:
-    """Whether the last housekeeping began so long ago; if so, the caller's has begun, and nobody else's is due."""
+    """Whether the last housekeeping began at least `seconds` ago. If so, records that the caller's begins now."""
     insert_missing(session, Chore, [{"name": NAME, "begun_at": _BEGINNING}])
     begun = session.scalar(
         update(Chore)
@@ -112,10 +110,10 @@ def is_due(session: Session, seconds: float) -> bool:
     return begun is not None
 
 
-def keep_house(
+def run_housekeeping(
     sessions: Sessions, store: ObjectStore, graces: Graces, go_on: Callable[[], bool] = lambda: True
 ) -> Removed:
-    """Remove what is not needed; `go_on` is asked between small portions. Raises what database and store raise."""
+    """Remove what is not needed, in small portions, while `go_on()` holds. Raises what database and store raise."""
     removed = Removed()
     removed.recorded_calls = _portions(sessions, lambda session: _forget_calls(session, graces.anything), go_on)
     removed.uploads = _portions(sessions, lambda session: _forget_uploads(session, graces.uploads), go_on)
@@ -171,7 +169,7 @@ def _in_a_job(owner_id: Any, digest: Any) -> ColumnElement[bool]:
 
 
 def _find_objects(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
-    """Give a row to each object of an image that has none, so that it is removed like any other."""
+    """Add a row for each image object without one, so that it is removed like any other. Returns their number."""
     found = 0
     objects = _older(store.iterate("images/"), grace)
     while go_on() and (portion := list(islice(objects, ROWS_PER_STATEMENT))):
@@ -187,7 +185,7 @@ def _find_objects(sessions: Sessions, store: ObjectStore, grace: float, go_on: C
             except InvalidInput:
                 image = None
             if image is None or image_key(image.digest) != keys[digest]:
-                store.delete(keys[digest])  # not what its name promises, so nobody can use it
+                store.delete(keys[digest])  # its content does not match its digest, so nobody can use it
                 continue
             with sessions.begin() as session:
                 insert_missing(session, Image, [image_row(image)])
@@ -231,7 +229,7 @@ def _remove_images(sessions: Sessions, store: ObjectStore, grace: float, go_on: 
 
 
 def _referenced() -> ColumnElement[bool]:
-    """Whether any row but the notes of who may see it refers to the image: every foreign key that there is counts."""
+    """Whether a row refers to the image. `OwnedImage` does not count: it only says who may see the image."""
     digest = Image.__table__.c.digest
     columns = [
         key.parent
@@ -255,7 +253,7 @@ def _remove_reports(sessions: Sessions, store: ObjectStore, grace: float, go_on:
 
 
 def _remove_models(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
-    """No key is used twice, so what has no row after the grace never gets one."""
+    """Keys are unique, so an object without a row after the grace period never gets one."""
     removed = 0
     objects = _older(store.iterate("models/"), grace)
     while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
@@ -268,7 +266,7 @@ def _remove_models(sessions: Sessions, store: ObjectStore, grace: float, go_on: 
 
 
 def _remove_repairs(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
-    """An order is stored before its row, so what has none after the grace never gets one."""
+    """An order is stored before its row, so an object without a row after the grace period never gets one."""
     removed = 0
     objects = _older(store.iterate("repairs/"), grace)
     while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
@@ -282,6 +280,6 @@ def _remove_repairs(sessions: Sessions, store: ObjectStore, grace: float, go_on:
 
 
 def _older(objects: Iterator[StoredObject], seconds: float) -> Iterator[StoredObject]:
-    """Those last written so long ago, if the store's clock is right; 0 lets all through, whatever its clock says."""
+    """Objects last written at least `seconds` ago by the store's clock; all of them for 0, whatever the clock says."""
     now = datetime.now(UTC)
     return (item for item in objects if seconds <= 0 or (now - item.modified).total_seconds() >= seconds)

@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from sqlalchemy import select
 
 from gateway.auth.middleware import no_database
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY, Sessions, reading
 from gateway.metrics import exposition
 from shared import problem_replies
@@ -32,13 +32,13 @@ def database_answers(sessions: Sessions) -> None:
         raise no_database() from error
 
 
-def refuse_unready(parts: Parts) -> None:
+def refuse_unready(context: Context) -> None:
     """Raises NotReady while a gateway should get no requests."""
-    if parts.stopping.is_set():
+    if context.stopping.is_set():
         raise NotReady("this gateway is stopping; ask another one")
-    if parts.broker_fault:
-        raise NotReady(parts.broker_fault)
-    database_answers(parts.sessions)
+    if context.broker_fault:
+        raise NotReady(context.broker_fault)
+    database_answers(context.sessions)
 
 
 def probes_app(alive: Check, ready: Check, registry: CollectorRegistry) -> FastAPI:

@@ -1,4 +1,4 @@
-"""The statements of the claims: which source image or job is leased next. The state machine is `claims.py`."""
+"""The statements that choose which source image or job is leased next. The state machine is `leases.py`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LEASE = {"lease_token": bindparam(TOKEN, type_=String), "lease_expires_at": dat
 
 @cache
 def claiming_an_image() -> Executable:
-    """Made once: to put the statement together takes longer than to run it. Binds `TOKEN` and `SECONDS`."""
+    """Lease one source image. Cached, since building it takes longer than running it. Binds `TOKEN` and `SECONDS`."""
     leased, candidate = aliased(SourceImage), aliased(SourceImage)
     live_leases = (
         select(func.count())
@@ -69,7 +69,7 @@ def claiming_an_image() -> Executable:
 
 @cache
 def claiming_an_analysis() -> Executable:
-    """Made once, too."""
+    """Lease one job for its analysis. Cached; binds `TOKEN` and `SECONDS`."""
     chosen, image = aliased(Job), aliased(SourceImage)
     job_id = (
         select(chosen.id)
@@ -94,7 +94,7 @@ def claiming_an_analysis() -> Executable:
 
 
 def work_waiting() -> Select[str]:
-    """Running jobs of which an image or the analysis could be claimed now."""
+    """Running jobs that have an image or an analysis to lease now."""
     candidate, other = aliased(SourceImage), aliased(SourceImage)
     an_image = _first(candidate, _claimable(candidate), Job).is_not(None)
     analysis = and_(Job.lease_token.is_(None), _due(Job), _first(other, unfinished(other), Job).is_(None))
@@ -102,10 +102,10 @@ def work_waiting() -> Select[str]:
 
 
 def _first(image: Any, wanted: ColumnElement[bool], job: Any) -> ScalarSelect[str]:
-    """The first source image of a job in the order of claims; null when there is none.
+    """The first source image of a job in the order of leasing; null when there is none.
 
-    Not `exists`: where many rows match, Postgres reads all of them in a job of any size to find one. This order is
-    that of the partial index, so a few entries are read.
+    Not `exists`: where many rows match, Postgres would read all of them to find one. This order is that of the partial
+    index, so Postgres reads a few entries.
     """
     first = select(image.id).where(image.job_id == job.id, wanted).order_by(image.turn, image.position).limit(1)
     return first.correlate(job).scalar_subquery()

@@ -1,10 +1,10 @@
-"""The state machine of the work, in SQL: who works on which source image, and when a job is over.
+"""Leases, the state machine of the work in SQL: who works on which source image, and when a job ends.
 
     source image   pending ──claim──► leased ──finish──► done
                       ▲                  ├──fail───────► pending again, failed after `max_attempts` (its own errors)
                       │                  ├──release────► pending again after a delay (a service was in trouble)
-                      │                  ├──lose───────► pending again, later each time, failed after `max_lost_leases`
-                      ├──────sweep───────┴──(expired)──► pending again at once, counted like `lose`
+                      │                  ├──record_lost► pending again, later each time, failed after `max_lost_leases`
+                      ├──────sweep───────┴──(expired)──► pending again at once, counted like `record_lost`
                       └──retry_job── failed, cancelled   (the counts start again)
     job            running ──(no unfinished image)── claim_analysis, finish ──► done; its errors count like an image's
                    running ──cancel_job──► cancelled, and its unfinished images with it
@@ -12,8 +12,8 @@
                    done, failed, cancelled ──predict_again──► running, and its images that are done to pending, for
                                                               predictions of models under test that were added
 
-Every claim is one statement; every write after it is guarded by the lease's token, so a late or doubled worker
-changes nothing. Leases run on the database's clock. The functions take a session and never commit.
+A lease is taken by one statement, and its token guards every later write, so a late or duplicate worker changes
+nothing. Leases run on the database's clock. The functions take a session and never commit.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def work_waits(session: Session) -> bool:
 
 
 def renew(session: Session, leases: Collection[Lease], seconds: float) -> set[str]:
-    """Prolong leases; returns the tokens that still hold (the others were swept, cancelled or deleted)."""
+    """Extend leases. Returns the tokens of those that still hold; the others were swept, cancelled or deleted."""
     held: set[str] = set()
     for table in (SourceImage, Job):
         tokens = [lease.token for lease in leases if lease.table is table]
@@ -105,7 +105,7 @@ def renew(session: Session, leases: Collection[Lease], seconds: float) -> set[st
 
 
 def note_stage(session: Session, lease: Lease, stage: Stage) -> None:
-    """Say what is done now with the source image of a lease; nothing changes when it no longer holds."""
+    """Record the stage of a leased source image. Changes nothing when the lease no longer holds."""
     session.execute(
         update(SourceImage)
         .where(SourceImage.id == lease.id, SourceImage.lease_token == lease.token)
@@ -115,9 +115,9 @@ def note_stage(session: Session, lease: Lease, stage: Stage) -> None:
 
 
 def finish(session: Session, lease: Lease) -> bool:
-    """Mark the lease's row as done and give the lease up; False (and nothing changed) when it no longer holds.
+    """Mark the row as done and end the lease. Returns False, and changes nothing, when the lease no longer holds.
 
-    Call it first in the transaction that stores the results, and store nothing when it is False.
+    Call it first in the transaction that stores the results, and store nothing when it returns False.
     """
     done: dict[str, Any] = {"state": "done", "failure": ""}
     if lease.table is Job:
@@ -128,34 +128,34 @@ def finish(session: Session, lease: Lease) -> bool:
 
 
 def fail(session: Session, lease: Lease, reason: str, max_attempts: int, delay: float = 1.0) -> bool:
-    """Count a failure that the row itself caused: another attempt after `delay` seconds, or `failed` with the reason.
+    """Record a failure that the row itself caused: retry after `delay` seconds, or `failed` with the reason.
 
-    False when the lease no longer holds.
+    Returns False when the lease no longer holds.
     """
     return _count(session, lease, "attempts", reason, max_attempts, delay)
 
 
 def release(session: Session, lease: Lease, reason: str, delay: float) -> bool:
-    """Give the row back, without counting an attempt; it is claimable again after `delay` seconds.
+    """Return the row without counting an attempt; it can be leased again after `delay` seconds.
 
-    False when the lease no longer holds.
+    Returns False when the lease no longer holds.
     """
     return _give_up(session, lease, _reopened(lease.table, reason, delay))
 
 
-def lose(session: Session, lease: Lease, reason: str, max_lost_leases: int, delay: float) -> bool:
-    """Count a failure of which nobody knows whose it was, like a worker that died over the row.
+def record_lost(session: Session, lease: Lease, reason: str, max_lost_leases: int, delay: float) -> bool:
+    """Record a failure of unknown cause, such as a worker that died while it worked on the row.
 
-    Again after `delay` seconds, twice as long each time: all images of a job outlive a service that fails for hours,
-    and one image that breaks its service is left out in the end. False when the lease no longer holds.
+    The retry waits `delay` seconds, twice as long each time. So a job survives a service that fails for hours, and an
+    image that breaks its service is left out in the end. Returns False when the lease no longer holds.
     """
     return _count(session, lease, "lost_leases", reason, max_lost_leases, delay, growing=True)
 
 
 def sweep(session: Session, max_lost_leases: int) -> int:
-    """Return rows whose lease has expired to the others, or fail those over which too many workers died.
+    """Make rows with an expired lease pending again, or fail those with too many lost leases.
 
-    Returns the number of leases taken away.
+    Returns the number of expired leases.
     """
     taken = 0
     for table in (SourceImage, Job):
@@ -182,7 +182,7 @@ def sweep(session: Session, max_lost_leases: int) -> int:
 
 
 def expire_leases(session: Session) -> None:
-    """Let every lease expire now: for whoever knows that no worker is alive. The next sweep counts them as lost."""
+    """Expire every lease now. Call it only when no worker is alive; the next sweep records the leases as lost."""
     for table in (SourceImage, Job):
         session.execute(
             update(table)
@@ -193,9 +193,9 @@ def expire_leases(session: Session) -> None:
 
 
 def cancel_job(session: Session, job_id: str) -> bool:
-    """Cancel a running job and its unfinished images; what is done stays. False when it was not running.
+    """Cancel a running job and its unfinished images; finished images stay. Returns False when it was not running.
 
-    Images before the job, as every other transaction locks them: so none waits for another in a circle.
+    Locks images before the job, as every other transaction does, so that no deadlock is possible.
     """
     if session.scalar(select(Job.state).where(Job.id == job_id)) != "running":
         return False
@@ -219,10 +219,10 @@ def cancel_job(session: Session, job_id: str) -> bool:
 
 
 def retry_job(session: Session, job_id: str) -> int | None:
-    """Take up a job's failed and cancelled images again, as if for the first time; its report is made again at the end.
+    """Retry a job's failed and cancelled images with fresh counts; the report is rebuilt at the end.
 
-    Files that were no images stay failed. Returns the number of images, 0 when only the analysis is to be repeated;
-    None, and nothing changed, when there is nothing to repeat. A worker that analyses the job now loses its lease.
+    Files that are not images stay failed. Returns the number of images, 0 when only the analysis is repeated, or None
+    (and changes nothing) when there is nothing to retry. A worker that is analysing the job loses its lease.
     """
     images = session.scalars(
         update(SourceImage)
@@ -243,10 +243,10 @@ def retry_job(session: Session, job_id: str) -> int | None:
 
 
 def predict_again(session: Session, job_id: str) -> int | None:
-    """Take up the images of a job that is over whose counterfactuals are there, for predictions that are not.
+    """Make the images of a finished job pending again, to add missing predictions for their counterfactuals.
 
-    Returns their number; None, and nothing changed, while the job runs. Images that failed or were cancelled before
-    there were counterfactuals stay what they are. Images before the job, as in `cancel_job`.
+    Returns their number, or None (and changes nothing) while the job runs. Images that failed or were cancelled before
+    they had counterfactuals keep their state. Locks images before the job, as `cancel_job` does.
     """
     if session.scalar(select(Job.state).where(Job.id == job_id)) == "running":
         return None
@@ -264,7 +264,7 @@ def predict_again(session: Session, job_id: str) -> int | None:
 
 
 def analyse_again(session: Session, job_id: str) -> bool:
-    """Have a job that is done analysed anew; its images stay as they are. False, and nothing changed, otherwise."""
+    """Analyse a job that is done again; its images keep their state. Returns False if it is not done."""
     if not _run_anew(session, job_id, Job.state == "done"):
         return False
     add_event(session, job_id, "job", {"state": "running", "analysed_again": True})
@@ -272,7 +272,7 @@ def analyse_again(session: Session, job_id: str) -> bool:
 
 
 def _run_anew(session: Session, job_id: str, allowed: ColumnElement[bool]) -> bool:
-    """Set a job running as if it had never been over, where that is allowed; whether it was."""
+    """Set a job running with fresh counts where `allowed` holds. Returns whether it did."""
     again = (
         update(Job)
         .where(Job.id == job_id, allowed)
@@ -288,7 +288,7 @@ def _open_state(table: LeasedTable) -> str:
 
 
 def _reopened(table: LeasedTable, reason: str, delay: float) -> dict[str, Any]:
-    """Open to everybody again after a delay. A running job shows no failure: it may yet succeed."""
+    """Values of a row that can be leased again after a delay. A running job shows no failure: it may yet succeed."""
     values = {"state": _open_state(table), "not_before": database_now(delay)}
     return values if table is Job else {**values, "failure": reason}
 

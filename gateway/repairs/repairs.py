@@ -10,7 +10,7 @@ import uuid
 from sqlalchemy import select, tuple_, update
 from sqlalchemy.orm import Session
 
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.sessions import reading
 from gateway.database.table_base import utc_now
@@ -34,30 +34,30 @@ from shared.schemas.repairs import (
 from shared.storage import ObjectStore, model_key, repair_key
 
 
-def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> RepairView:
+def begin(context: Context, owner: str, job_id: str, request: RepairRequest) -> RepairView:
     """Give a model to be trained on a job's counterfactuals.
 
     Raises NotFound, Conflict while the job runs, InvalidInput for a model that cannot be trained or does not fit, and
     where there is too little to train on or to judge by.
     """
-    with reading(parts.sessions) as session:
+    with reading(context.sessions) as session:
         job = jobs.find(session, owner, job_id)
         if job.state == "running":
             raise Conflict("the job is running; repair a model when it is done, or cancel it first")
         originals, accepted = orders.load(session, job_id)
-    (model,) = chosen_models([request.model], all_models(parts, owner))
+    (model,) = chosen_models([request.model], all_models(context, owner))
     if model.kind != job.kind:
         raise InvalidInput(
             f"{model.name!r} does {model.kind}, and the job's models do {job.kind}; choose one of its kind"
         )
-    upload = _trainable(parts, owner, model)
+    upload = _trainable(context, owner, model)
     classes = job.classes if job.kind == "segmentation" else []
     labels = {*classes, *(original.label for original in originals if original.mask is None)}
     refuse_unknown_truths(labels, [model], "Repair a model that the job's classes fit")
     repair_id = uuid.uuid4().hex
     order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, accepted, classes)
-    parts.store.put(repair_key(repair_id, "order.json"), order.model_dump_json().encode())
-    with parts.sessions.begin() as session:
+    context.store.put(repair_key(repair_id, "order.json"), order.model_dump_json().encode())
+    with context.sessions.begin() as session:
         jobs.find(session, owner, job_id)  # again: it may have been deleted meanwhile
         total = len(TRAINED) * request.steps
         session.add(
@@ -70,20 +70,20 @@ def begin(parts: Parts, owner: str, job_id: str, request: RepairRequest) -> Repa
                 progress=RepairProgress(total=total).model_dump(mode="json"),
             )
         )
-    with reading(parts.sessions) as session:
+    with reading(context.sessions) as session:
         return show(session, owner, repair_id)
 
 
-def _trainable(parts: Parts, owner: str, model: ModelUnderTestInfo) -> StoredModel | None:
+def _trainable(context: Context, owner: str, model: ModelUnderTestInfo) -> StoredModel | None:
     """The package of an upload; None of an operator's model. Raises InvalidInput for what cannot be trained."""
     if not model.uploaded:
-        if model.name in parts.profile.evaluator.endpoints:
+        if model.name in context.profile.evaluator.endpoints:
             raise InvalidInput(
                 f"{model.name!r} answers over HTTP, so its weights cannot be trained from here; upload the model "
                 "in Hub layout by POST /models and repair that"
             )
         return None
-    with reading(parts.sessions) as session:
+    with reading(context.sessions) as session:
         row = session.scalar(
             select(ModelUnderTest).where(ModelUnderTest.owner_id == owner, ModelUnderTest.name == model.name)
         )

@@ -22,7 +22,7 @@ from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.reviews import (
     LEAST_ACCEPTED,
     LEAST_REJECTED,
-    Lot,
+    RandomSample,
     Reviewed,
     Tally,
     check_errors,
@@ -131,20 +131,20 @@ class _Sample:
         self._valid.append(valid)
         self._source.append(source)
 
-    def lot(self) -> Lot:
-        return Lot(np.asarray(self._valid).astype(bool), np.asarray(self._source))
+    def random_sample(self) -> RandomSample:
+        return RandomSample(np.asarray(self._valid).astype(bool), np.asarray(self._source))
 
 
 class _ModelColumns:
     """The reviews of the accepted edits of a method, by whether one model flipped on them."""
 
     def __init__(self) -> None:
-        self.lots: defaultdict[tuple[str, bool], _Sample] = defaultdict(_Sample)
+        self.samples: defaultdict[tuple[str, bool], _Sample] = defaultdict(_Sample)
         self.cells: defaultdict[Cell, tuple[Tally, Tally]] = defaultdict(lambda: (Tally(), Tally()))
         self.whole = (Tally(), Tally())
 
     def reviewed(self) -> Reviewed:
-        return Reviewed({key: drawn.lot() for key, drawn in self.lots.items()}, self.cells, self.whole)
+        return Reviewed({key: drawn.random_sample() for key, drawn in self.samples.items()}, self.cells, self.whole)
 
 
 class ReviewedJob:
@@ -183,7 +183,7 @@ class ReviewedJob:
                     for cell in dict.fromkeys(cell for label in labels for cell in cells_of(row, label)):
                         columns.cells[cell][flipped].add(valid)
                     for factor in {"", *(change["factor"] for change in row.changes)} if drawn else ():
-                        columns.lots[factor, flipped].add(bool(valid), number)
+                        columns.samples[factor, flipped].add(bool(valid), number)
 
     def enough(self, method: str) -> bool:
         """Whether the validity of a method's accepted edits can be estimated from the sample."""
@@ -205,21 +205,21 @@ class ReviewedJob:
         reviews = {name: review for name, review in self._reviews.by_edit.items() if review.method == method}
         enough = self.enough(method)
         enough_rejected = enough and self._reviews.missing(method, accepted=False) == 0 and rejected.total > 0
-        valid = valid_counts(accepted, self._drawn[method, True].lot(), random)
-        others = valid_counts(rejected, self._drawn[method, False].lot(), random)
+        valid = valid_counts(accepted, self._drawn[method, True].random_sample(), random)
+        others = valid_counts(rejected, self._drawn[method, False].random_sample(), random)
         errors = check_errors(valid, accepted.total, others, rejected.total) if enough_rejected else (None, None)
         grades = [
             review.realism
             for name, review in reviews.items()
             if review.accepted and review.realism is not None and self._reviews.drawn(name)
         ]
-        shown = self._shown[method].lot()
+        shown = self._shown[method].random_sample()
         return MethodReviews(
             method=method,
             accepted=accepted.valid + accepted.invalid,
             rejected=rejected.valid + rejected.invalid,
             undecided=sum(review.valid is None for review in reviews.values()),
-            by_lot=len(self._drawn[method, True].lot().valid),
+            by_lot=len(self._drawn[method, True].random_sample().valid),
             more=self._reviews.missing(method),
             more_rejected=self._reviews.missing(method, accepted=False),
             valid=estimate(valid, accepted.total) if enough else None,
@@ -244,5 +244,5 @@ class ReviewedJob:
         )
 
 
-def _rate(shown: Lot) -> Rate | None:
+def _rate(shown: RandomSample) -> Rate | None:
     return clustered_rate(shown.valid, shown.source) if len(shown.valid) else None

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Scores
 from gateway.analysis.releases import against_baseline, against_null_arms, judge, scores_of
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.database.tables import Job
 from gateway.jobs.choices import chosen_models
@@ -20,16 +20,16 @@ from shared.schemas.suites import RunResults, RunView
 from shared.seeds import derive_seed
 
 
-def start(parts: Parts, owner: str, suite: str, name: str) -> RunView:
+def start(context: Context, owner: str, suite: str, name: str) -> RunView:
     """Test a model under test against a suite, or find the run that did.
 
     Raises NotFound, InvalidInput for a model or classes that do not fit, NotReady while the evaluator cannot say.
     """
-    (model,) = chosen_models([name], all_models(parts, owner))
-    with parts.sessions.begin() as session:
+    (model,) = chosen_models([name], all_models(context, owner))
+    with context.sessions.begin() as session:
         run_id = suites.start_run(session, owner, suite, model)
-    parts.wake()
-    with reading(parts.sessions) as session:
+    context.wake()
+    with reading(context.sessions) as session:
         return suites.run_view(session, session.get_one(Job, run_id))
 
 

@@ -11,7 +11,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from gateway.api.dependencies import Cursor, Gateway, Owner
 from gateway.api.forms import MANY_IMAGES, MAX_FILES, MAX_MANIFEST_BYTES, files_of, parse, part_of, read_form, validated
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.intake.sources import NamedFile
 from gateway.jobs import jobs
@@ -86,7 +86,7 @@ async def start_job(request: Request, gateway: Gateway, owner: Owner) -> Respons
 
 
 def _page(
-    gateway: Parts, owner: str, typed: Typed, problem: Problem | None = None, cursor: str | None = None
+    gateway: Context, owner: str, typed: Typed, problem: Problem | None = None, cursor: str | None = None
 ) -> HTMLResponse:
     with reading(gateway.sessions) as session:
         page = jobs.listing(session, owner, cursor, JOBS_PER_PAGE)

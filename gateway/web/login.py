@@ -12,7 +12,7 @@ from gateway.api.dependencies import Gateway
 from gateway.api.forms import refuse_other_types
 from gateway.auth.middleware import COOKIE, TOKEN_COOKIE, csrf_token, refuse_other_sites
 from gateway.auth.sessions import log_in, log_out
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.web.rendering import render
 
 HOME = "/"
@@ -58,7 +58,7 @@ def accept_logout(request: Request, gateway: Gateway) -> Response:
     return reply
 
 
-def _log_in(gateway: Parts, key: str) -> str | None:
+def _log_in(gateway: Context, key: str) -> str | None:
     with gateway.sessions.begin() as session:
         return log_in(session, key, gateway.settings.session_hours)
 

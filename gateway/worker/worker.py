@@ -30,10 +30,10 @@ from gateway.database.tables import Job
 from gateway.metrics import STEPS
 from gateway.model_services.clients import BrokenOff, ModelServices, is_passing
 from gateway.model_services.recorded import ImageShelf, RecordedServices
-from gateway.operations.housekeeping import keep_house_now_and_then
+from gateway.operations.housekeeping import housekeeping_loop
 from gateway.operations.probes import database_answers, operations_port
 from gateway.operations.startup import refuse_wrong_schema
-from gateway.queue import leases as claims
+from gateway.queue import leases as leases
 from gateway.queue.celery_tasks import WORK, broker_fault, open_celery, send_repair, wake_worker
 from gateway.queue.leases import Lease
 from gateway.repairs.dispatch import look_after_now_and_then
@@ -81,9 +81,7 @@ class Worker:
         self._stopping = services.stopping
         self._keeping = _thread("leases", self._regularly, settings.lease_renewal_seconds, self._renew)
         self._watching = _thread("watch", self._regularly, settings.sweep_seconds, self._sweep)
-        self._housekeeping = _thread(
-            "housekeeping", keep_house_now_and_then, sessions, store, settings, services.stopping
-        )
+        self._housekeeping = _thread("housekeeping", housekeeping_loop, sessions, store, settings, services.stopping)
         send = partial(send_repair, celery)
         self._repairs = _thread("repairs", look_after_now_and_then, sessions, store, send, settings, services.stopping)
 
@@ -139,7 +137,7 @@ class Worker:
         seconds = self._settings.lease_seconds
         with self._sessions.begin() as session:
             # Analyses first: the report of a small job must not wait for the last image of a large one.
-            lease = claims.claim_analysis(session, seconds) or claims.claim(session, seconds)
+            lease = leases.claim_analysis(session, seconds) or leases.claim(session, seconds)
             if lease is None:
                 return None
             request_id = session.scalar(select(Job.request_id).where(Job.id == lease.job_id)) or ""
@@ -156,7 +154,7 @@ class Worker:
 
         def note(stage: Stage) -> None:
             with self._sessions.begin() as session:
-                claims.note_stage(session, lease, stage)
+                leases.note_stage(session, lease, stage)
 
         services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check, work.digest, note)
         result = image_step.call(work, services, shelf, self._link)
@@ -175,7 +173,7 @@ class Worker:
         calibrations = load_profile(self._settings.profile).calibration
         build_report(self._sessions, self._store, lease.job_id, infos, calibrations)
         with self._sessions.begin() as session:
-            if claims.finish(session, lease):
+            if leases.finish(session, lease):
                 add_event(session, lease.job_id, "job", {"state": "done"})
 
     def _check(self, lease: Lease) -> None:
@@ -196,14 +194,14 @@ class Worker:
         reason = error.detail if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
         with self._sessions.begin() as session:
             if isinstance(error, Stopping) or self._stopping.is_set():
-                claims.release(session, lease, "", delay=0)
+                leases.release(session, lease, "", delay=0)
             elif isinstance(error, BrokenOff):
-                claims.lose(session, lease, reason, settings.max_lost_leases, settings.pause_seconds)
+                leases.record_lost(session, lease, reason, settings.max_lost_leases, settings.pause_seconds)
             elif isinstance(error, Problem) and is_passing(error):
                 delay = min(MAX_PAUSE_SECONDS, error.retry_after or settings.pause_seconds)
-                claims.release(session, lease, reason, delay)
+                leases.release(session, lease, reason, delay)
             else:
-                claims.fail(session, lease, reason, settings.max_attempts)
+                leases.fail(session, lease, reason, settings.max_attempts)
                 logger.warning("%s failed", lease.id, exc_info=error)
                 return
         logger.info("gave back %s: %s", lease.id, reason)
@@ -239,20 +237,20 @@ class Worker:
 
     def _renew(self) -> None:
         with self._changing:
-            leases = list(self._leases.values())
-        if not leases:
+            current = list(self._leases.values())
+        if not current:
             return
         with self._sessions.begin() as session:
-            held = claims.renew(session, leases, self._settings.lease_seconds)
+            held = leases.renew(session, current, self._settings.lease_seconds)
         with self._changing:
-            for lease in leases:
+            for lease in current:
                 if lease.token not in held:
                     self._leases.pop(lease.token, None)
 
     def _sweep(self) -> None:
         with self._sessions.begin() as session:
-            claims.sweep(session, self._settings.max_lost_leases)
-            waits = claims.work_waits(session)
+            leases.sweep(session, self._settings.max_lost_leases)
+            waits = leases.work_waits(session)
         if waits and self._steps < self._settings.images_in_flight:
             wake_worker(self._celery)
 

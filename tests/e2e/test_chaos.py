@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError
 
 from contrafact.client import Client
 from gateway.database.tables import Counterfactual, Event, Image, Prediction, RecordedCall, Report, SourceImage, Table
-from gateway.operations.housekeeping import Graces, keep_house
+from gateway.operations.housekeeping import Graces, run_housekeeping
 from shared.images import encode
 from shared.problems import Problem
 from shared.schemas.jobs import JobDetail, JobSpec
@@ -188,7 +188,7 @@ def finish(deployment: Deployment, asked: Asked) -> None:
 def clear_away(deployment: Deployment, asked: Asked) -> None:
     """Delete the job; then nothing of it must be left, neither row nor object."""
     deployment.client.delete(asked.post(deployment.client).id)
-    keep_house(deployment.sessions, deployment.store, AT_ONCE)
+    run_housekeeping(deployment.sessions, deployment.store, AT_ONCE)
     assert there(deployment) == set()
     with deployment.sessions() as session:
         for table in (Image, RecordedCall, Counterfactual, Prediction, Report):
@@ -202,7 +202,7 @@ def there(deployment: Deployment) -> set[str]:
 
 def no_orphans(deployment: Deployment) -> None:
     """After housekeeping without grace the store holds what rows refer to, and all of it."""
-    keep_house(deployment.sessions, deployment.store, AT_ONCE)
+    run_housekeeping(deployment.sessions, deployment.store, AT_ONCE)
     with deployment.sessions() as session:
         wanted = {image_key(digest) for digest in session.scalars(sa.select(Image.digest))}
         wanted |= set(session.scalars(sa.select(Report.object_key)))

@@ -49,7 +49,7 @@ def test_in_a_job_each_hostile_picture_fails_alone(gateway: Gateway) -> None:
     reply = gateway.client.post("/jobs", files=files, data={"spec": json.dumps({"task": "name it", "models": []})})
     assert reply.status_code == 202, reply.text
     assert reply.json()["progress"]["images"]["failed"] == len(REFUSED)
-    with gateway.parts.sessions() as session:
+    with gateway.context.sessions() as session:
         *failed, good = session.get_one(Job, reply.json()["id"]).source_images
         assert good.state == "pending"
         for row, case in zip(failed, REFUSED, strict=True):

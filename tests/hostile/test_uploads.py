@@ -39,7 +39,7 @@ def test_a_name_is_shown_and_never_obeyed(gateway: Gateway, case: Name) -> None:
     reply = post_raw(gateway, named(case.sent))
     assert reply.status_code == 202, reply.text
     job = reply.json()["id"]
-    with gateway.parts.sessions() as session:
+    with gateway.context.sessions() as session:
         assert [row.file_name for row in session.get_one(Job, job).source_images] == [case.kept] * 2
     assert reply.json()["failures"][0]["name"] == case.kept
     page = gateway.client.get(f"/jobs/{job}/view")

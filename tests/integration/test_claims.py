@@ -17,7 +17,7 @@ from gateway.queue.leases import (
     claim_analysis,
     fail,
     finish,
-    lose,
+    record_lost,
     release,
     renew,
     retry_job,
@@ -283,7 +283,7 @@ def test_failures_of_unknown_cause_wait_twice_as_long_each_time(sessions: Sessio
     for _ in range(4):
         lease = take_one(sessions)
         with sessions.begin() as session:
-            assert lose(session, lease, "broke off", max_lost_leases=20, delay=100)
+            assert record_lost(session, lease, "broke off", max_lost_leases=20, delay=100)
         with sessions.begin() as session:
             image = session.get_one(SourceImage, "a-0")
             now = session.scalar(select(database_now()))

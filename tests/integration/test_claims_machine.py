@@ -67,7 +67,7 @@ class Work(RuleBasedStateMachine):
             elif outcome == "release":
                 leases.release(session, lease, "busy", delay=0)
             elif outcome == "lose":
-                leases.lose(session, lease, "died", MAX_LOST, delay=0)
+                leases.record_lost(session, lease, "died", MAX_LOST, delay=0)
             else:
                 leases.renew(session, [lease], 60)
 

@@ -13,7 +13,7 @@ from gateway.database.sessions import database_now
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, RecordedCall, Report, Upload
 from gateway.intake.sources import IntakeLimits, KeptImage, keep_image
 from gateway.model_services.recorded import ImageShelf
-from gateway.operations.housekeeping import Graces, is_due, keep_house, keep_house_now_and_then
+from gateway.operations.housekeeping import Graces, housekeeping_loop, is_due, run_housekeeping
 from gateway.settings import Settings
 from gateway.storage import images
 from shared.images import encode
@@ -61,12 +61,12 @@ def test_everything_of_a_job_stays_while_it_is_there_and_goes_with_it(site: Site
     site.worker().step()
     before = keys(site)
     assert site.state() == "done"
-    assert keep_house(site.sessions, site.store, AT_ONCE).images == 0
+    assert run_housekeeping(site.sessions, site.store, AT_ONCE).images == 0
     assert keys(site) == before
     with site.sessions.begin() as session:
         session.execute(delete(Job))
         session.execute(delete(Report))
-    removed = keep_house(site.sessions, site.store, AT_ONCE)
+    removed = run_housekeeping(site.sessions, site.store, AT_ONCE)
     assert (removed.images, removed.reports) == (len(before) - 1, 1)
     assert removed.recorded_calls > 0
     assert keys(site) == set()
@@ -80,10 +80,10 @@ def test_with_a_grace_it_is_first_noted_and_later_removed(site: Site) -> None:
         session.execute(delete(Job))
     there = keys(site)
     for _ in range(2):
-        assert keep_house(site.sessions, site.store, A_DAY).images == 0
+        assert run_housekeeping(site.sessions, site.store, A_DAY).images == 0
     assert keys(site) == there
     grow_older(site, 24 * 3600 + 1)
-    assert keep_house(site.sessions, site.store, A_DAY).images == len(there) - 1  # not the report, written just now
+    assert run_housekeeping(site.sessions, site.store, A_DAY).images == len(there) - 1  # not the new report
 
 
 def test_what_another_job_shares_stays(site: Site) -> None:
@@ -95,7 +95,7 @@ def test_what_another_job_shares_stays(site: Site) -> None:
     assert (site.state("first"), site.state("second")) == ("done", "done")
     with site.sessions.begin() as session:
         session.execute(delete(Job).where(Job.id == "first"))
-    keep_house(site.sessions, site.store, AT_ONCE)
+    run_housekeeping(site.sessions, site.store, AT_ONCE)
     with site.sessions() as session:
         digests = set(session.scalars(select(Counterfactual.image_digest).where(Counterfactual.job_id == "second")))
         digests |= set(session.scalars(select(Counterfactual.control_digest)))
@@ -110,9 +110,9 @@ def test_what_another_job_shares_stays(site: Site) -> None:
 def test_uploads_stay_for_weeks_after_they_were_sent(site: Site) -> None:
     site.add_job("other", images=1)
     kept = send(site, picture(1))
-    assert keep_house(site.sessions, site.store, Graces(0, 3600)).uploads == 0
+    assert run_housekeeping(site.sessions, site.store, Graces(0, 3600)).uploads == 0
     assert site.store.exists(image_key(kept.digest))
-    assert keep_house(site.sessions, site.store, AT_ONCE).uploads == 1
+    assert run_housekeeping(site.sessions, site.store, AT_ONCE).uploads == 1
     assert not site.store.exists(image_key(kept.digest))
     assert count(site, Upload) == [0]
     again = send(site, picture(1))
@@ -128,8 +128,8 @@ def test_objects_without_a_row_are_removed_and_broken_ones_too(site: Site) -> No
     site.store.put("images/stray.png", picture(3))
     site.store.put("reports/gone.html", b"<!doctype html>")
     site.store.put("weights/model.safetensors", b"somebody else's")
-    assert keep_house(site.sessions, site.store, A_DAY).found_objects == 0, "they may belong to work under way"
-    removed = keep_house(site.sessions, site.store, AT_ONCE)
+    assert run_housekeeping(site.sessions, site.store, A_DAY).found_objects == 0, "they may belong to work under way"
+    removed = run_housekeeping(site.sessions, site.store, AT_ONCE)
     assert (removed.found_objects, removed.images, removed.reports) == (3, 1, 1)
     assert keys(site) == {image_key(str(site.images()[0].digest)), "weights/model.safetensors"}
 
@@ -139,15 +139,15 @@ def test_who_wants_an_image_keeps_it(site: Site) -> None:
     kept = send(site, picture(4))
     with site.sessions.begin() as session:
         session.execute(delete(Upload))
-    keep_house(site.sessions, site.store, A_DAY)
+    run_housekeeping(site.sessions, site.store, A_DAY)
     grow_older(site, 48 * 3600)
     with site.sessions.begin() as session:  # a manifest that names it, just before housekeeping comes again
         assert images.from_manifest(session, LOCAL_OWNER, [ManifestImage(digest=kept.digest)])
-    assert keep_house(site.sessions, site.store, A_DAY).images == 0
+    assert run_housekeeping(site.sessions, site.store, A_DAY).images == 0
     grow_older(site, 48 * 3600)
     shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
     shelf.save({shelf.keep(picture(4))})
-    assert keep_house(site.sessions, site.store, A_DAY).images == 0
+    assert run_housekeeping(site.sessions, site.store, A_DAY).images == 0
     assert site.store.exists(image_key(kept.digest))
 
 
@@ -156,7 +156,7 @@ def test_what_was_removed_in_the_middle_of_a_step_is_written_again(site: Site) -
     shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
     digest = shelf.keep(picture(6))
     shelf.save({digest})
-    assert keep_house(site.sessions, site.store, AT_ONCE).images == 1
+    assert run_housekeeping(site.sessions, site.store, AT_ONCE).images == 1
     shelf.save({digest})
     assert site.store.exists(image_key(digest))
     assert count(site, Image) == [2]
@@ -183,7 +183,7 @@ def test_housekeeping_and_senders_race_without_harm(site: Site) -> None:
 
     def keeper() -> None:
         while not stop.is_set():
-            keep_house(site.sessions, site.store, a_moment)
+            run_housekeeping(site.sessions, site.store, a_moment)
 
     keepers = [threading.Thread(target=keeper) for _ in range(2)]
     senders = [threading.Thread(target=sender, args=(seed,)) for seed in range(3)]
@@ -212,7 +212,7 @@ def test_a_worker_keeps_house_by_itself(site: Site) -> None:
     site.store.put("reports/gone.html", b"<!doctype html>")
     stopping = threading.Event()
     settings = Settings(housekeeping_seconds=0.1, grace_seconds=0.001)
-    keeper = threading.Thread(target=keep_house_now_and_then, args=(site.sessions, site.store, settings, stopping))
+    keeper = threading.Thread(target=housekeeping_loop, args=(site.sessions, site.store, settings, stopping))
     keeper.start()
     wait_for(lambda: keys(site) == set())
     stopping.set()

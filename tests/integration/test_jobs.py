@@ -16,7 +16,7 @@ from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, Own
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan
-from gateway.queue import leases as claims
+from gateway.queue import leases as leases
 from gateway.report.build import build_report
 from gateway.results import counterfactuals
 from gateway.results.counterfactuals import Listing
@@ -70,7 +70,7 @@ def test_a_job_of_class_folders_takes_the_classes_in_turn(sessions: Sessions) ->
     sources = [SourceFile(f"{n}.png", label, kept(n)) for n, label in enumerate(("bus", "bus", "bus", "car", "car"))]
     create(sessions, jobs.Order(JobSpec(task="classify"), PLAN, "tiny", sources))
     with sessions.begin() as session:
-        claimed = [claims.claim(session, 60.0) for _ in sources]
+        claimed = [leases.claim(session, 60.0) for _ in sources]
         positions = [session.get_one(SourceImage, lease.id).position for lease in claimed if lease]
     assert positions == [0, 3, 1, 4, 2]
 
@@ -106,14 +106,14 @@ def test_progress_says_what_the_work_waits_for(sessions: Sessions) -> None:
 
     assert held_up() == ""
     with sessions.begin() as session:
-        lease = claims.claim(session, 60)
+        lease = leases.claim(session, 60)
         assert lease is not None
-        assert claims.release(session, lease, "caption_service cannot be reached", delay=0)
+        assert leases.release(session, lease, "caption_service cannot be reached", delay=0)
     assert held_up() == "caption_service cannot be reached"
     with sessions.begin() as session:
-        lease = claims.claim(session, 60)
+        lease = leases.claim(session, 60)
         assert lease is not None
-        assert claims.finish(session, lease)
+        assert leases.finish(session, lease)
     assert held_up() == ""
 
 
@@ -129,30 +129,30 @@ def test_progress_says_at_which_stage_the_images_are(sessions: Sessions) -> None
     stages: tuple[Stage, ...] = ("starting", "rendering", "captioning")
     for stage in stages:
         with sessions.begin() as session:
-            lease = claims.claim(session, 60)
+            lease = leases.claim(session, 60)
             assert lease is not None
             leases.append(lease)
             if stage != "starting":
-                claims.note_stage(session, lease, stage)
+                leases.note_stage(session, lease, stage)
     assert progress().stages == StageCounts(starting=1, rendering=1, captioning=1)
     assert progress().stage == "rendering"
     for number, lease in enumerate(leases):
         with sessions.begin() as session:
-            ended = claims.release(session, lease, "", delay=0) if number == 1 else claims.finish(session, lease)
+            ended = leases.release(session, lease, "", delay=0) if number == 1 else leases.finish(session, lease)
             assert ended
-            claims.note_stage(session, lease, "predicting")  # too late: the lease has ended
+            leases.note_stage(session, lease, "predicting")  # too late: the lease has ended
     assert (progress().stage, progress().stages) == ("waiting", StageCounts())
     with sessions.begin() as session:
-        again = claims.claim(session, 60)
+        again = leases.claim(session, 60)
         assert again is not None
     assert progress().stages == StageCounts(starting=1)  # not the stage at which it was given back
     with sessions.begin() as session:
-        assert claims.finish(session, again)
+        assert leases.finish(session, again)
     assert progress().stage == "analysing"
     with sessions.begin() as session:
-        lease = claims.claim_analysis(session, 60)
+        lease = leases.claim_analysis(session, 60)
         assert lease is not None
-        assert claims.finish(session, lease)
+        assert leases.finish(session, lease)
     assert progress().stage is None
 
 

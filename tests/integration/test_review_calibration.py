@@ -1,4 +1,4 @@
-"""From reviews to the report: what counts as drawn by lot, when a job is calibrated, and what is said of it then."""
+"""From reviews to the report: which reviews are a random sample, and when a job is calibrated by them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(sessions: Sessions, tmp_path: Path) -> DirectoryStore:
 
 
 def edits(sessions: Sessions, accepted: bool) -> list[str]:
-    """Rendered ones, in the order of the lot."""
+    """Rendered edits, in the order of the random sample."""
     c = Counterfactual
     rendered = select(c.id).where(c.arm == "edit", c.image_digest.is_not(None), c.accepted.is_(accepted))
     with sessions() as session:
@@ -47,14 +47,14 @@ def test_too_few_reviews_say_how_many_more_it_takes(sessions: Sessions, store: D
     lot = edits(sessions, accepted=True)
     say(sessions, lot[:5])
     say(sessions, [lot[5]], "unsure")
-    say(sessions, lot[9:30])  # somebody looked at what they liked: no lot
+    say(sessions, lot[9:30])  # picked by the reviewer: not the random sample
     results = build_report(sessions, store, "drawn")
     (said,) = results.reviews
     assert (said.by_lot, said.more, said.accepted, said.undecided) == (5, 15, 26, 1)
     assert (said.valid, said.flipped, results.calibration, results.provisional) == (None, [], None, True)
     assert all(effect.among_valid is None for found in results.results for effect in found.cells)
     page = store.get("reports/drawn.html").decode()
-    assert "uncalibrated by them until 15 more of the accepted ones" in page
+    assert "Review 15 more randomly sampled accepted images to calibrate the checks" in page
     assert "too few pictures were reviewed" in page
 
 

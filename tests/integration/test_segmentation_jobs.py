@@ -9,7 +9,7 @@ from sqlalchemy import select
 from gateway.analysis.segmentation import overlaps
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
 from gateway.jobs.task_description import protected_classes
-from gateway.operations.housekeeping import Graces, keep_house
+from gateway.operations.housekeeping import Graces, run_housekeeping
 from gateway.results.classification import load_rows
 from gateway.results.counterfactuals import Filters, conditions
 from gateway.results.failure_points import failure_points_page
@@ -136,7 +136,7 @@ def test_a_repeated_job_asks_nothing_again_and_maps_outlive_housekeeping(site: S
     site.worker().step()
     assert site.small.calls == before
     assert measured(site, "again").results == measured(site, "first").results
-    keep_house(site.sessions, site.store, Graces(0.0, 0.0))
+    run_housekeeping(site.sessions, site.store, Graces(0.0, 0.0))
     with site.sessions() as session:
         needed = [*session.scalars(select(Prediction.map_digest)), *session.scalars(select(SourceImage.mask_digest))]
     assert needed

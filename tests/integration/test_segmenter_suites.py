@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, update
 
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
 from gateway.jobs import jobs
-from gateway.operations.housekeeping import Graces, keep_house
+from gateway.operations.housekeeping import Graces, run_housekeeping
 from gateway.suites import suites
 from gateway.suites.runs import results
 from shared.images import decode
@@ -89,7 +89,7 @@ def test_a_run_says_what_the_job_said_though_the_job_is_gone(site: Site) -> None
     with site.sessions.begin() as session:
         report = jobs.remove(session, LOCAL_OWNER, "job")
     site.store.delete(report or "")
-    keep_house(site.sessions, site.store, Graces(0, 0))
+    run_housekeeping(site.sessions, site.store, Graces(0, 0))
     rendered = Counter({name: site.small.calls[name] for name in RENDERING})
     run = run_of(site)
     assert Counter({name: site.small.calls[name] for name in RENDERING}) == rendered

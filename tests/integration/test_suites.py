@@ -21,7 +21,7 @@ from gateway.database.tables import (
     Suite,
 )
 from gateway.jobs import jobs
-from gateway.operations.housekeeping import Graces, keep_house
+from gateway.operations.housekeeping import Graces, run_housekeeping
 from gateway.suites import suites
 from gateway.suites.runs import results
 from shared.problems import Conflict, InvalidInput, NotFound
@@ -103,7 +103,7 @@ def test_it_outlives_its_job_and_housekeeping_and_goes_with_its_deletion(site: S
         report = jobs.remove(session, LOCAL_OWNER, "job")
     assert report is not None
     site.store.delete(report)
-    keep_house(site.sessions, site.store, AT_ONCE)
+    run_housekeeping(site.sessions, site.store, AT_ONCE)
     with site.sessions() as session:
         digests = set(session.scalars(select(Counterfactual.image_digest).where(Counterfactual.job_id == suite)))
         digests |= set(session.scalars(select(SourceImage.digest).where(SourceImage.job_id == suite)))
@@ -116,7 +116,7 @@ def test_it_outlives_its_job_and_housekeeping_and_goes_with_its_deletion(site: S
     assert keys == [f"reports/{run}.html"]
     for key in keys:
         site.store.delete(key)
-    keep_house(site.sessions, site.store, AT_ONCE)
+    run_housekeeping(site.sessions, site.store, AT_ONCE)
     assert list(site.store.iterate()) == []
     with site.sessions() as session:
         for table in (Suite, Job, SourceImage, Counterfactual, Prediction):

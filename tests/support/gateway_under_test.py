@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from embedded.serving import ListeningPort
 from gateway.app import create_app
 from gateway.auth.keys import create_key
-from gateway.context import Parts
+from gateway.context import Context
 from gateway.database.sessions import migrate, open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
 from gateway.settings import Settings
@@ -29,10 +29,10 @@ from tests.support.small_services import SmallServices, serve
 
 @dataclass(frozen=True)
 class Gateway:
-    """A client of a served gateway, its parts, its app, and how often it said that there is work."""
+    """A client of a served gateway, its context, its app, and how often it woke the workers."""
 
     client: httpx.Client
-    parts: Parts
+    context: Context
     app: FastAPI
     wakes: list[None]
     directory: Path
@@ -48,7 +48,7 @@ def serve_gateway(directory: Path, database_url: str | None = None, **settings: 
     engine = open_engine(database_url)
     wakes: list[None] = []
     with serve(SmallServices()) as url:
-        parts = Parts(
+        context = Context(
             settings=Settings.model_validate(settings),
             profile=load_profile("tiny"),
             sessions=open_sessions(engine),
@@ -56,12 +56,12 @@ def serve_gateway(directory: Path, database_url: str | None = None, **settings: 
             services=ModelServices(dict.fromkeys(SERVICES, url), deadline=60, wait=1),
             wake=lambda: wakes.append(None),
         )
-        app = create_app(parts)
+        app = create_app(context)
         port = ListeningPort()
         try:
             port.serve(app)
             with httpx.Client(base_url=port.base_url, timeout=120) as client:
-                yield Gateway(client, parts, app, wakes, directory)
+                yield Gateway(client, context, app, wakes, directory)
         finally:
             port.close()
             engine.dispose()
@@ -80,7 +80,7 @@ def _migrated() -> bytes:
 
 def key_of(gateway: Gateway, owner: str) -> dict[str, str]:
     """The headers of a new key of somebody's."""
-    with gateway.parts.sessions.begin() as session:
+    with gateway.context.sessions.begin() as session:
         return {"Authorization": f"Bearer {create_key(session, owner)}"}
 
 

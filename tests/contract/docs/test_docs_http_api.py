@@ -30,8 +30,8 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        add_drawn_job(served.parts.sessions, served.parts.store, per_class=2)
-        build_report(served.parts.sessions, served.parts.store, "drawn", [])
+        add_drawn_job(served.context.sessions, served.context.store, per_class=2)
+        build_report(served.context.sessions, served.context.store, "drawn", [])
         yield served
 
 

@@ -25,7 +25,7 @@ def locked(tmp_path: Path) -> Iterator[Gateway]:
 
 @pytest.fixture
 def key(locked: Gateway) -> str:
-    with locked.parts.sessions.begin() as session:
+    with locked.context.sessions.begin() as session:
         return create_key(session, "ann")
 
 
@@ -44,7 +44,7 @@ def test_only_keys_open_and_only_their_hash_is_kept(locked: Gateway, key: str) -
     detail(client.get("/jobs", headers={"Authorization": f"Basic {basic}"}), 401)
     assert client.get("/healthz").status_code == 200
     assert client.get("/openapi.json").status_code == 200
-    with locked.parts.sessions.begin() as session:
+    with locked.context.sessions.begin() as session:
         assert all(key not in row.hash for row in session.query(ApiKey))
         assert revoke_key(session, key)
     assert "API key" in detail(client.get("/jobs", headers={"Authorization": f"Bearer {key}"}), 401)
@@ -82,7 +82,7 @@ def test_declared_and_streamed_bytes_are_limited(locked: Gateway, key: str) -> N
 
 def test_each_scope_opens_its_own_doors(locked: Gateway) -> None:
     def status(scopes: list[Scope], verb: str, path: str) -> int:
-        with locked.parts.sessions.begin() as session:
+        with locked.context.sessions.begin() as session:
             key = create_key(session, "bob", scopes)
         return locked.client.request(verb, path, headers={"Authorization": f"Bearer {key}"}).status_code
 
@@ -98,7 +98,7 @@ def test_each_scope_opens_its_own_doors(locked: Gateway) -> None:
 
 
 def bearer(gateway: Gateway, scopes: list[Scope] | None = None, **limits: int) -> dict[str, str]:
-    with gateway.parts.sessions.begin() as session:
+    with gateway.context.sessions.begin() as session:
         return {"Authorization": f"Bearer {create_key(session, 'bob', scopes or ['submit'], limits=Limits(**limits))}"}
 
 

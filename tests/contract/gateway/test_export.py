@@ -41,13 +41,13 @@ FILES = ["folders", "coco", "fiftyone"]
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        add_drawn_job(served.parts.sessions, served.parts.store, per_class=4)
+        add_drawn_job(served.context.sessions, served.context.store, per_class=4)
         yield served
 
 
 @pytest.fixture
 def rows(gateway: Gateway) -> dict[str, Counterfactual]:
-    with gateway.parts.sessions() as session:
+    with gateway.context.sessions() as session:
         return {row.id: row for row in session.scalars(select(Counterfactual))}
 
 
@@ -200,7 +200,7 @@ def test_an_export_is_a_job_again(gateway: Gateway, format_name: str) -> None:
     assert reply.status_code == 202, reply.text
     job = reply.json()
     assert (job["images"], job["labelled"], job["failures"]) == (12, 12, [])
-    with gateway.parts.sessions() as session:
+    with gateway.context.sessions() as session:
         before, after = (
             session.execute(
                 select(SourceImage.digest, SourceImage.ground_truth)
@@ -266,10 +266,10 @@ def test_refusals(gateway: Gateway) -> None:
     assert gateway.client.get("/jobs/nobodys/export").status_code == 404
     for query in ({"format": "zip"}, {"verdict": "perhaps"}, {"colour": "red"}, {"arm": "left"}):
         assert gateway.client.get("/jobs/drawn/export", params=query).status_code == 422, query
-    with gateway.parts.sessions.begin() as session:
+    with gateway.context.sessions.begin() as session:
         session.execute(update(Job).where(Job.id == "drawn").values(state="running"))
     reply = gateway.client.get("/jobs/drawn/export")
-    with gateway.parts.sessions.begin() as session:
+    with gateway.context.sessions.begin() as session:
         session.execute(update(Job).where(Job.id == "drawn").values(state="done"))
     assert reply.status_code == 409
 
@@ -288,9 +288,9 @@ class Counting:
 
 @pytest.mark.parametrize("format_name", FILES)
 def test_one_image_is_held_at_a_time(gateway: Gateway, format_name: Any) -> None:
-    store = Counting(gateway.parts.store)
-    export = open_export(gateway.parts.sessions, LOCAL_OWNER, "drawn", format_name, Selection())
-    pieces = export.chunks(gateway.parts.sessions, store)  # type: ignore[arg-type]
+    store = Counting(gateway.context.store)
+    export = open_export(gateway.context.sessions, LOCAL_OWNER, "drawn", format_name, Selection())
+    pieces = export.chunks(gateway.context.sessions, store)  # type: ignore[arg-type]
     for number in range(40):
         next(pieces)
         assert store.read <= number, "an image is read when its piece is asked for"
@@ -299,7 +299,7 @@ def test_one_image_is_held_at_a_time(gateway: Gateway, format_name: Any) -> None
 def test_a_job_deleted_meanwhile_breaks_the_archive_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "SOURCES_PER_PAGE", 2)
     with serve_gateway(tmp_path) as served:
-        sessions, store = served.parts.sessions, served.parts.store
+        sessions, store = served.context.sessions, served.context.store
         add_drawn_job(sessions, store, per_class=1)  # two pages
         pieces = open_export(sessions, LOCAL_OWNER, "drawn", "folders", Selection()).chunks(sessions, store)
         next(pieces)
@@ -312,8 +312,8 @@ def test_a_job_deleted_meanwhile_breaks_the_archive_off(tmp_path: Path, monkeypa
 
 def test_names_of_strangers_stay_data(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as served:
-        sessions = served.parts.sessions
-        add_drawn_job(sessions, served.parts.store, per_class=1)
+        sessions = served.context.sessions
+        add_drawn_job(sessions, served.context.store, per_class=1)
         with sessions.begin() as session:
             source = session.scalars(select(SourceImage).where(SourceImage.position == 0)).one()
             source.file_name, source.ground_truth = "..\\..\\=cmd|' /C calc'!A0.png", "=HYPERLINK(../x)"
@@ -334,9 +334,9 @@ def test_names_of_strangers_stay_data(tmp_path: Path) -> None:
 def test_it_flows_from_s3(gateway: Gateway, s3_server: S3Server) -> None:
     store = S3Store(s3_server.endpoint, "export", s3_server.access_key, s3_server.secret_key, secure=False)
     store.create_bucket()
-    sessions, few = gateway.parts.sessions, Selection(arm=["original"])
+    sessions, few = gateway.context.sessions, Selection(arm=["original"])
     for image in exported_images(sessions, "drawn", few):
-        store.put(image_key(image.image), gateway.parts.store.get(image_key(image.image)))
+        store.put(image_key(image.image), gateway.context.store.get(image_key(image.image)))
     sent = b"".join(open_export(sessions, LOCAL_OWNER, "drawn", "folders", few).chunks(sessions, store))
     assert sent == export(gateway, arm="original").content
 

@@ -86,7 +86,7 @@ def test_every_method_of_the_catalogue_is_offered_with_what_it_does(gateway: Gat
         assert f'name="methods" type="checkbox" value="{method["name"]}"' in text
         assert method["summary"] in text
     assert ticked(text, "methods") == {method["name"] for method in methods if method["default"]} == {"dillema"}
-    for name, model in gateway.parts.profile.evaluator.models_under_test.items():
+    for name, model in gateway.context.profile.evaluator.models_under_test.items():
         assert f'name="models" type="checkbox" value="{name}"' in text
         assert model.description in text
     assert ticked(text, "models") == set()
@@ -101,7 +101,7 @@ def test_what_is_ticked_is_what_the_job_does(gateway: Gateway) -> None:
     job = job_of(gateway, sent(gateway, typed, [("a.png", picture())]))
     assert [method["name"] for method in job["methods"]] == ["shifts", "corruptions"]
     assert [shift["phrase"] for shift in job["methods"][0]["parameters"]["shifts"]] == ["in thick fog", "at dusk"]
-    assert job["models"] == gateway.parts.profile.defaults.models
+    assert job["models"] == gateway.context.profile.defaults.models
     plain = job_of(gateway, sent(gateway, {"task": TASK, "models": ["m1"]}, [("a.png", picture())]))
     assert ([method["name"] for method in plain["methods"]], plain["models"]) == (["dillema"], ["m1"])
 

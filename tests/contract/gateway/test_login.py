@@ -23,7 +23,7 @@ def locked(tmp_path: Path) -> Iterator[Gateway]:
 
 @pytest.fixture
 def key(locked: Gateway) -> str:
-    with locked.parts.sessions.begin() as session:
+    with locked.context.sessions.begin() as session:
         return create_key(session, "ann")
 
 
@@ -129,7 +129,7 @@ def test_logging_out_ends_the_session_and_revoking_the_key_ends_all(locked: Gate
     assert client.get("/jobs", headers={"Cookie": f"{COOKIE}={stolen}"}).status_code == 401
     log_in(locked, key)
     assert client.get("/jobs").status_code == 200
-    with locked.parts.sessions.begin() as session:
+    with locked.context.sessions.begin() as session:
         revoke_key(session, key)
     assert client.get("/jobs").status_code == 401
     assert log_in(locked, key).status_code == 401

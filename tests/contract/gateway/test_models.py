@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from contrafact.cli import app
-from gateway.operations.housekeeping import Graces, keep_house
+from gateway.operations.housekeeping import Graces, run_housekeeping
 from shared.problems import InvalidInput
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, key_of, picture, serve_gateway
@@ -114,7 +114,7 @@ def test_a_model_that_the_evaluator_refuses_is_not_kept(
         assert len(objects(gateway)) == 1, "it is there while it is looked at"
         raise InvalidInput("the model cannot be loaded: it is none")
 
-    monkeypatch.setattr(gateway.parts.services, "examine", refuse)
+    monkeypatch.setattr(gateway.context.services, "examine", refuse)
     assert "it is none" in detail(add(gateway, ann), 422)
     assert objects(gateway) == []
     assert not [model for model in gateway.client.get("/models", headers=ann).json()["models"] if model["uploaded"]]
@@ -136,34 +136,34 @@ def test_links_open_one_object_for_a_while(gateway: Gateway, ann: dict[str, str]
     add(gateway, ann)
     (path,) = objects(gateway)
     key = path.relative_to(gateway.directory / "objects").as_posix()
-    link = urlsplit(gateway.parts.store.link(key, 60))
+    link = urlsplit(gateway.context.store.link(key, 60))
     address = f"{link.path}?{link.query}"
     opened = gateway.client.get(address)
     assert (opened.status_code, opened.content) == (200, path.read_bytes()), "without a key: the link is one"
     detail(gateway.client.get(address.replace("expires=", "expires=1")), 403)
     detail(gateway.client.get(address[:-1] + "é"), 403)
     detail(gateway.client.get(address.replace(".tar", ".tar/../x")), 403)
-    old = urlsplit(gateway.parts.store.link(key, -5))
+    old = urlsplit(gateway.context.store.link(key, -5))
     detail(gateway.client.get(f"{old.path}?{old.query}"), 403)
-    gone = urlsplit(gateway.parts.store.link("models/aa/none.tar", 60))
+    gone = urlsplit(gateway.context.store.link("models/aa/none.tar", 60))
     detail(gateway.client.get(f"{gone.path}?{gone.query}"), 404)
     assert oct((gateway.directory / "objects" / ".link-secret").stat().st_mode)[-3:] == "600"
 
 
 def test_housekeeping_removes_packages_without_a_row(gateway: Gateway, ann: dict[str, str]) -> None:
     add(gateway, ann)
-    gateway.parts.store.put("models/aa/left-behind.tar", b"x")
+    gateway.context.store.put("models/aa/left-behind.tar", b"x")
     old = time.time() - 7_200
     for path in objects(gateway):
         os.utime(path, (old, old))
-    assert keep_house(gateway.parts.sessions, gateway.parts.store, Graces(3_600.0, 3_600.0)).models == 1
+    assert run_housekeeping(gateway.context.sessions, gateway.context.store, Graces(3_600.0, 3_600.0)).models == 1
     assert len(objects(gateway)) == 1
-    assert keep_house(gateway.parts.sessions, gateway.parts.store, NOW).models == 0
+    assert run_housekeeping(gateway.context.sessions, gateway.context.store, NOW).models == 0
 
 
 def test_what_cannot_be_added_to_a_job_is_said(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as served:
-        add_drawn_job(served.parts.sessions, served.parts.store, per_class=2)
+        add_drawn_job(served.context.sessions, served.context.store, per_class=2)
         add_to = served.client.post
         unknown = add_to("/jobs/drawn/models", json={"models": ["m9"]})
         assert "there is no model under test 'm9'" in detail(unknown, 422)

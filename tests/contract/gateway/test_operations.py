@@ -24,7 +24,7 @@ from embedded.serving import ListeningPort
 from gateway.app import create_app
 from gateway.auth.keys import create_key
 from gateway.commands import app as command_line
-from gateway.context import open_parts
+from gateway.context import open_context
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import ApiKey
 from gateway.operations.probes import operations_port
@@ -50,7 +50,7 @@ def sample(exposed: str, name: str, **labels: str) -> float:
 
 def test_the_gateway_tells_how_much_work_there_is_and_how_it_answers(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
-        add_job(gateway.parts.sessions, "job", images=3)
+        add_job(gateway.context.sessions, "job", images=3)
         assert gateway.client.get("/jobs").status_code == 200
         assert gateway.client.get("/jobs/none").status_code == 404
         assert gateway.client.get("/models").status_code == 200
@@ -65,7 +65,7 @@ def test_the_gateway_tells_how_much_work_there_is_and_how_it_answers(tmp_path: P
         names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
         assert len(names) == len(set(names))
         assert gateway.client.get("/readyz").json() == {"status": "ready"}
-        gateway.parts.stopping.set()
+        gateway.context.stopping.set()
         assert gateway.client.get("/readyz").status_code == 503
         assert gateway.client.get("/healthz").status_code == 200
 
@@ -133,7 +133,7 @@ def test_a_gateway_whose_broker_cannot_be_used_is_not_ready_and_says_why(session
         settings = Settings.model_validate({**places, "broker_url": broker, "authentication": True})
         port = ListeningPort()
         try:
-            port.serve(create_app(open_parts(settings)))
+            port.serve(create_app(open_context(settings)))
             with httpx.Client(base_url=port.base_url, headers={"Authorization": f"Bearer {key}"}) as client:
                 assert client.get("/healthz").status_code == 200
                 assert client.get("/jobs").status_code == 200
@@ -159,7 +159,7 @@ def test_a_gateway_is_not_ready_and_a_worker_ends_where_the_broker_cannot_be_use
     tmp_path: Path, url: str, without: str, reason: str
 ) -> None:
     ask = "from gateway import context, settings\nfrom gateway.operations import probes\n"
-    ask += "probes.refuse_unready(context.open_parts(settings.read_settings()))"
+    ask += "probes.refuse_unready(context.open_context(settings.read_settings()))"
     for code in (ask, "from gateway.worker import worker\nworker.main()"):
         ended = run("gateway", code, tmp_path, without, CONTRAFACT_BROKER_URL=url)
         assert ended.returncode == 1

@@ -18,7 +18,7 @@ from tests.support.gateway_under_test import serve_gateway
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A gateway with one finished job `drawn` and one `running` that has no report."""
     with serve_gateway(tmp_path_factory.mktemp("pages")) as gateway:
-        sessions, store = gateway.parts.sessions, gateway.parts.store
+        sessions, store = gateway.context.sessions, gateway.context.store
         add_drawn_job(sessions, store, per_class=14)
         build_report(sessions, store, "drawn")
         add_drawn_job(sessions, store, "running", per_class=1, state="running")

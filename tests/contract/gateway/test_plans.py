@@ -46,9 +46,9 @@ def ask(gateway: Gateway, dry_run: str = "true", **spec: Any) -> httpx.Response:
 
 def written(gateway: Gateway) -> list[int]:
     tables: list[type[Table]] = [Job, Image, OwnedImage, Upload]
-    with gateway.parts.sessions() as session:
+    with gateway.context.sessions() as session:
         rows = [session.scalar(select(func.count()).select_from(table)) or 0 for table in tables]
-    return [*rows, sum(1 for _ in gateway.parts.store.iterate())]
+    return [*rows, sum(1 for _ in gateway.context.store.iterate())]
 
 
 def test_a_dry_run_says_what_the_images_can_show_and_writes_nothing(gateway: Gateway) -> None:

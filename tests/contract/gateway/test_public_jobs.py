@@ -40,7 +40,7 @@ def create(gateway: Gateway, files: Any = None, key: str | None = None, **spec: 
 
 
 def labels(gateway: Gateway, job: str) -> list[str | None]:
-    with gateway.parts.sessions() as session:
+    with gateway.context.sessions() as session:
         return [source.ground_truth for source in session.get_one(Job, job).source_images]
 
 
@@ -120,7 +120,7 @@ def test_images_uploaded_before_make_a_job(gateway: Gateway) -> None:
     assert gateway.client.head(f"/images/{digest}").status_code == 200
     job = gateway.client.post("/jobs", json={"task": TASK, "images": [entry, entry]}).json()
     assert (job["images"], job["labelled"]) == (2, 2)
-    with gateway.parts.sessions() as session:
+    with gateway.context.sessions() as session:
         rows = session.get_one(Job, job["id"]).source_images
         assert {row.digest for row in rows} == {first.json()["digest"]}
         assert [row.file_name for row in rows] == ["bus/3.png"] * 2
@@ -129,7 +129,7 @@ def test_images_uploaded_before_make_a_job(gateway: Gateway) -> None:
 def test_an_image_is_served_once_and_only_to_its_owner(tmp_path: Path) -> None:
     data, digest = picture(3), hashlib.sha256(picture(3)).hexdigest()
     with serve_gateway(tmp_path, authentication=True) as gateway:
-        with gateway.parts.sessions.begin() as session:
+        with gateway.context.sessions.begin() as session:
             keys = [create_key(session, name) for name in ("ann", "ben")]
         ann, ben = ({"Authorization": f"Bearer {key}"} for key in keys)
         kept = gateway.client.put(f"/images/{digest}", content=data, headers=ann).json()
@@ -264,10 +264,10 @@ def test_cancel_and_delete(gateway: Gateway) -> None:
         assert cancelled.json()["progress"]["images"]["cancelled"] == 2
     assert gateway.client.delete(f"/jobs/{job}").status_code == 204
     refused(gateway.client.get(f"/jobs/{job}"), 404)
-    with gateway.parts.sessions() as session:
+    with gateway.context.sessions() as session:
         assert session.query(SourceImage).count() == 0
     done = create(gateway).json()["id"]
-    with gateway.parts.sessions.begin() as session:
+    with gateway.context.sessions.begin() as session:
         session.get_one(Job, done).state = "done"
     refused(gateway.client.post(f"/jobs/{done}/cancel"), 409, "the job is done")
     refused(gateway.client.get(f"/jobs/{done}/report"), 404, "when it is done")

@@ -22,8 +22,8 @@ from tests.support.gateway_under_test import Gateway, serve_gateway
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A finished job `drawn` of 12 source images, with its report."""
     with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        add_drawn_job(served.parts.sessions, served.parts.store, per_class=4)
-        build_report(served.parts.sessions, served.parts.store, "drawn", [])
+        add_drawn_job(served.context.sessions, served.context.store, per_class=4)
+        build_report(served.context.sessions, served.context.store, "drawn", [])
         yield served
 
 
@@ -123,7 +123,7 @@ def test_the_review_order_begins_with_failures_that_show_the_surest_fault(gatewa
 
 def test_without_a_report_there_is_nothing_to_review_yet(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
-        add_drawn_job(gateway.parts.sessions, gateway.parts.store, per_class=1, state="running")
+        add_drawn_job(gateway.context.sessions, gateway.context.store, per_class=1, state="running")
         page = gateway.client.get("/jobs/drawn/results?order=review").json()
         assert (page["counterfactuals"], page["next"]) == ([], None)
 
@@ -177,8 +177,8 @@ def follow(gateway: Gateway, job: str, last: int | None = None, stop_after: int 
 
 def test_a_follower_may_leave_and_hears_the_rest_later(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
-        sessions = gateway.parts.sessions
-        add_drawn_job(sessions, gateway.parts.store, per_class=1)
+        sessions = gateway.context.sessions
+        add_drawn_job(sessions, gateway.context.store, per_class=1)
         with sessions.begin() as session:
             session.get_one(Job, "drawn").state = "running"
         tell(sessions, "drawn", 1, 2, 3)

@@ -29,7 +29,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("day")
     write_day_classifier(folder)
     with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        add_job(served.parts.sessions, served.parts.store)
+        add_job(served.context.sessions, served.context.store)
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
         for name, sent in (("day", files), ("day-onnx", onnx_files(folder))):
             archive = zipped(sent)
@@ -47,7 +47,7 @@ def repair(gateway: Gateway) -> str:
     assert reply.headers["Location"] == f"/repairs/{repair}"
     assert reply.json()["progress"] == {"done": 0, "total": 160, "arm": ""}
     assert gateway.client.get(f"/repairs/{repair}/model").status_code == 409
-    work_off(gateway.parts.sessions, gateway.parts.store, Settings())
+    work_off(gateway.context.sessions, gateway.context.store, Settings())
     return repair
 
 
@@ -99,7 +99,7 @@ def test_the_model_reads_back_has_a_card_and_goes_in_as_a_model_under_test(
 
 
 def test_checkpoints_go_and_the_list_has_the_repair(gateway: Gateway, repair: str) -> None:
-    keys = [item.key for item in gateway.parts.store.iterate(f"repairs/{repair}/")]
+    keys = [item.key for item in gateway.context.store.iterate(f"repairs/{repair}/")]
     assert not [key for key in keys if key.endswith(("checkpoint.tar", "package.tar"))]
     assert [view["id"] for view in gateway.client.get("/repairs", params={"job": "made"}).json()["repairs"]] == [repair]
     assert gateway.client.get("/repairs", params={"job": "other"}).json() == {"repairs": [], "next": None}
@@ -129,7 +129,7 @@ def test_what_cannot_be_repaired_is_refused_in_a_sentence(
 
 
 def test_jobs_that_give_nothing_to_train_on_are_refused(gateway: Gateway) -> None:
-    sessions, store = gateway.parts.sessions, gateway.parts.store
+    sessions, store = gateway.context.sessions, gateway.context.store
     add_job(sessions, store, "bare", per_class=3, edits=False)
     reply = gateway.client.post("/jobs/bare/repairs", json={"model": "day"})
     assert reply.status_code == 422
@@ -145,11 +145,11 @@ def test_jobs_that_give_nothing_to_train_on_are_refused(gateway: Gateway) -> Non
 
 
 def test_cancelled_and_deleted_repairs_leave_nothing(gateway: Gateway) -> None:
-    store = gateway.parts.store
+    store = gateway.context.store
     first, second = (gateway.client.post("/jobs/made/repairs", json=ASKED).json()["id"] for _ in range(2))
     assert gateway.client.post(f"/repairs/{first}/cancel").json()["state"] == "cancelled"
     assert gateway.client.delete(f"/repairs/{second}").status_code == 204
-    work_off(gateway.parts.sessions, store, Settings())
+    work_off(gateway.context.sessions, store, Settings())
     assert gateway.client.get(f"/repairs/{first}").json()["state"] == "cancelled"
     assert gateway.client.get(f"/repairs/{second}").status_code == 404
     assert not [*store.iterate(f"repairs/{first}/"), *store.iterate(f"repairs/{second}/")]

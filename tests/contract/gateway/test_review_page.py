@@ -20,8 +20,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A gateway with a finished job `drawn`, and one that nobody reviews."""
     with serve_gateway(tmp_path_factory.mktemp("review")) as gateway:
         for job in ("drawn", "other"):
-            add_drawn_job(gateway.parts.sessions, gateway.parts.store, job, per_class=8)
-            build_report(gateway.parts.sessions, gateway.parts.store, job)
+            add_drawn_job(gateway.context.sessions, gateway.context.store, job, per_class=8)
+            build_report(gateway.context.sessions, gateway.context.store, job)
         yield gateway.client
 
 

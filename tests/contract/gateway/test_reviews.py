@@ -23,8 +23,8 @@ VALID = {"verdict": "valid"}
 def gateway(database_url: str, tmp_path: Path) -> Iterator[Gateway]:
     """A finished job `drawn` of six source images, with its report; on SQLite, then on Postgres."""
     with serve_gateway(tmp_path, database_url) as served:
-        add_drawn_job(served.parts.sessions, served.parts.store, per_class=2)
-        build_report(served.parts.sessions, served.parts.store, "drawn")
+        add_drawn_job(served.context.sessions, served.context.store, per_class=2)
+        build_report(served.context.sessions, served.context.store, "drawn")
         yield served
 
 
@@ -90,7 +90,7 @@ def test_only_rendered_edits_of_the_job_are_reviewed(gateway: Gateway) -> None:
     reply = gateway.client.put(f"/jobs/drawn/reviews/{edits(gateway, rendered=False)[0]}", json=VALID)
     assert reply.status_code == 422
     assert "'class words' before it was rendered" in reply.json()["detail"]
-    add_drawn_job(gateway.parts.sessions, gateway.parts.store, "other", per_class=1)
+    add_drawn_job(gateway.context.sessions, gateway.context.store, "other", per_class=1)
     for path in (f"/jobs/other/reviews/{edits(gateway)[0]}", "/jobs/drawn/reviews/nothing", "/jobs/none/reviews/x"):
         assert gateway.client.put(path, json=VALID).status_code == 404
     assert gateway.client.get("/jobs/none/reviews").status_code == 404
@@ -114,10 +114,10 @@ def test_the_report_of_a_finished_job_is_made_anew(gateway: Gateway) -> None:
 
 def test_each_key_has_its_own_review_and_needs_the_scope(database_url: str, tmp_path: Path) -> None:
     with serve_gateway(tmp_path, database_url, authentication=True) as gateway:
-        add_drawn_job(gateway.parts.sessions, gateway.parts.store, per_class=1)
+        add_drawn_job(gateway.context.sessions, gateway.context.store, per_class=1)
 
         def headers(*scopes: Scope, owner: str = "local") -> dict[str, str]:
-            with gateway.parts.sessions.begin() as session:
+            with gateway.context.sessions.begin() as session:
                 return {"Authorization": f"Bearer {create_key(session, owner, scopes)}"}
 
         ann, ben = headers("review"), headers("review")

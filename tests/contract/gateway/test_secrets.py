@@ -82,7 +82,7 @@ def locked(tmp_path: Path, log: io.StringIO) -> Iterator[Gateway]:
 
 def test_keys_and_cookies_are_in_no_answer_log_or_row(locked: Gateway, log: io.StringIO, tmp_path: Path) -> None:
     client, ours = locked.client, {"Origin": str(locked.client.base_url).rstrip("/")}
-    with locked.parts.sessions.begin() as session:
+    with locked.context.sessions.begin() as session:
         create_key(session, "ann", ["admin"], key=KEY)
     wrong = KEY.replace("and", "AND")
     bearer = {"Authorization": f"Bearer {KEY}"}
@@ -119,7 +119,7 @@ def test_an_unexpected_error_is_not_quoted_and_its_traceback_is_masked(locked: G
         raise RuntimeError(f"cannot reach postgresql://ann:{CANARY}@db/contrafact with {KEY}")
 
     locked.app.router.add_route("/broken", lambda request: broken())
-    with locked.parts.sessions.begin() as session:
+    with locked.context.sessions.begin() as session:
         create_key(session, "ann", key=KEY)
     reply = locked.client.get("/broken", headers={"Authorization": f"Bearer {KEY}"})
     assert reply.status_code == 500

@@ -234,12 +234,12 @@ def test_uploaded_masks_are_named_by_digest_as_indices_or_in_colours(gateway: Ga
         job = by_digest(gateway, ann, [entry, {"digest": entry["digest"]}], masks=masks)
         assert job.status_code == 202, job.text
         assert (job.json()["images"], job.json()["labelled"]) == (2, 1)
-        with gateway.parts.sessions() as session:
+        with gateway.context.sessions() as session:
             held = SourceImage.job_id == job.json()["id"], SourceImage.position == 0
             row = session.scalars(select(SourceImage).where(*held)).one()
             assert row.mask_classes == ["road", "car"]
             kept_map = str(row.mask_digest)
-        assert (decode(gateway.parts.store.get(image_key(kept_map)), "L") == expected).all()
+        assert (decode(gateway.context.store.get(image_key(kept_map)), "L") == expected).all()
     places = {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}], "void": [255]}
     again = by_digest(gateway, ann, [{**entry, "mask": kept_map}], masks=places)
     assert (again.status_code, again.json()["labelled"]) == (202, 1), "the mask of a job's results is a mask again"

@@ -41,7 +41,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("day")
     write_day_segmenter(folder)
     with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        add_job(served.parts.sessions, served.parts.store)
+        add_job(served.context.sessions, served.context.store)
         keep_model(served, folder)
         yield served
 
@@ -50,14 +50,14 @@ def keep_model(gateway: Gateway, folder: Path) -> None:
     """As `POST /models` keeps one, but for the look of an evaluator."""
     files = [NamedFile(path.name, path.open("rb")) for path in folder.iterdir()]
     with packed(files, ModelSpec(name="streets"), 10**9) as package:
-        gateway.parts.store.put_file(model_key(package.digest, "streets"), package.file)
+        gateway.context.store.put_file(model_key(package.digest, "streets"), package.file)
         row = ModelUnderTest(
             id="streets", owner_id=LOCAL_OWNER, name="streets", digest=package.digest, format=package.format,
             bytes=package.bytes, kind="segmentation", classes=OWN, licence="Apache-2.0",
         )  # fmt: skip
     for file in files:
         file.content.close()
-    with gateway.parts.sessions.begin() as session:
+    with gateway.context.sessions.begin() as session:
         session.add(row)
 
 
@@ -71,7 +71,7 @@ def begin(gateway: Gateway, **asked: object) -> str:
 def repair(gateway: Gateway) -> str:
     """A repair that is done."""
     repair = begin(gateway)
-    work_off(gateway.parts.sessions, gateway.parts.store, Settings())
+    work_off(gateway.context.sessions, gateway.context.store, Settings())
     return repair
 
 
@@ -151,7 +151,7 @@ class _StopAfter(threading.Event):
 
 
 def test_a_stopped_trainer_is_followed_by_one_that_ends_in_the_same_weights(gateway: Gateway) -> None:
-    store, weights = gateway.parts.store, []
+    store, weights = gateway.context.store, []
     for stops in (False, True):
         repair = begin(gateway, steps=16)
         if stops:
@@ -162,7 +162,7 @@ def test_a_stopped_trainer_is_followed_by_one_that_ends_in_the_same_weights(gate
             left = [item.key for item in store.iterate(repair_key(repair) + "/")]
             assert repair_key(repair, "repaired", "checkpoint.tar") in left
             assert repair_key(repair, "aa", "outcome.json") not in left
-        work_off(gateway.parts.sessions, store, Settings())
+        work_off(gateway.context.sessions, store, Settings())
         assert gateway.client.get(f"/repairs/{repair}").json()["state"] == "done"
         weights.append([_weights(store.get(repair_key(repair, arm, "model.tar"))) for arm in ("repaired", "augmented")])
     for mine, other in zip(*weights, strict=True):
@@ -177,7 +177,7 @@ def _weights(package: bytes) -> dict[str, Tensor]:
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence(gateway: Gateway) -> None:
-    sessions, store = gateway.parts.sessions, gateway.parts.store
+    sessions, store = gateway.context.sessions, gateway.context.store
     reply = gateway.client.post("/jobs/made/repairs", json={"model": "m1"})
     assert reply.status_code == 422
     assert "does classification, and the job's models do segmentation" in reply.json()["detail"]

@@ -41,9 +41,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 def add_job(gateway: Gateway) -> None:
     """A finished job of 80 source images, each with a null arm and an edit to night. No model was run."""
     image = from_array(np.zeros((8, 8, 3), np.uint8))
-    gateway.parts.store.put(image_key(image.digest), image.png)
+    gateway.context.store.put(image_key(image.digest), image.png)
     methods = [{"name": "dillema", "parameters": {}}]
-    with gateway.parts.sessions.begin() as session:
+    with gateway.context.sessions.begin() as session:
         session.add(Image(digest=image.digest, width=8, height=8, bytes=len(image.png)))
         session.add(
             Job(id="made", owner_id=LOCAL_OWNER, state="done", task_description="name it", methods=methods, profile="p")
@@ -69,7 +69,7 @@ def add_job(gateway: Gateway) -> None:
 
 def predict(gateway: Gateway, run: str, weak: bool) -> None:
     """Answers in a worker's stead: right, but for one bus of ten, and where weak for eight buses of ten at night."""
-    with gateway.parts.sessions.begin() as session:
+    with gateway.context.sessions.begin() as session:
         model = session.get_one(Job, run).models[0]
         for source in session.scalars(select(SourceImage).where(SourceImage.job_id == run)).all():
             made = session.scalars(select(Counterfactual).where(Counterfactual.source_image_id == source.id)).all()
@@ -169,12 +169,12 @@ def test_the_gate_ends_with_what_it_found(gateway: Gateway, runs: dict[str, str]
 
 
 def test_what_failed_in_a_run_is_taken_up_again(gateway: Gateway, runs: dict[str, str]) -> None:
-    with gateway.parts.sessions.begin() as session:
+    with gateway.context.sessions.begin() as session:
         first = session.scalars(select(SourceImage).where(SourceImage.job_id == runs["m1"]).limit(1)).one()
         first.state, first.failure = "failed", "the model broke"
     reply = gateway.client.post("/suites/street/runs", json={"model": "m1"}).json()
     assert (reply["id"], reply["state"], reply["progress"]["images"]["waiting"]) == (runs["m1"], "running", 1)
-    with gateway.parts.sessions.begin() as session:
+    with gateway.context.sessions.begin() as session:
         session.execute(update(SourceImage).where(SourceImage.job_id == runs["m1"]).values(state="done"))
         session.execute(update(Job).where(Job.id == runs["m1"]).values(state="done"))
 
@@ -223,7 +223,7 @@ def test_a_suite_is_deleted_with_its_runs(gateway: Gateway) -> None:
 def test_keys_see_their_owners_suites_and_need_the_scope(tmp_path: Path) -> None:
     with serve_gateway(tmp_path, authentication=True) as locked:
         add_job(locked)
-        with locked.parts.sessions.begin() as session:
+        with locked.context.sessions.begin() as session:
             mine = create_key(session, "ann")
             looks = create_key(session, "ann", scopes=["review"])
             other = create_key(session, "bob")

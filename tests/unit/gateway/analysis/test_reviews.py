@@ -7,16 +7,16 @@ import pytest
 
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
-from gateway.analysis.reviews import Lot, Reviewed, Tally, check_errors, estimate, valid_counts
+from gateway.analysis.reviews import RandomSample, Reviewed, Tally, check_errors, estimate, valid_counts
 from gateway.results.wording import effect_sentence
 from shared.schemas.results import Cell
 
 CELL = Cell(label="bus", factor="weather", value="night", direction="to")
 
 
-def lot(valid: int, invalid: int) -> Lot:
+def sample(valid: int, invalid: int) -> RandomSample:
     """Of that many source images."""
-    return Lot(np.repeat([True, False], [valid, invalid]), np.arange(valid + invalid))
+    return RandomSample(np.repeat([True, False], [valid, invalid]), np.arange(valid + invalid))
 
 
 def test_what_people_saw_of_every_picture_is_certain() -> None:
@@ -27,7 +27,7 @@ def test_what_people_saw_of_every_picture_is_certain() -> None:
     assert (found.low, found.value, found.high) == (0.85, 0.85, 0.85)
 
 
-def test_without_a_lot_the_others_may_be_anything() -> None:
+def test_without_a_sample_the_others_may_be_anything() -> None:
     found = estimate(valid_counts(Tally(valid=10, open=90), None, np.random.default_rng(1)), 100)
     assert found is not None
     assert found.low < 0.11
@@ -35,8 +35,8 @@ def test_without_a_lot_the_others_may_be_anything() -> None:
 
 
 def test_pictures_picked_as_failures_do_not_speak_for_the_others() -> None:
-    """Of 200 accepted, 40 flipped and were all reviewed: half are invalid. Of the others 25 by lot: all valid."""
-    reviewed = Reviewed({("", False): lot(25, 0)}, {}, (Tally(valid=25, open=135), Tally(valid=20, invalid=20)))
+    """Of 200 accepted, 40 flipped and were all reviewed: half are invalid. A random 25 of the others: all valid."""
+    reviewed = Reviewed({("", False): sample(25, 0)}, {}, (Tally(valid=25, open=135), Tally(valid=20, invalid=20)))
     held, flipped = reviewed.drawn(reviewed.whole, seed=1)
     assert np.unique(flipped).tolist() == [20]
     whole = estimate(held + flipped, 200)
@@ -45,14 +45,14 @@ def test_pictures_picked_as_failures_do_not_speak_for_the_others() -> None:
 
 
 def test_a_cell_has_its_own_pictures_and_those_of_its_factor() -> None:
-    lots = {
-        ("", True): lot(40, 0),
-        ("", False): lot(1, 0),
-        ("weather", True): lot(2, 18),
-        ("weather", False): lot(1, 0),
+    samples = {
+        ("", True): sample(40, 0),
+        ("", False): sample(1, 0),
+        ("weather", True): sample(2, 18),
+        ("weather", False): sample(1, 0),
     }
-    many = Reviewed(lots, {CELL: (Tally(), Tally(valid=1, open=30))}, (Tally(), Tally()))
-    few = Reviewed({**lots, ("weather", True): lot(0, 9)}, many.cells, many.whole)
+    many = Reviewed(samples, {CELL: (Tally(), Tally(valid=1, open=30))}, (Tally(), Tally()))
+    few = Reviewed({**samples, ("weather", True): sample(0, 9)}, many.cells, many.whole)
     assert np.median(many.shares(CELL, 1)) < 0.25, "21 reviewed of its factor say more than those of all"
     assert np.median(few.shares(CELL, 1)) > 0.95
     assert np.all(np.diff(many.shares(CELL, 1)) >= 0)
@@ -71,7 +71,7 @@ def test_a_finding_whose_pictures_were_all_seen_is_not_provisional() -> None:
 
 @pytest.mark.parametrize("valid_share", [0.6, 0.95])
 def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> None:
-    """400 edits of 200 sources; siblings share their fate half of the time. 20 or 60 drawn by lot of each verdict."""
+    """400 edits of 200 sources; siblings share their fate half of the time. A random 20 or 60 of each verdict."""
     held: list[bool] = []
     for seed in range(120):
         random = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> No
             members = random.permutation(np.flatnonzero(accepted == verdict))
             drawn, rest = np.split(members, [random.choice([20, 60])])
             tally = Tally(int(valid[drawn].sum()), int((~valid[drawn]).sum()), len(rest))
-            counts.append(valid_counts(tally, Lot(valid[drawn], source[drawn]), random))
+            counts.append(valid_counts(tally, RandomSample(valid[drawn], source[drawn]), random))
         found = estimate(counts[0], accepted.sum())
         assert found is not None
         held.append(found.low <= valid[accepted].mean() <= found.high)
