@@ -11,7 +11,7 @@ import numpy as np
 from diffusion_service.segmentation import Segmenter
 from gateway.jobs.choices import method_defaults
 from gateway.methods.checks import CHECKS, EDIT_CHECKS, check_images
-from gateway.methods.counterfactual import Edit, SourceImage
+from gateway.methods.counterfactual import Edit, MethodImage
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.inverted import Pictures
 from gateway.methods.lance import LanceParameters
@@ -109,7 +109,7 @@ class Judge:
         images = [payload(picture) for picture in row]
         checked = check_images(
             self._evaluator,  # type: ignore[arg-type]
-            SourceImage(str(source.scene.geometry_seed), payload(source.image), source.scene.label),
+            MethodImage(str(source.scene.geometry_seed), payload(source.image), source.scene.label),
             TASK,
             Pictures(images, payload(self._segmenter.keep_mask(source.image))),
             [edit] * len(images),

@@ -30,7 +30,7 @@ import psutil
 from benchmarks.measure import free_port, peak_memory, running
 from benchmarks.requests import TASK, RecordingServices, sources, work_on
 from benchmarks.services import asker, by_endpoint
-from gateway.methods.counterfactual import SourceImage
+from gateway.methods.counterfactual import MethodImage
 from shared.schemas.service import SERVICES
 
 THREADS = 1
@@ -88,7 +88,7 @@ def job_cost(count: int) -> JobCost:
     return JobCost(count, stages, throughput, memory)
 
 
-def stage_seconds(images: list[SourceImage]) -> tuple[dict[str, float], dict[str, int]]:
+def stage_seconds(images: list[MethodImage]) -> tuple[dict[str, float], dict[str, int]]:
     """CPU seconds per source image of each endpoint, asked alone with as much in flight as a worker has.
 
     And each service's peak memory in bytes.
@@ -110,7 +110,7 @@ def stage_seconds(images: list[SourceImage]) -> tuple[dict[str, float], dict[str
     return dict(seconds), memory
 
 
-def job_throughput(images: list[SourceImage]) -> tuple[float, int]:
+def job_throughput(images: list[MethodImage]) -> tuple[float, int]:
     """Source images per second of a job over all `images`, from its request to its report; peak bytes of the system."""
     files = [("images", (f"{image.id}.png", image.image.png, "image/png")) for image in images]
     labels = "file,label\n" + "".join(f"{image.id}.png,{image.ground_truth}\n" for image in images)

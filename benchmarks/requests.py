@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.jobs.choices import method_defaults
 from gateway.methods import METHODS
-from gateway.methods.counterfactual import SourceImage, TaskDescription
+from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.model_services.clients import ModelServices
 from shared.endpoints import Endpoint, Reply, Request
 from shared.images import encode
@@ -34,16 +34,16 @@ class RecordingServices(ModelServices):
         return super().call(endpoint, request)
 
 
-def sources(count: int) -> list[SourceImage]:
+def sources(count: int) -> list[MethodImage]:
     """The first `count` scenes of split `demo`, with their class."""
     scenes = [sample_scene("demo", index) for index in range(count)]
     return [
-        SourceImage(f"benchmark-{index}", ImagePayload(png=encode(render(scene).image)), scene.label)
+        MethodImage(f"benchmark-{index}", ImagePayload(png=encode(render(scene).image)), scene.label)
         for index, scene in enumerate(scenes)
     ]
 
 
-def work_on(services: ModelServices, image: SourceImage) -> int:
+def work_on(services: ModelServices, image: MethodImage) -> int:
     """Do for one image what a worker does, without a database; returns the number of rendered images."""
     profile = load_profile("tiny")
     spec = METHODS["dillema"]

@@ -27,7 +27,7 @@ from evaluator_service.models_under_test.classification import ImageClassifier
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.validity import Screened, among_valid
 from gateway.methods.checks import CHECKS, Scores, Thresholds, check_images, judge
-from gateway.methods.counterfactual import SourceImage
+from gateway.methods.counterfactual import MethodImage
 from shared.profiles import Profile, load_profile
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.results import CheckErrors, Interval
@@ -84,7 +84,7 @@ class Checks:
     def scores(self, proposal: Proposal, pictures: Sequence[Pixels]) -> list[Scores]:
         """How each picture scores as the edit that was asked for."""
         source = source_picture(proposal.scene)
-        image = SourceImage(str(proposal.scene.geometry_seed), payload(source), proposal.scene.label)
+        image = MethodImage(str(proposal.scene.geometry_seed), payload(source), proposal.scene.label)
         images = [payload(picture) for picture in pictures]
         keep = payload(self._segmenter.keep_mask(source))
         reply = RenderReply(images=images, controls={}, keep_mask=keep, evaluations=0)

@@ -1,4 +1,4 @@
-"""Proposals, their renderings and null arms as `Counterfactual` rows, the same way for every method.
+"""Proposals, their renderings and null arms as `MethodCounterfactual`s, the same way for every method.
 
 Ordinals count the proposals of a source image first, rendered or not, and then its null arms.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.methods.checks import Scores
-from gateway.methods.counterfactual import Counterfactual, Edit, Verdict
+from gateway.methods.counterfactual import Edit, MethodCounterfactual, Verdict
 from gateway.methods.questions import Exchange
 from shared.schemas.base import ImagePayload
 
@@ -52,7 +52,7 @@ def accepted_edits(proposals: Sequence[Proposal]) -> list[Edit]:
 
 def rows(
     lineage: Lineage, proposals: Sequence[Proposal], arms: Sequence[RenderedArm], nulls: Sequence[RenderedArm]
-) -> Iterator[Counterfactual]:
+) -> Iterator[MethodCounterfactual]:
     """The rows of one source image: proposals in order, then null arms.
 
     `arms` are the renderings of the accepted proposals, in their order; `lineage` is what all rows have in common.
@@ -68,10 +68,10 @@ def rows(
 
 def edit_row(
     ordinal: int, proposal: Proposal, arm: RenderedArm | None, null_ordinal: int | None, lineage: Lineage
-) -> Counterfactual:
+) -> MethodCounterfactual:
     """The row of an edit; without `arm` it was refused by its words and cost no evaluation."""
     exchanges = {"exchanges": list(proposal.exchanges)} if proposal.exchanges else {}
-    return Counterfactual(
+    return MethodCounterfactual(
         ordinal=ordinal,
         arm="edit",
         seed=proposal.seed,
@@ -84,9 +84,9 @@ def edit_row(
     )
 
 
-def null_row(ordinal: int, arm: RenderedArm, lineage: Lineage) -> Counterfactual:
+def null_row(ordinal: int, arm: RenderedArm, lineage: Lineage) -> MethodCounterfactual:
     """The row of a null arm, which no check refuses."""
-    return Counterfactual(
+    return MethodCounterfactual(
         ordinal=ordinal,
         arm="null",
         seed=arm.seed,

@@ -40,7 +40,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.methods.counterfactual import Edit, Services, SourceImage, TaskDescription, Verdict
+from gateway.methods.counterfactual import Edit, MethodImage, Services, TaskDescription, Verdict
 from gateway.methods.recaption import Recaptioned, recaptioned
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedRequest, ShapesReply, ShapesRequest, StructureRequest
@@ -78,7 +78,7 @@ class ShapeService(Protocol):
 
 def check_images(
     services: Services,
-    source: SourceImage,
+    source: MethodImage,
     task: TaskDescription,
     reply: Rendered,
     edits: Sequence[Edit | None],
@@ -126,7 +126,7 @@ def _quoting(new: Recaptioned | None, verdict: Verdict) -> Verdict:
 
 
 def shape_scores(
-    services: ShapeService, source: SourceImage, task: TaskDescription, images: Sequence[ImagePayload]
+    services: ShapeService, source: MethodImage, task: TaskDescription, images: Sequence[ImagePayload]
 ) -> list[Scores]:
     """`shapes` and `things` of images of one source, as far as the segmenter can say; none but in segmentation jobs."""
     if not task.mask_classes:
@@ -160,7 +160,7 @@ def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[s
     return Verdict(True)
 
 
-def skipped_checks(source: SourceImage, task: TaskDescription) -> tuple[str, ...]:
+def skipped_checks(source: MethodImage, task: TaskDescription) -> tuple[str, ...]:
     """The names of the checks that this source image and task leave out."""
     return () if _classes(source, task) else ("label",)
 
@@ -242,7 +242,7 @@ class _Embedded:
 
 def _embed(
     services: Services,
-    source: SourceImage,
+    source: MethodImage,
     task: TaskDescription,
     reply: Rendered,
     edits: Sequence[Edit | None],
@@ -273,7 +273,7 @@ def _embed(
     )
 
 
-def _classes(source: SourceImage, task: TaskDescription) -> list[str]:
+def _classes(source: MethodImage, task: TaskDescription) -> list[str]:
     """The label set of the label check; empty where it has nothing to tell apart."""
     if source.ground_truth is None:
         return []

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from gateway.methods.arms import ACCEPTED, Proposal, RenderedArm, edit_row, null_row
 from gateway.methods.checks import CHECKS
-from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Services, TaskDescription
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest
 from shared.seeds import derive_seed
@@ -40,8 +40,8 @@ class CorruptionsParameters(Contract):
 
 
 def corruptions(
-    image: SourceImage, task: TaskDescription, services: Services, parameters: CorruptionsParameters, seed: int
-) -> Iterator[Counterfactual]:
+    image: MethodImage, task: TaskDescription, services: Services, parameters: CorruptionsParameters, seed: int
+) -> Iterator[MethodCounterfactual]:
     """The corrupted images of one source image, way by way and by rising severity, then their null arm.
 
     A failure of the service is raised.
@@ -64,7 +64,7 @@ def corruptions(
     yield null_row(null_ordinal, null, lineage)
 
 
-def corrupt(services: Services, image: SourceImage, corruptions: list[Corruption]) -> list[RenderedArm]:
+def corrupt(services: Services, image: MethodImage, corruptions: list[Corruption]) -> list[RenderedArm]:
     """Step 1: the source image under some corruptions, by one request; no network is evaluated for it."""
     images = services.corrupt(CorruptRequest(source=image.image, corruptions=corruptions)).images
     return [

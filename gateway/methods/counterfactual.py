@@ -1,4 +1,8 @@
-"""What every method takes and yields: the source image, the edit, the counterfactual. No I/O, no database."""
+"""What every method takes and yields: source image, edit, counterfactual. No I/O, no database.
+
+`MethodImage` and `MethodCounterfactual` are what a method sees of the rows `SourceImage` and `Counterfactual` in
+`gateway.database.tables`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ Arm = Literal["edit", "null"]
 
 
 @dataclass(frozen=True, slots=True)
-class SourceImage:
-    """An image of the user's test set. `ground_truth` is a class label or None; `id` is stable for seeds.
+class MethodImage:
+    """A source image of the user's test set. `ground_truth` is a class label or None; `id` is stable for seeds.
 
     `mask` is the ground truth of a segmentation job: the place of each pixel's class in `TaskDescription.mask_classes`.
     """
@@ -70,7 +74,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Counterfactual:
+class MethodCounterfactual:
     """A rendered (or, when a text check refused it, never rendered) edit, or the null arm of some of them.
 
     `ordinal` counts edits and null arms of one source image from 0 in a fixed order; `null_ordinal` is the ordinal of
@@ -94,5 +98,5 @@ class Method(Protocol):
     """A method: one paper, one file, one function."""
 
     def __call__(
-        self, image: SourceImage, task: TaskDescription, services: Services, parameters: Any, seed: int
-    ) -> Iterator[Counterfactual]: ...
+        self, image: MethodImage, task: TaskDescription, services: Services, parameters: Any, seed: int
+    ) -> Iterator[MethodCounterfactual]: ...

@@ -21,11 +21,11 @@ from gateway.methods.controlled import ControlledParameters, render_with_null_ar
 from gateway.methods.counterfactual import (
     FACTORS,
     Change,
-    Counterfactual,
     Edit,
     Factor,
+    MethodCounterfactual,
+    MethodImage,
     Services,
-    SourceImage,
     TaskDescription,
     Verdict,
 )
@@ -182,8 +182,8 @@ class DillemaParameters(ControlledParameters):
 
 
 def dillema(
-    image: SourceImage, task: TaskDescription, services: Services, parameters: DillemaParameters, seed: int
-) -> Iterator[Counterfactual]:
+    image: MethodImage, task: TaskDescription, services: Services, parameters: DillemaParameters, seed: int
+) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image: proposals in order, then their null arms.
 
     Proposals that a text check refuses have no image; a keyword that must not change is such a proposal, with an empty

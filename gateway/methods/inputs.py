@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from gateway.methods.checks import skipped_checks
-from gateway.methods.counterfactual import Services, SourceImage, TaskDescription
+from gateway.methods.counterfactual import MethodImage, Services, TaskDescription
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionRequest
 from shared.seeds import derive_seed
@@ -20,7 +20,7 @@ class Inputs(Generic[P]):
 
     method: str
     revision: str
-    image: SourceImage
+    image: MethodImage
     task: TaskDescription
     services: Services
     parameters: P
@@ -60,7 +60,7 @@ class CaptionParameters(Protocol):
     def caption_beams(self) -> int: ...
 
 
-def write_caption(image: SourceImage, services: Services, parameters: CaptionParameters) -> str:
+def write_caption(image: MethodImage, services: Services, parameters: CaptionParameters) -> str:
     """The caption of the source image, in one line."""
     request = CaptionRequest(
         images=[image.image],

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from gateway.methods.checks import CHECKS, Scores, Thresholds, check_images
-from gateway.methods.counterfactual import Edit, Services, SourceImage, Verdict
+from gateway.methods.counterfactual import Edit, MethodImage, Services, Verdict
 from gateway.methods.inputs import Inputs
 from gateway.methods.recaption import Recaption
 from shared.schemas.base import Contract, ImagePayload
@@ -76,7 +76,7 @@ class Pictures:
 
 
 def invert_and_edit(
-    image: SourceImage,
+    image: MethodImage,
     services: Services,
     parameters: InversionParameters,
     caption: str,

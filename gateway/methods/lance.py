@@ -16,7 +16,15 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import ACCEPTED, Proposal, accepted_edits, rows
-from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription, Verdict
+from gateway.methods.counterfactual import (
+    Change,
+    Edit,
+    MethodCounterfactual,
+    MethodImage,
+    Services,
+    TaskDescription,
+    Verdict,
+)
 from gateway.methods.inputs import Inputs, write_caption
 from gateway.methods.inverted import ProtectedClasses
 from gateway.methods.questions import (
@@ -125,8 +133,8 @@ class LanceParameters(SweepParameters):
 
 
 def lance(
-    image: SourceImage, task: TaskDescription, services: Services, parameters: LanceParameters, seed: int
-) -> Iterator[Counterfactual]:
+    image: MethodImage, task: TaskDescription, services: Services, parameters: LanceParameters, seed: int
+) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image: proposals in order, then a null arm for each fraction that was chosen.
 
     Proposals that their words refuse have no image. A failure of a service is raised.

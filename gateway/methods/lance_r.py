@@ -16,7 +16,7 @@ from pydantic import Field
 
 from gateway.methods.arms import Proposal, rows
 from gateway.methods.checks import WORD_CHECKS
-from gateway.methods.counterfactual import Change, Counterfactual, Edit, Services, SourceImage, TaskDescription
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Services, TaskDescription
 from gateway.methods.inputs import Inputs, write_caption
 from gateway.methods.sweep import SweepParameters, keep_best, render_null_arms, sweep_fractions
 from gateway.methods.words import content_words, stem
@@ -40,8 +40,8 @@ class LanceRParameters(SweepParameters):
 
 
 def lance_r(
-    image: SourceImage, task: TaskDescription, services: Services, parameters: LanceRParameters, seed: int
-) -> Iterator[Counterfactual]:
+    image: MethodImage, task: TaskDescription, services: Services, parameters: LanceRParameters, seed: int
+) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image in the order drawn, then a null arm for each fraction that was chosen.
 
     `seed` draws the words. A caption without a word that can be replaced has none. A failure of a service is raised.

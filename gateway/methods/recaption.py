@@ -15,7 +15,7 @@ from typing import Annotated, Protocol
 import numpy as np
 from pydantic import Field
 
-from gateway.methods.counterfactual import SourceImage, TaskDescription
+from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.methods.words import in_captions, names_class
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
@@ -40,7 +40,7 @@ class Recaptioned:
 
 
 def recaptioned(
-    services: Captioner, source: SourceImage, task: TaskDescription, images: Sequence[ImagePayload]
+    services: Captioner, source: MethodImage, task: TaskDescription, images: Sequence[ImagePayload]
 ) -> list[Recaptioned | None]:
     """What new captions say of images of one source, at most 16; None for each where the check cannot be made."""
     wanted = [in_captions(label) for label in _looked_for(source, task)]
@@ -55,7 +55,7 @@ def recaptioned(
     ]
 
 
-def _looked_for(source: SourceImage, task: TaskDescription) -> tuple[str, ...]:
+def _looked_for(source: MethodImage, task: TaskDescription) -> tuple[str, ...]:
     if task.mask_classes:
         return task.things
     return () if source.ground_truth is None else (source.ground_truth,)

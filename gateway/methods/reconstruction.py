@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from gateway.methods.arms import Proposal, RenderedArm, edit_row
 from gateway.methods.checks import check_images
-from gateway.methods.counterfactual import Counterfactual, Edit, Services, SourceImage, TaskDescription
+from gateway.methods.counterfactual import Edit, MethodCounterfactual, MethodImage, Services, TaskDescription
 from gateway.methods.inputs import Inputs, write_caption
 from gateway.methods.inverted import InversionParameters, Pictures, invert_and_edit
 
@@ -18,8 +18,8 @@ REVISION = "1"  # raise it whenever the same replies would give other counterfac
 
 
 def reconstruction(
-    image: SourceImage, task: TaskDescription, services: Services, parameters: InversionParameters, seed: int
-) -> Iterator[Counterfactual]:
+    image: MethodImage, task: TaskDescription, services: Services, parameters: InversionParameters, seed: int
+) -> Iterator[MethodCounterfactual]:
     """The reconstruction of one source image. Nothing is drawn, so `seed` only names it."""
     inputs = Inputs("reconstruction", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)

@@ -16,11 +16,11 @@ from pydantic import Field, model_validator
 from gateway.methods.arms import ACCEPTED, Proposal, RenderedArm, accepted_edits, rows
 from gateway.methods.counterfactual import (
     Change,
-    Counterfactual,
     Edit,
     Factor,
+    MethodCounterfactual,
+    MethodImage,
     Services,
-    SourceImage,
     TaskDescription,
     Verdict,
 )
@@ -75,8 +75,8 @@ class ShiftsParameters(EditingParameters):
 
 
 def shifts(
-    image: SourceImage, task: TaskDescription, services: Services, parameters: ShiftsParameters, seed: int
-) -> Iterator[Counterfactual]:
+    image: MethodImage, task: TaskDescription, services: Services, parameters: ShiftsParameters, seed: int
+) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image: one per shift, in order, then their null arm.
 
     Nothing is drawn, so `seed` only names them. A failure of a service is raised.

@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from gateway.methods.checks import Scores, Thresholds, Vector
-from gateway.methods.counterfactual import Change, Edit, SourceImage, TaskDescription, Verdict
+from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescription, Verdict
 from gateway.methods.words import PEOPLE, STOP_WORD, WORD, content_stems, in_captions, names_class, occurrences, stems
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
 
@@ -105,7 +105,7 @@ class TextEmbedder(Protocol):
 
 
 def check_texts(
-    services: TextEmbedder, source: SourceImage, task: TaskDescription, edits: Sequence[Edit], thresholds: Thresholds
+    services: TextEmbedder, source: MethodImage, task: TaskDescription, edits: Sequence[Edit], thresholds: Thresholds
 ) -> list[tuple[Verdict, Scores]]:
     """Verdict and scores of each proposed edit of one source image; no edit is rendered for this.
 

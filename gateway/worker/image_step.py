@@ -20,9 +20,7 @@ from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.jobs.task_description import task_description_of
 from gateway.methods import METHODS
-from gateway.methods.counterfactual import Change, TaskDescription
-from gateway.methods.counterfactual import Counterfactual as MethodCounterfactual
-from gateway.methods.counterfactual import SourceImage as MethodImage
+from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import Tested, tested
 from gateway.queue import leases

@@ -16,7 +16,7 @@ from gateway.database.columns import CounterfactualColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
 from gateway.methods import METHODS
-from gateway.methods.counterfactual import Counterfactual as MethodCounterfactual
+from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.queue.leases import Lease

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gateway.methods.counterfactual import SourceImage, TaskDescription
+from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema, keyword_messages, keyword_schema
 from gateway.methods.words import names_class
 from llm_service.schemas import checked_validator
@@ -72,7 +72,7 @@ def test_control_words_of_the_model_are_refused_by_name(services: Services, word
 
 def check_edits(services: Services, task: TaskDescription, seed: int = 1) -> None:
     """Every accepted edit of a red bus in the city leaves a bus, brings in no other class, and says what it changed."""
-    source = SourceImage("source-1", PICTURE, "bus")
+    source = MethodImage("source-1", PICTURE, "bus")
     found = list(dillema(source, task, services, DillemaParameters(counterfactuals_per_image=4), seed))
     edits = [one for one in found if one.arm == "edit" and one.edit is not None]
     assert edits

@@ -21,7 +21,7 @@ from gateway.jobs.choices import methods_listing
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.methods.checks import CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
-from gateway.methods.counterfactual import SourceImage, TaskDescription
+from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.model_services.clients import ModelServices
 from gateway.worker.messages import ShownImage, messages
 from shared.images import encode
@@ -39,8 +39,8 @@ TASK = TaskDescription("name the vehicle", tuple(CLASSES))
 TWO = CorruptionsParameters(corruptions=("fog", "jpeg"))
 
 
-def source(name: str = "source-1") -> SourceImage:
-    return SourceImage(name, ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
+def source(name: str = "source-1") -> MethodImage:
+    return MethodImage(name, ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
 
 
 class Services(ModelServices):

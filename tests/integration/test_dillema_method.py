@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
+from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema
 from shared.images import encode
 from shared.schemas.base import ImagePayload
@@ -27,12 +27,12 @@ def services() -> Iterator[Services]:
         yield services
 
 
-def dillema_of(services: Services, seed: int = 1, **parameters: object) -> list[Counterfactual]:
-    source = SourceImage("source-1", ImagePayload(png=PICTURE), "bus")
+def dillema_of(services: Services, seed: int = 1, **parameters: object) -> list[MethodCounterfactual]:
+    source = MethodImage("source-1", ImagePayload(png=PICTURE), "bus")
     return list(dillema(source, TASK, services, DillemaParameters.model_validate(parameters), seed))
 
 
-def edits_of(rows: list[Counterfactual]) -> list[Counterfactual]:
+def edits_of(rows: list[MethodCounterfactual]) -> list[MethodCounterfactual]:
     return [row for row in rows if row.arm == "edit" and row.verdict.accepted]
 
 
@@ -92,7 +92,7 @@ def test_more_renderings_than_a_message_holds(services: Services) -> None:
 
 
 def test_a_ground_truth_that_the_edits_touch_refuses_them(services: Services) -> None:
-    source = SourceImage("source-1", ImagePayload(png=PICTURE), "rain")
+    source = MethodImage("source-1", ImagePayload(png=PICTURE), "rain")
     task = TaskDescription("classify the vehicle", ("rain", "snow", "fog"))
     rows = list(dillema(source, task, services, DillemaParameters(factors=("weather",)), 1))
     assert not any(change.from_phrase == "rainy" for row in edits_of(rows) if row.edit for change in row.edit.changes)

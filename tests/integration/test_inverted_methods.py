@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
-from gateway.database.tables import Counterfactual as Row
+from gateway.database.tables import Counterfactual
 from gateway.jobs.choices import methods_listing
-from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
+from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import InversionParameters
 from gateway.methods.reconstruction import reconstruction
 from gateway.methods.shifts import Shift, ShiftsParameters, shifted, shifts
@@ -27,7 +27,7 @@ from shared.storage import DirectoryStore
 from tests.support.small_services import CAPTION, CLASSES, SmallServices, serve
 from tests.support.work_site import Site
 
-SOURCE = SourceImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
+SOURCE = MethodImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
 TASK = TaskDescription("name the vehicle", tuple(CLASSES))
 NIGHT = {"phrase": "at night", "factor": "weather", "value": "night"}
 
@@ -48,7 +48,7 @@ def services() -> Iterator[Services]:
         clients.close()
 
 
-def shifts_of(services: Services, **parameters: object) -> list[Counterfactual]:
+def shifts_of(services: Services, **parameters: object) -> list[MethodCounterfactual]:
     return list(shifts(SOURCE, TASK, services, ShiftsParameters.model_validate(parameters), 1))
 
 
@@ -138,7 +138,9 @@ def test_a_job_of_both_gives_rows_that_are_counted(sessions: Sessions, tmp_path:
         assert small.calls["edit"] == 6
         with sessions() as session:
             rows = load_rows(session, "job")
-            cells = session.scalars(select(Row.to_value).where(Row.method == "shifts", Row.arm == "edit")).all()
+            cells = session.scalars(
+                select(Counterfactual.to_value).where(Counterfactual.method == "shifts", Counterfactual.arm == "edit")
+            ).all()
         rebuilt, left_out, _ = rows.models["m1", "reconstruction"]
         assert (len(rebuilt.source), left_out, rebuilt.cells) == (3, 0, {})
         assert np.array_equal(rebuilt.null.predicted, rebuilt.original.predicted)

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
-from gateway.database.tables import Counterfactual as Row
-from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
+from gateway.database.tables import Counterfactual
+from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.lance import LANCE_FACTORS, LanceParameters, lance
 from gateway.model_services.clients import ModelServices
 from gateway.results.classification import load_rows
@@ -26,7 +26,7 @@ from tests.support.lance_services import LanceServices
 from tests.support.small_services import CAPTION, CLASSES, serve
 from tests.support.work_site import Site
 
-SOURCE = SourceImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
+SOURCE = MethodImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
 TASK = TaskDescription("name the vehicle", tuple(CLASSES))
 
 
@@ -55,7 +55,7 @@ def services() -> Iterator[Services]:
         clients.close()
 
 
-def lance_of(services: Services, **parameters: Any) -> list[Counterfactual]:
+def lance_of(services: Services, **parameters: Any) -> list[MethodCounterfactual]:
     anything = {"caption": {"default": -2.0}}
     chosen = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything} | parameters
     return list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
@@ -168,7 +168,13 @@ def test_a_job_gives_rows_that_are_counted(sessions: Sessions, tmp_path: Path) -
         assert small.calls["generate"] == 2 * len(LANCE_FACTORS)
         with sessions() as session:
             rows = load_rows(session, "job")
-            values = set(session.scalars(select(Row.to_value).where(Row.arm == "edit", Row.image_digest.is_not(None))))
+            values = set(
+                session.scalars(
+                    select(Counterfactual.to_value).where(
+                        Counterfactual.arm == "edit", Counterfactual.image_digest.is_not(None)
+                    )
+                )
+            )
         assert values <= {"beach", "rainy", "park"}
         assert ("m1", "lance") in rows.models
         for client in site.clients:

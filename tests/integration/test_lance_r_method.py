@@ -10,7 +10,7 @@ import pytest
 
 from embedded.serving import ListeningPort
 from gateway.jobs.choices import methods_listing, plan
-from gateway.methods.counterfactual import Counterfactual, SourceImage, TaskDescription
+from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.lance_r import LanceRParameters, lance_r
 from gateway.model_services.clients import ModelServices
 from llm_service.app import create_app
@@ -27,7 +27,7 @@ from tests.support.lance_services import LanceServices
 from tests.support.small_services import serve
 
 CAPTION = "A photo of a small red bus in a city. It is rainy at night."
-SOURCE = SourceImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "bus")
+SOURCE = MethodImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "bus")
 TASK = TaskDescription("name the vehicle", ("car", "bus", "boat"))
 
 
@@ -67,7 +67,7 @@ def services(language: str) -> Iterator[Services]:
         clients.close()
 
 
-def lance_r_of(services: Services, seed: int = 1, **parameters: Any) -> list[Counterfactual]:
+def lance_r_of(services: Services, seed: int = 1, **parameters: Any) -> list[MethodCounterfactual]:
     anything = {"caption": {"default": -2.0}, "word": {"default": -2.0}}
     chosen = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything} | parameters
     return list(lance_r(SOURCE, TASK, services, LanceRParameters.model_validate(chosen), seed))

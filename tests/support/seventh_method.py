@@ -9,7 +9,15 @@ from pydantic import Field
 
 from gateway.methods import MethodSpec
 from gateway.methods.checks import check_images, skipped_checks
-from gateway.methods.counterfactual import Arm, Change, Counterfactual, Edit, Services, SourceImage, TaskDescription
+from gateway.methods.counterfactual import (
+    Arm,
+    Change,
+    Edit,
+    MethodCounterfactual,
+    MethodImage,
+    Services,
+    TaskDescription,
+)
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderRequest
@@ -29,8 +37,8 @@ class SepiaParameters(Contract):
 
 
 def sepia(
-    image: SourceImage, task: TaskDescription, services: Services, parameters: SepiaParameters, seed: int
-) -> Iterator[Counterfactual]:
+    image: MethodImage, task: TaskDescription, services: Services, parameters: SepiaParameters, seed: int
+) -> Iterator[MethodCounterfactual]:
     """One counterfactual, and the null arm of the same seed."""
     caption = services.caption(CaptionRequest(images=[image.image])).captions[0]
     change = Change("domain", "", parameters.phrase, "", "sepia")
@@ -43,7 +51,7 @@ def sepia(
     lineage = {"caption": caption, "evaluations": reply.evaluations, "skipped_checks": skipped_checks(image, task)}
     for ordinal, (edit, picture, (verdict, scores)) in enumerate(zip(edits, reply.images, checked, strict=True)):
         arm: Arm = "edit" if edit else "null"
-        yield Counterfactual(ordinal, arm, own_seed, edit, 1 if edit else None, picture, verdict, scores, lineage)
+        yield MethodCounterfactual(ordinal, arm, own_seed, edit, 1 if edit else None, picture, verdict, scores, lineage)
 
 
 SPEC = MethodSpec(

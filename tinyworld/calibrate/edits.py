@@ -19,7 +19,7 @@ import torch
 
 from gateway.methods import METHODS
 from gateway.methods.checks import EDIT_CHECKS, Thresholds, check_images
-from gateway.methods.counterfactual import SourceImage
+from gateway.methods.counterfactual import MethodImage
 from gateway.methods.inverted import Pictures, invert_and_edit
 from gateway.methods.lance import LanceParameters
 from gateway.methods.sweep import SweepParameters
@@ -92,7 +92,7 @@ def _drawn(services: ModelServices, parameters: LanceParameters, number: int, pr
         by_class[request.shows.label].append(request)
     for shown, some in by_class.items():
         caption = re.sub(rf"\b{label}\b", shown, proposal.edit.caption)
-        source = SourceImage("", payload(some[0].drawing.source), shown)
+        source = MethodImage("", payload(some[0].drawing.source), shown)
         prompts = [PromptEdit(prompt=a.drawing.prompt, cross_fraction=parameters.cross_fraction) for a in some]
         reply = invert_and_edit(source, services, parameters, caption, prompts, [fraction])
         for request, images in zip(some, reply.images, strict=True):
@@ -101,7 +101,7 @@ def _drawn(services: ModelServices, parameters: LanceParameters, number: int, pr
 
 def _scored(services: ModelServices, drawn: _Drawn) -> Trial:
     proposal = drawn.request.proposal
-    source = SourceImage("", payload(source_picture(proposal.scene)), proposal.scene.label)
+    source = MethodImage("", payload(source_picture(proposal.scene)), proposal.scene.label)
     pictures = Pictures([payload(drawn.image)], drawn.keep_mask)
     ((_, scores),) = check_images(services, source, TASK, pictures, [proposal.edit], {}, EDIT_CHECKS)
     return Trial(proposal.scene.geometry_seed, drawn.request.kind, proposal.edit, scores)

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from gateway.methods.checks import Scores, check_images
-from gateway.methods.counterfactual import SourceImage
+from gateway.methods.counterfactual import MethodImage
 from shared.label_maps import VOID
 from shared.profiles import SHIPPED, Profile, load_profile
 from shared.schemas.diffusion import RenderReply
@@ -68,7 +68,7 @@ class Checks(Evaluator):
     def scores(self, gallery: Gallery, request: ProtectedEdit, drawn: RoadRendering, image: Image) -> Scores:
         """The scores of an image, as in a job; `things` is 1 if the segmenter detects none in the source."""
         mask = np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
-        source = SourceImage(request.id, payload(request.source), None, payload(mask))
+        source = MethodImage(request.id, payload(request.source), None, payload(mask))
         keep = payload(gallery.segmenter.keep_mask(request.source))
         reply = RenderReply(images=[payload(image)], controls={}, keep_mask=keep, evaluations=0)
         ((_, image_scores),) = check_images(self, source, TASK, reply, [request.edit], {})  # type: ignore[arg-type]

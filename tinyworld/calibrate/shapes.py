@@ -29,7 +29,7 @@ import torch
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.shapes import shapes_reply
 from gateway.methods.checks import shape_scores
-from gateway.methods.counterfactual import FACTORS, Change, Edit, SourceImage, TaskDescription
+from gateway.methods.counterfactual import FACTORS, Change, Edit, MethodImage, TaskDescription
 from shared.images import decode, encode
 from shared.label_maps import VOID
 from shared.profiles import ShapeJudge, load_profile, shipped_profiles
@@ -125,7 +125,7 @@ def trials(
         drawn = render(scene, side, side)
         mask = np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
         degraded = through(np.stack([shape_image.image for shape_image in shape_set]))
-        source = SourceImage(str(scene.geometry_seed), _payload(drawn.image), None, _payload(mask))
+        source = MethodImage(str(scene.geometry_seed), _payload(drawn.image), None, _payload(mask))
         scores = shape_scores(judge, source, TASK, [_payload(image) for image in degraded])
         if "shapes" not in scores[0]:
             silent += 1

@@ -20,7 +20,7 @@ from pydantic import JsonValue
 from gateway.jobs.choices import method_defaults
 from gateway.methods import METHODS
 from gateway.methods.checks import Scores
-from gateway.methods.counterfactual import Change, Counterfactual, Edit, SourceImage, Verdict
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Verdict
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.inverted import InversionParameters, edit_request
 from gateway.model_services.clients import ModelServices
@@ -156,7 +156,7 @@ def _counterfactuals(
     services: ModelServices, method: str, given: Parameters, number: int, proposal: Proposal
 ) -> Iterator[EditorResult]:
     source, edit = source_picture(proposal.scene), proposal.edit
-    image = SourceImage(str(proposal.scene.geometry_seed), payload(source), proposal.scene.label)
+    image = MethodImage(str(proposal.scene.geometry_seed), payload(source), proposal.scene.label)
     values = {**given, "shifts": [_shift(edit.changes[0])]} if method == "shifts" else given
     parameters = METHODS[method].parameters.model_validate(values)
     assert isinstance(parameters, InversionParameters)
@@ -171,7 +171,7 @@ def _counterfactuals(
             yield _result(number, source, row, edit, attention)
 
 
-def _result(number: int, source: Pixels, row: Counterfactual, proposed: Edit, attention: float) -> EditorResult:
+def _result(number: int, source: Pixels, row: MethodCounterfactual, proposed: Edit, attention: float) -> EditorResult:
     spent = row.lineage.get("evaluations")
     return EditorResult(
         number=number,

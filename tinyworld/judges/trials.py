@@ -19,7 +19,7 @@ from diffusion_service.stable_diffusion import load
 from evaluator_service.similarity import Scorer
 from evaluator_service.structure import agreement
 from gateway.methods.checks import Scores, check_images
-from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor, SourceImage, TaskDescription, Verdict
+from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor, MethodImage, TaskDescription, Verdict
 from gateway.methods.dillema import DillemaParameters, region_of
 from shared.arithmetic import native_weights
 from shared.images import decode, encode
@@ -163,7 +163,7 @@ class Studio:
         self, scene: Scene, source: Pixels, images: Sequence[Pixels], edits: Sequence[Edit | None]
     ) -> list[tuple[Verdict, Scores]]:
         """The verdicts of a job's checks on images of one source; None among the edits marks a null arm."""
-        image = SourceImage(str(scene.geometry_seed), payload(source), scene.label)
+        image = MethodImage(str(scene.geometry_seed), payload(source), scene.label)
         keep = payload(self._segmenter.keep_mask(source))
         size = MAX_IMAGES_PER_MESSAGE - 1
         verdicts: list[tuple[Verdict, Scores]] = []

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.methods.counterfactual import SourceImage
+from gateway.methods.counterfactual import MethodImage
 from gateway.methods.recaption import Captioner, Recaptioned, recaptioned
 from shared.schemas.base import ImagePayload
 from tinyworld.judges.label import rate_text
@@ -57,7 +57,7 @@ def recaption_records(services: Captioner, folder: Path) -> tuple[list[Recaption
         other = next((sources[index] for index in after if labels[index] != labels[place]), None)
         some = by_source[sources[place]]
         shown = [record.image for record in some] + ([other] if other else [])
-        source = SourceImage(sources[place], _payload(folder / sources[place]), labels[place])
+        source = MethodImage(sources[place], _payload(folder / sources[place]), labels[place])
         new = recaptioned(services, source, TASK, [_payload(folder / path) for path in shown])
         results = [
             RecaptionResult(record, caption.caption if caption else "", _named(caption))

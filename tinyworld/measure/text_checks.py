@@ -19,7 +19,7 @@ from random import Random
 import numpy as np
 
 from evaluator_service.similarity import TextEmbedder
-from gateway.methods.counterfactual import Change, Edit, SourceImage, TaskDescription
+from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescription
 from gateway.methods.text_checks import check_texts
 from shared.images import encode
 from shared.profiles import load_profile
@@ -193,7 +193,7 @@ def check_cases(all_cases: Sequence[Case], profile: str) -> list[tuple[Case, str
     services, thresholds = ShippedEmbedder(profile), load_profile(profile).text_thresholds
     results = []
     for case in all_cases:
-        [(verdict, scores)] = check_texts(services, SourceImage("", BLANK, case.label), TASK, [case.edit], thresholds)
+        [(verdict, scores)] = check_texts(services, MethodImage("", BLANK, case.label), TASK, [case.edit], thresholds)
         results.append((case, verdict.check, scores))
     return results
 

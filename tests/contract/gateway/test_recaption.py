@@ -11,7 +11,7 @@ from PIL import Image
 
 from caption_service.app import create_app
 from embedded.serving import ListeningPort
-from gateway.methods.counterfactual import SourceImage
+from gateway.methods.counterfactual import MethodImage
 from gateway.methods.recaption import recaptioned
 from gateway.model_services.clients import ModelServices
 from shared.service import ServiceSettings
@@ -43,7 +43,7 @@ def picture(drawn: Scene) -> np.ndarray:
 
 
 def named(services: ModelServices, truth: str, source: Scene, *images: Scene) -> list[float | None]:
-    given = SourceImage("source", payload(picture(source)), truth)
+    given = MethodImage("source", payload(picture(source)), truth)
     found = recaptioned(services, given, TASK, [payload(picture(one)) for one in images])
     return [None if one is None else one.named for one in found]
 

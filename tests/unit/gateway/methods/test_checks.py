@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gateway.methods.checks import check_images, judge, skipped_checks
-from gateway.methods.counterfactual import Change, Edit, Factor, SourceImage, TaskDescription
+from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
 
-SOURCE = SourceImage("image", ImagePayload(png=b"source"), "bus")
+SOURCE = MethodImage("image", ImagePayload(png=b"source"), "bus")
 TASK = TaskDescription("name the vehicle", ("bus", "car"))
 MASK = ImagePayload(png=b"mask")
 THRESHOLDS = {
@@ -126,11 +126,11 @@ def test_large_label_sets_are_asked_in_several_messages() -> None:
 @pytest.mark.parametrize(
     ("source", "task"),
     [
-        (SourceImage("image", SOURCE.image, None), TASK),
+        (MethodImage("image", SOURCE.image, None), TASK),
         (SOURCE, TaskDescription("name the vehicle")),
     ],
 )
-def test_the_label_check_is_left_out_by_name_where_nothing_is_known(source: SourceImage, task: TaskDescription) -> None:
+def test_the_label_check_is_left_out_by_name_where_nothing_is_known(source: MethodImage, task: TaskDescription) -> None:
     [(verdict, scores)] = check(b"night car", source=source, task=task)
     assert verdict.accepted
     assert "label" not in scores

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.methods.counterfactual import SourceImage, TaskDescription
+from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.methods.recaption import Recaptioned, recaptioned
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
@@ -33,7 +33,7 @@ class Captioner:
 
 def named(task: TaskDescription, truth: str | None, *images: bytes, source: bytes = b"source") -> list[float | None]:
     shown = [ImagePayload(png=image) for image in images]
-    found = recaptioned(Captioner(), SourceImage("image", ImagePayload(png=source), truth), task, shown)
+    found = recaptioned(Captioner(), MethodImage("image", ImagePayload(png=source), truth), task, shown)
     return [None if one is None else one.named for one in found]
 
 
@@ -60,13 +60,13 @@ def test_where_the_source_is_not_named_nothing_is_said_and_nothing_more_is_asked
 ) -> None:
     captioner = Captioner()
     image = ImagePayload(png=b"same")
-    assert recaptioned(captioner, SourceImage("i", ImagePayload(png=source), truth), task, [image] * 3) == [None] * 3
+    assert recaptioned(captioner, MethodImage("i", ImagePayload(png=source), truth), task, [image] * 3) == [None] * 3
     assert captioner.asked == asked
 
 
 def test_images_are_captioned_together() -> None:
     captioner = Captioner()
     images = [ImagePayload(png=image) for image in (b"same", b"car")]
-    found = recaptioned(captioner, SourceImage("i", ImagePayload(png=b"source"), "bus"), CLASSES, images)
+    found = recaptioned(captioner, MethodImage("i", ImagePayload(png=b"source"), "bus"), CLASSES, images)
     assert captioner.asked == [[b"source"], [b"same", b"car"]]
     assert found == [Recaptioned(SAID[b"same"], 1.0), Recaptioned(SAID[b"car"], 0.0)]

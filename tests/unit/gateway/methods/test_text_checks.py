@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.methods.checks import Scores
-from gateway.methods.counterfactual import Change, Edit, Factor, SourceImage, TaskDescription, Verdict
+from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription, Verdict
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_texts, differing_part
 from gateway.methods.words import content_words, names_class, occurrences, stem
 from shared.profiles import load_profile
@@ -146,7 +146,7 @@ def meant(
 ) -> tuple[Verdict, Scores]:
     edit = Edit((change(old, new),), caption, new_caption or caption.replace(old, new))
     task = TaskDescription("name the vehicle", LABELS)
-    [found] = check_texts(embedder, SourceImage("", BLANK, truth), task, [edit], load_profile("tiny").text_thresholds)
+    [found] = check_texts(embedder, MethodImage("", BLANK, truth), task, [edit], load_profile("tiny").text_thresholds)
     return found
 
 
@@ -193,7 +193,7 @@ def test_all_edits_of_an_image_share_requests_and_class_names_come_first(embedde
     embedder.asked.clear()
     edits = [Edit((change("foggy", new),), SAID, SAID.replace("foggy", new)) for new in ("snowy", "rainy", "hazy")]
     task = TaskDescription("name the vehicle", LABELS)
-    found = check_texts(embedder, SourceImage("", BLANK, "bus"), task, edits, {})
+    found = check_texts(embedder, MethodImage("", BLANK, "bus"), task, edits, {})
     assert [verdict.accepted for verdict, _ in found] == [True] * 3, "without thresholds only equal stems count"
     assert [embedder.asked[0], len(embedder.asked)] == [sorted(LABELS), 2]
 
