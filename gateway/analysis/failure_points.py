@@ -19,9 +19,9 @@ from shared.schemas.results import FailurePoints
 NEVER = SEVERITIES[-1] + 1
 
 
-def first_change(unchanged: str, said: Mapping[int, str]) -> int | None:
+def first_change(unchanged: str, answers: Mapping[int, str]) -> int | None:
     """The lowest severity of `said` (class by severity) that is not answered as the unchanged image is; None: none."""
-    return min((severity for severity, answer in said.items() if answer != unchanged), default=None)
+    return min((severity for severity, answer in answers.items() if answer != unchanged), default=None)
 
 
 def corruption_of(value: str) -> tuple[str, int]:

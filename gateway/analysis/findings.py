@@ -43,12 +43,12 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
     rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model and method. `checked`:
     what is known of the accepted edits' validity, from the checks' errors or from reviews; None where nothing is.
     """
-    family = [cell for cell, found in cells.items() if len(found.source) >= LEAST_SOURCES]
+    family = [cell for cell, differences in cells.items() if len(differences.source) >= LEAST_SOURCES]
     seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
     p_values = np.array([sign_flip_p(cells[cell].correct, seeds[cell]) for cell in family])
     q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
-    effects = [_untested(cell, found) for cell, found in cells.items() if cell not in seeds]
+    effects = [_untested(cell, differences) for cell, differences in cells.items() if cell not in seeds]
     for cell, p_value, q_value in zip(family, p_values, q_values, strict=True):
         correct = cells[cell].correct
         level = 1 - FALSE_DISCOVERY_RATE * rejected / len(family) if q_value <= FALSE_DISCOVERY_RATE else None
@@ -83,16 +83,16 @@ def _among_valid(
     return effect_among_valid(correct, level, shares, seed, checked.source)
 
 
-def _untested(cell: Cell, found: Differences) -> CellEffect:
-    probability = float(found.p_truth.mean())
+def _untested(cell: Cell, differences: Differences) -> CellEffect:
+    probability = float(differences.p_truth.mean())
     return CellEffect(
         cell=cell,
-        sources=len(found.source),
-        counterfactuals=found.counterfactuals,
-        delta_accuracy=float(found.correct.mean()),
+        sources=len(differences.source),
+        counterfactuals=differences.counterfactuals,
+        delta_accuracy=float(differences.correct.mean()),
         delta_probability=None if math.isnan(probability) else probability,
         standing="too few images",
-        images_needed=images_needed(found.correct, BEYOND, LEAST_SOURCES),
+        images_needed=images_needed(differences.correct, BEYOND, LEAST_SOURCES),
     )
 
 

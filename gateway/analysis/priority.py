@@ -38,12 +38,12 @@ class Failure(NamedTuple):
 
 def turns(labels: Sequence[Hashable]) -> list[int]:
     """When each image comes, from 0: the classes in turn, as they first occur; within a class in the order given."""
-    seen: Counter[Hashable] = Counter()
+    counts: Counter[Hashable] = Counter()
     first = {label: place for place, label in reversed(list(enumerate(labels)))}
     keys = []
     for label in labels:
-        keys.append((seen[label], first[label]))
-        seen[label] += 1
+        keys.append((counts[label], first[label]))
+        counts[label] += 1
     order = sorted(range(len(labels)), key=keys.__getitem__)
     turn = [0] * len(labels)
     for place, image in enumerate(order):

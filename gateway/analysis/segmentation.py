@@ -23,8 +23,8 @@ def overlaps(counts: Integers) -> Floats:
 def named_overlaps(counts: Integers, classes: Sequence[str]) -> dict[str, float]:
     """IoU of the classes that the reference of one image holds, by name."""
     held = counts.sum(axis=1) > 0
-    found = overlaps(counts)
-    return {name: float(found[place]) for place, name in enumerate(classes) if held[place]}
+    values = overlaps(counts)
+    return {name: float(values[place]) for place, name in enumerate(classes) if held[place]}
 
 
 def image_overlap(by_class: Mapping[str, float]) -> float | None:

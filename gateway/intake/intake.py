@@ -169,12 +169,12 @@ def _manifest_rows(
     sources: Sequence[SourceFile], manifest: bytes | None, inner_manifests: Sequence[Member]
 ) -> list[ManifestRow] | None:
     """The manifest's row of each source; None where there is no manifest."""
-    found = [data for data in (manifest, *(inner.data for inner in inner_manifests)) if data is not None]
-    if len(found) != len(inner_manifests) + (manifest is not None):
+    manifests = [data for data in (manifest, *(inner.data for inner in inner_manifests)) if data is not None]
+    if len(manifests) != len(inner_manifests) + (manifest is not None):
         raise TooLarge("the manifest in the archive is too large or damaged; send it as the part `manifest`")
-    if len(found) > 1:
+    if len(manifests) > 1:
         raise InvalidInput("there is more than one manifest; send one")
-    return match_rows(parse_manifest(found[0]), [source.name for source in sources]) if found else None
+    return match_rows(parse_manifest(manifests[0]), [source.name for source in sources]) if manifests else None
 
 
 def _labels(

@@ -83,12 +83,12 @@ class MaskShelf:
 
     def paired(self, sources: Sequence[SourceFile], names: Sequence[str | None]) -> list[SourceFile]:
         """Each source image with the mask of this name (None: it has none). Raises InvalidInput where none is left."""
-        found = [
+        matched = [
             source if name is None else _masked(source, name, self._kept[name])
             for source, name in zip(sources, names, strict=True)
         ]
-        refuse_if_unusable(found)
-        return found
+        refuse_if_unusable(matched)
+        return matched
 
     def _taken(self, member: Member) -> KeptMask | str:
         if member.data is None:

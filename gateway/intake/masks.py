@@ -42,10 +42,10 @@ class MaskReader:
         """
         header = _header(data)
         values = _colours(data, max_pixels) if self.coloured else _indices(data, header, max_pixels)
-        found = self._placed(values)
-        if (found == _UNKNOWN).any():
-            raise InvalidInput(self._unknown(values, found))
-        return found
+        places = self._placed(values)
+        if (places == _UNKNOWN).any():
+            raise InvalidInput(self._unknown(values, places))
+        return places
 
     def _placed(self, values: np.ndarray) -> Pixels:
         if not self.coloured:
@@ -57,8 +57,8 @@ class MaskReader:
         table = np.array([self.places[int(value)] for value in known], np.uint8)
         return np.where(known[place] == values, table[place], np.uint8(_UNKNOWN))
 
-    def _unknown(self, values: np.ndarray, found: Pixels) -> str:
-        rows, columns = np.nonzero(found == _UNKNOWN)
+    def _unknown(self, values: np.ndarray, places: Pixels) -> str:
+        rows, columns = np.nonzero(places == _UNKNOWN)
         which = values[rows[0], columns[0]]
         name = f"the colour #{which:06x}" if self.coloured else f"the index {which}"
         return (
@@ -69,10 +69,11 @@ class MaskReader:
 
 def mask_reader(spec: MaskSpec, label_map: Mapping[str, str]) -> MaskReader:
     """The reader of a job's masks; classes that the label map gives one name are one class."""
-    names = [label_map.get(one.name, one.name) for one in spec.classes]
+    names = [label_map.get(item.name, item.name) for item in spec.classes]
     classes = tuple(dict.fromkeys(names))
     places = {
-        _value(one.colour or one.index or 0): classes.index(name) for one, name in zip(spec.classes, names, strict=True)
+        _value(item.colour or item.index or 0): classes.index(name)
+        for item, name in zip(spec.classes, names, strict=True)
     }
     places |= {_value(value): VOID for value in spec.void}
     return MaskReader(classes, places, spec.classes[0].index is None)
@@ -115,10 +116,10 @@ def match_masks(images: Sequence[str], masks: Sequence[str], named: Sequence[str
 
     Raises InvalidInput for masks of no image, for masks named that were not sent, and for stems that are not unique.
     """
-    found = _by_stem(images, masks) if named is None or not any(named) else _by_name(images, masks, named)
-    if left := sorted(set(masks) - set(found)):
+    matched = _by_stem(images, masks) if named is None or not any(named) else _by_name(images, masks, named)
+    if left := sorted(set(masks) - set(matched)):
         raise InvalidInput(f"no image belongs to the masks {quoted(left)}; give both the same name, or leave them out")
-    return found
+    return matched
 
 
 def _by_name(images: Sequence[str], masks: Sequence[str], named: Sequence[str | None]) -> list[str | None]:
@@ -157,8 +158,8 @@ def _header(data: bytes) -> PngHeader:
     return header
 
 
-def _value(said: int | str) -> int:
-    return int(said.removeprefix("#"), 16) if isinstance(said, str) else said
+def _value(value: int | str) -> int:
+    return int(value.removeprefix("#"), 16) if isinstance(value, str) else value
 
 
 def _colours(data: bytes, max_pixels: int) -> np.ndarray:

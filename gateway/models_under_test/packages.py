@@ -187,19 +187,19 @@ def _check_json(path: Path) -> None:
         raise TooLarge(f"{path.name} is larger than {MAX_JSON_BYTES:,} bytes")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        found = _forbidden(value)
+        forbidden = _forbidden(value)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"{path.name} is no JSON in UTF-8: {str(error)[:200]}") from error
     if not isinstance(value, dict):
         raise Malformed(f"{path.name} is no JSON object")
-    if found is not None:
-        raise InvalidInput(f"{path.name} has {found}; a model under test is its own files and nothing else")
+    if forbidden is not None:
+        raise InvalidInput(f"{path.name} has {forbidden}; a model under test is its own files and nothing else")
 
 
 def _forbidden(value: object) -> str | None:
     """A key that leads outside the package, wherever it stands."""
     if isinstance(value, list):
-        return next((found for item in value if (found := _forbidden(item))), None)
+        return next((forbidden for item in value if (forbidden := _forbidden(item))), None)
     if not isinstance(value, dict):
         return None
     for key, inner in value.items():
@@ -207,8 +207,8 @@ def _forbidden(value: object) -> str | None:
             return f"`{key}`, which {_FORBIDDEN_KEYS[key]}"
         if key.endswith("attn_implementation") and inner not in _PLAIN_ATTENTION:
             return f"`{key}`, which asks for code from elsewhere"
-        if found := _forbidden(inner):
-            return found
+        if forbidden := _forbidden(inner):
+            return forbidden
     return None
 
 

@@ -190,17 +190,17 @@ def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iter
     wanted = needed_weights(profile)
     infos: dict[ServiceName, ServiceInfo] = {}
     for name, url in settings.service_urls.items():
-        found = _ask(name, url, clocks)
-        if isinstance(found, str):
-            yield Answer(name, False, found)
+        answer = _ask(name, url, clocks)
+        if isinstance(answer, str):
+            yield Answer(name, False, answer)
             continue
-        infos[name] = found
-        faults = list(service_faults(found, settings.profile, wanted[name]))
+        infos[name] = answer
+        faults = list(service_faults(answer, settings.profile, wanted[name]))
         for fault in faults:
             yield Answer(name, False, fault)
         if not faults:
-            weights = ", ".join(f"{item.id}@{item.revision[:12]}" for item in found.weights)
-            yield Answer(name, True, f"ready on {found.device} with {weights}")
+            weights = ", ".join(f"{item.id}@{item.revision[:12]}" for item in answer.weights)
+            yield Answer(name, True, f"ready on {answer.device} with {weights}")
     if len({info.deterministic for info in infos.values()}) > 1:
         some = ", ".join(sorted(name for name, info in infos.items() if info.deterministic))
         yield Answer(

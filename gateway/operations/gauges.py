@@ -49,10 +49,10 @@ class Work(Collector):
         )
         by_state = select(SourceImage.state, func.count()).join(Job).where(Job.state == "running")
         with reading(self._sessions) as session:
-            found_jobs = session.execute(select(Job.state, func.count()).group_by(Job.state)).all()
-            found_images = session.execute(by_state.group_by(SourceImage.state)).all()
-        for gauge, states, found in ((jobs, JOB_STATES, found_jobs), (images, IMAGE_STATES, found_images)):
-            number: dict[str, int] = {row[0]: row[1] for row in found}
+            job_rows = session.execute(select(Job.state, func.count()).group_by(Job.state)).all()
+            image_rows = session.execute(by_state.group_by(SourceImage.state)).all()
+        for gauge, states, rows in ((jobs, JOB_STATES, job_rows), (images, IMAGE_STATES, image_rows)):
+            number: dict[str, int] = {row[0]: row[1] for row in rows}
             for state in states:
                 gauge.add_metric([state], number.get(state, 0))
         return [jobs, images]

@@ -46,10 +46,10 @@ def refuse_wrong_schema(settings: Settings, sessions: Sessions) -> None:
 def schema_fault(connection: Connection) -> str | None:
     """What is wrong with the database's schema, in a sentence; None where it is what this version works with."""
     newest = ScriptDirectory.from_config(migration_config(connection)).get_heads()
-    found = MigrationContext.configure(connection).get_current_heads()
-    if set(found) == set(newest):
+    current = MigrationContext.configure(connection).get_current_heads()
+    if set(current) == set(newest):
         return None
-    known = ", ".join(found) or "none"
+    known = ", ".join(current) or "none"
     return (
         f"the database's schema is at revision {known}, and this version works with {', '.join(newest)}: "
         "run `python -m gateway.database.migrations` of this version, or go back to the database's version"

@@ -33,7 +33,7 @@ def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]
             *evaluator.models_under_test.values(),
         ],
     }
-    return {name: [source for source in found if source is not None] for name, found in sources.items()}
+    return {name: [source for source in weights if source is not None] for name, weights in sources.items()}
 
 
 def gigabytes(weights: Sequence[Weights | Server]) -> float:
@@ -85,8 +85,8 @@ def memory(
         assert gpu is not None
         need = sum(gigabytes(wanted[name]) for name in names)
         who = " and ".join(names)
-        told = f"{who}: {need:.1f} GB of weights on {gpu.name} with {gpu.gigabytes:.1f} GB"
+        sentence = f"{who}: {need:.1f} GB of weights on {gpu.name} with {gpu.gigabytes:.1f} GB"
         if need > gpu.gigabytes:
-            yield False, f"{told}; give one of them a GPU of its own, or take a smaller profile"
+            yield False, f"{sentence}; give one of them a GPU of its own, or take a smaller profile"
         else:
-            yield True, told
+            yield True, sentence
