@@ -1,7 +1,7 @@
-"""The work on one source image: load it, let the methods make counterfactuals, call the models under test, apply.
+"""The work on one source image: load it, run the methods, call the models under test, apply.
 
-Loading and applying are one short transaction each; between them, no session is open. Everything is written by the one
-transaction that also marks the image as done, guarded by the lease: either all of it is there, or nothing.
+Load and apply are one short transaction each; no session is open between them. The transaction that marks the image as
+done also writes all results, guarded by the lease: either everything is written, or nothing.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Segmentation:
 
 @dataclass(frozen=True, slots=True)
 class ImageWork:
-    """What the work on one source image needs of its rows. `occurrence` counts equal images before it.
+    """What the work on one source image reads from the database. `occurrence` counts equal images before it.
 
-    `rendered`: ids and digests of its counterfactuals if they exist already; then `models` are those that have not
-    seen them.
+    `rendered`: ids and digests of its counterfactuals if they exist already; then `models` are those that have no
+    predictions for them.
     """
 
     id: str
@@ -71,14 +71,14 @@ class ImageWork:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """The rows that the work ends with."""
+    """The rows that the work produces."""
 
     counterfactuals: list[CounterfactualColumns]
     predictions: list[PredictionColumns]
 
 
 def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
-    """The work that the lease is for; None when the row is gone."""
+    """The work of a lease; None when the row is deleted."""
     with reading(sessions) as session:
         rows = session.execute(
             select(SourceImage, Job).join(Job, SourceImage.job_id == Job.id).where(SourceImage.id == lease.id)

@@ -47,13 +47,13 @@ class Replay:
 
     @property
     def equal(self) -> bool:
-        """Whether image, words, seed, parameters, scores and verdict are all the same."""
+        """Whether image, texts, seed, parameters, scores and verdict are all equal."""
         return not self.differences
 
 
 @dataclass(slots=True)
 class ComparedServices(Services):
-    """The plain services, each reply held against the recorded one."""
+    """The plain services; each reply is compared with the recorded one."""
 
     services: ModelServices
     records: RecordedServices
@@ -62,7 +62,7 @@ class ComparedServices(Services):
     otherwise: list[str] = field(default_factory=list)
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """The service's own reply, whatever was recorded."""
+        """The service's reply, whatever was recorded."""
         reply = self.services.call(endpoint, request)
         agrees = self.records.agrees(endpoint, request, reply)
         self.calls += 1
@@ -73,7 +73,7 @@ class ComparedServices(Services):
 
 
 def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, counterfactual_id: str) -> Replay:
-    """Make a counterfactual (an edit or a null arm) again. Raises NotFound, and what services and methods raise."""
+    """Render a counterfactual (an edit or a null arm) again. Raises NotFound, and what services and methods raise."""
     row, work, then = _load(sessions, counterfactual_id)
     shelf = ImageShelf(store, sessions, work.owner_id)
     compared = ComparedServices(services, RecordedServices(services, sessions, shelf, work.owner_id))
@@ -90,7 +90,7 @@ def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, coun
 
 
 def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, ImageWork, dict[str, ServiceInfo]]:
-    """The row, the work that it came from, and the services as the job's report has them (none without a report)."""
+    """The row, its work, and the services recorded in the job's report (none without a report)."""
     with reading(sessions) as session:
         row = session.get(Counterfactual, counterfactual_id)
         if row is None:
@@ -115,7 +115,7 @@ def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: S
 
 
 def _differences(then: Counterfactual, now: CounterfactualColumns, shelf: ImageShelf) -> Iterator[str]:
-    """Every column that a repetition must give again, and what of the lineage explains it."""
+    """Differences in the columns that a repetition must reproduce, and in the lineage that explains them."""
     for name in ("revision", "parameters", "rendering"):
         yield from _changed(f"{name} of the method", then.lineage.get(name), now["lineage"].get(name))
     columns: Mapping[str, object] = now
@@ -150,9 +150,9 @@ def _pixels_changed(then: str | None, now: str | None, shelf: ImageShelf) -> str
 
 
 def _weights_changed(then: Mapping[str, ServiceInfo], now: Mapping[str, ServiceInfo]) -> Iterator[str]:
-    """Services whose revision is another one, with the weights that changed, or what else did."""
+    """Services whose revision changed, with the weights or other causes of the change."""
     if not then:
-        yield "the job has no report, so which weights made it is not known"
+        yield "the job has no report, so its weights are unknown"
     for name in sorted(then):
         before, after = then[name], now.get(name)
         if after is None or before.revision == after.revision:
