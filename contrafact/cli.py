@@ -17,7 +17,7 @@ from rich.console import Console
 from contrafact import export_command, model_commands, printing, repair_commands, review_commands, suite_commands
 from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, connected, messages
-from contrafact.job_files import gather, look_ahead, pair, parameters, spec_of
+from contrafact.job_files import pair, parameters, plan_job, spec_of, submit_job
 from contrafact.progress_display import shown_on
 from contrafact.system_commands import add_operator_commands, serve
 from shared.problems import NotReady
@@ -77,10 +77,10 @@ def submit(
         known = {name for listed in _listed(client) for name in listed.classes} if tested != [] else set()
         spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels, calibration, masks)
         if dry_run:
-            plan = look_ahead(client, spec, images, labels, known)
+            plan = plan_job(client, spec, images, labels, known)
             _out(plan.model_dump_json() if as_json else printing.plan(plan))
             return
-        detail = gather(client, spec, images, labels, known, idempotency_key, messages)
+        detail = submit_job(client, spec, images, labels, known, idempotency_key, messages)
         if not as_json or wait:
             messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
             messages.print(printing.sensitivity(client.plan_of(detail.id).sensitivity))

@@ -325,10 +325,12 @@ class Client:
 
     def events(self, job: str) -> Iterator[EventView]:
         """Yield the job's events until it ends. Resumes a broken connection after the last event."""
-        heard, lost = 0, 0
+        last_event, lost = 0, 0
         while True:
             try:
-                with self._http.stream("GET", f"/jobs/{job}/events", headers={"Last-Event-ID": str(heard)}) as reply:
+                with self._http.stream(
+                    "GET", f"/jobs/{job}/events", headers={"Last-Event-ID": str(last_event)}
+                ) as reply:
                     if reply.status_code == 204:
                         return
                     if reply.status_code != 200:
@@ -336,7 +338,7 @@ class Client:
                     for line in reply.iter_lines():
                         if line.startswith("data:"):
                             event = EventView.model_validate_json(line.removeprefix("data:"))
-                            heard, lost = event.sequence, 0
+                            last_event, lost = event.sequence, 0
                             yield event
             except httpx.TransportError as error:
                 lost += 1

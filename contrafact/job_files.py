@@ -71,7 +71,7 @@ def parameters(
     return [MethodChoice(name=name, parameters=given) for name, given in chosen.items()]
 
 
-def gather(
+def submit_job(
     client: Client,
     spec: JobSpec,
     paths: Sequence[Path],
@@ -96,10 +96,10 @@ def gather(
     return client.create(_request(spec, files, truths, digests), key)
 
 
-def look_ahead(
+def plan_job(
     client: Client, spec: JobSpec, paths: Sequence[Path], labels: Path | None, known_classes: Collection[str]
 ) -> JobPlan:
-    """The plan of the job that `gather` would start. Sends an archive to be checked, but uploads no files."""
+    """The plan of the job that `submit_job` would start. Sends an archive to be checked, but uploads no files."""
     manifest = labels.read_bytes() if labels else None
     if _is_one_archive(paths):
         return client.plan_from_archive(spec, paths[0], manifest)

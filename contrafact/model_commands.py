@@ -87,7 +87,7 @@ def remove(name: ModelId, url: Url = URL, api_key: Key = "") -> None:
 
 
 @models.command("test")
-def hold(
+def add_to_job(
     job: Annotated[str, typer.Argument(help="a finished job", metavar="JOB")],
     model: Annotated[list[str], typer.Argument(help="models under test", metavar="NAME...")],
     url: Url = URL,

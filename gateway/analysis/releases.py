@@ -1,6 +1,6 @@
-"""Two releases on the same images: the baseline's answer to an image stands where a null arm's stands in an effect.
+"""Compares two releases on the same images: the baseline's prediction takes the place of the null arm's.
 
-So a comparison is paired and resampled over source images, in one family: every cell of every method, all
+The comparison is paired and resampled over source images. Its family is every cell of every method, all
 counterfactuals of each method, and the originals.
 """
 
@@ -28,7 +28,7 @@ Place = tuple[str, Cell | None]
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """n images of some source images: the release's score on each, in 0 … 1 (right: 1), and the other's."""
+    """n images with their source images: the release's score on each in 0 … 1 (right: 1), and the baseline's."""
 
     source: Integers
     score: Floats | NDArray[np.bool_]
@@ -67,9 +67,9 @@ def against_null_arms(release: Mapping[str, Scores], relation: Relation) -> dict
 def against_baseline(
     release: Mapping[str, Scores], baseline: Mapping[str, Scores], relation: Relation
 ) -> dict[Place, Pairs]:
-    """The counterfactuals of each method and cell that both answered, and the originals where they can be wrong.
+    """The counterfactuals of each method and cell with predictions of both, and the originals if they are labelled.
 
-    Both number source images and counterfactuals alike: they are runs over one suite.
+    Both runs are on one suite, so they number source images and counterfactuals alike.
     """
     places: dict[Place, Pairs] = {}
     originals: dict[int, tuple[float, float]] = {}
@@ -90,7 +90,7 @@ def against_baseline(
 
 
 def _matched(mine: Scores, rows: Integers, theirs: Scores, other_rows: Integers) -> tuple[Integers, Integers]:
-    """The rows of both that are of one counterfactual; in either list a counterfactual is once at most."""
+    """The rows of both releases for the same counterfactuals; each occurs at most once per release."""
     width = int(max(mine.ordinal.max(initial=0), theirs.ordinal.max(initial=0))) + 1
     own, other = (
         scores.source[scores.image[some]] * width + scores.ordinal[scores.image[some]]
@@ -103,7 +103,7 @@ def _matched(mine: Scores, rows: Integers, theirs: Scores, other_rows: Integers)
 def judge(
     places: Mapping[Place, Pairs], max_drop: float, seed: int, metric: Metric = "accuracy"
 ) -> list[CellComparison]:
-    """Every place that has images, drops first, then by difference.
+    """The comparison of every place that has images, drops first, then by difference.
 
     `metric` says what scores are; `max_drop` is in 0 … 1. A place is tested from 12 source images on. It is a drop when
     Benjamini-Hochberg rejects it at 5 % and its interval at the level adjusted for selection (FCR, as in

@@ -46,7 +46,7 @@ _UNREADABLE = (*_DAMAGE, tarfile.TarError, OSError, ValueError, RecursionError, 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """What an archive may hold: files, bytes of one file, bytes in all (unpacked)."""
+    """Limits of an archive: files, bytes of one file, bytes in total (unpacked)."""
 
     files: int
     file_bytes: int
@@ -55,7 +55,7 @@ class ArchiveLimits:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A regular file of an archive; `data` is None where `problem` says why it cannot be read."""
+    """A regular file of an archive. If it cannot be read, `data` is None and `problem` says why."""
 
     name: str
     data: bytes | None
@@ -67,8 +67,8 @@ def members(
 ) -> Iterator[Member]:
     """The files of a zip, tar or tar.gz in the archive's order, without hidden files and operating systems' junk.
 
-    `refuse` hears each file's name before its content is read, and raises where it wants none of it. Raises `Malformed`
-    for what is not read at all and `TooLarge` beyond the limits, perhaps after some members.
+    `refuse` is called with each file's name before its content is read, and may raise. Raises `Malformed` for an
+    unreadable archive and `TooLarge` beyond the limits, perhaps after some members.
     """
     head = beginning(file)
     meter = _Meter(_size(file), limits, refuse)
@@ -87,7 +87,7 @@ def members(
 
 
 class _Meter:
-    """Counts what comes out of one archive and stops it at the limits."""
+    """Counts the files and bytes of one archive and enforces the limits."""
 
     def __init__(self, packed_bytes: int, limits: ArchiveLimits, refuse: Callable[[str], None]) -> None:
         self.limits = limits
@@ -100,7 +100,7 @@ class _Meter:
         self.bytes += size
 
     def foresee(self, size: int) -> None:
-        """Refuse what would be too much before it is unpacked."""
+        """Raise TooLarge before unpacking if `size` more bytes exceed the limit."""
         if self.bytes + size > self.most:
             raise TooLarge(f"the archive unpacks to more than {self.most:,} bytes; send it in smaller parts")
 
@@ -113,7 +113,7 @@ class _Meter:
             raise TooLarge(f"the archive holds more than {self.limits.files:,} files; send several jobs")
 
     def too_large(self, size: int) -> str:
-        """The problem of a file of `size` bytes, or nothing."""
+        """The problem of a file of `size` bytes; empty if there is none."""
         most = self.limits.file_bytes
         return f"the file is larger than {most:,} bytes; shrink it" if size > most else ""
 

@@ -1,9 +1,9 @@
-"""From what a user sends to the package of a model under test: one plain tar of a few known files, named by its digest.
+"""Builds the package of a model under test from uploaded files: one plain tar of known files, named by its digest.
 
     files of a form, or one archive ──► known names only ──► checked as data, never run ──► tar (sorted, dateless)
 
-Pickles, code, other formats and data outside the file are refused by name. What a library would have to open to know is
-the evaluator's to refuse (`evaluator_service.models_under_test`), which loads the model once before it is kept.
+Pickles, code, other formats and external data are refused by name. The evaluator loads the model once before it is
+stored, and refuses what only a library can detect (`evaluator_service.models_under_test`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _REFUSED = {
     ),
     (".data", ".onnx_data"): "looks like ONNX data outside its file; save the model with everything inside",
 }
-# What transformers would follow to places or libraries that are not in the package.
+# Keys with which transformers would load code, weights or libraries from outside the package.
 _FORBIDDEN_KEYS = {
     "auto_map": "asks for code of its own",
     "custom_pipelines": "asks for code of its own",
@@ -70,7 +70,7 @@ _PLAIN_ATTENTION = ("eager", "sdpa", None)
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A model's package: an open file, its SHA-256 and size, and what kind of model it holds."""
+    """A model's package: an open file, its SHA-256 and size, and the model's format."""
 
     file: IO[bytes]
     digest: str
@@ -80,9 +80,9 @@ class Package:
 
 @contextmanager
 def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Iterator[Package]:
-    """The package of the files; it exists until the block ends.
+    """Pack the files; the package exists until the block ends.
 
-    Raises InvalidInput, Malformed and TooLarge, with the name of the file that is refused.
+    Raises InvalidInput, Malformed and TooLarge, with the name of the refused file.
     """
     with tempfile.TemporaryDirectory(prefix="contrafact-model-") as place, tempfile.TemporaryFile() as file:
         folder = Path(place)
@@ -104,7 +104,7 @@ def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Itera
 
 
 def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
-    """Write the known files into a folder, under their own names."""
+    """Write the known files into a folder under their own names."""
     if not files:
         raise InvalidInput(
             "there is no model; send it as the part `model`: an archive, an .onnx file, or several files"
@@ -197,7 +197,7 @@ def _check_json(path: Path) -> None:
 
 
 def _forbidden(value: object) -> str | None:
-    """A key that leads outside the package, wherever it stands."""
+    """The first key at any depth that leads outside the package, with the reason."""
     if isinstance(value, list):
         return next((forbidden for item in value if (forbidden := _forbidden(item))), None)
     if not isinstance(value, dict):
@@ -213,7 +213,7 @@ def _forbidden(value: object) -> str | None:
 
 
 def _check_safetensors(path: Path) -> None:
-    """The header against the file: a renamed pickle has none."""
+    """Check the header against the file; a renamed pickle has no header."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -1,4 +1,4 @@
-"""How much work there is, for Prometheus: counted in the database when somebody looks, at most every few seconds."""
+"""Prometheus gauges of waiting work, counted in the database at each scrape, at most every few seconds."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ IMAGE_STATES: tuple[str, ...] = get_args(SourceImageState)
 
 
 class Work(Collector):
-    """Jobs by state, and source images of running jobs by state, as the database has them."""
+    """Jobs by state, and source images of running jobs by state."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._asking = threading.Lock()
-        self._asked = -FRESH_SECONDS
+        self._lock = threading.Lock()
+        self._counted_at = -FRESH_SECONDS
         self._counted: list[Metric] = []
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges; without them, rather than without all other metrics, while the database is away."""
-        with self._asking:
-            if time.monotonic() - self._asked > FRESH_SECONDS:
+        """The gauges. While the database is away there are none, so that the other metrics stay available."""
+        with self._lock:
+            if time.monotonic() - self._counted_at > FRESH_SECONDS:
                 try:
                     self._counted = self._count()
                 except (OperationalError, InterfaceError, TimeoutError):
                     self._counted = []
-                self._asked = time.monotonic()
+                self._counted_at = time.monotonic()
             yield from self._counted
 
     def _count(self) -> list[Metric]:

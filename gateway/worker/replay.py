@@ -59,7 +59,7 @@ class ComparedServices(Services):
     records: RecordedServices
     calls: int = 0
     recorded: int = 0
-    otherwise: list[str] = field(default_factory=list)
+    mismatches: list[str] = field(default_factory=list)
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
         """The service's reply, whatever was recorded."""
@@ -68,7 +68,7 @@ class ComparedServices(Services):
         self.calls += 1
         self.recorded += agrees is not None
         if agrees is False:
-            self.otherwise.append(f"{endpoint.service} answers the same {endpoint.path} request otherwise than then")
+            self.mismatches.append(f"{endpoint.service} answers the same {endpoint.path} request differently now")
         return reply
 
 
@@ -85,7 +85,7 @@ def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, coun
     causes: list[str] = []
     if differences:
         now: dict[str, ServiceInfo] = {name: services.info(name) for name in SERVICES}
-        causes = [*_weights_changed(then, now), *dict.fromkeys(compared.otherwise), *_loose_bits(now)]
+        causes = [*_weights_changed(then, now), *dict.fromkeys(compared.mismatches), *_loose_bits(now)]
     return Replay(counterfactual_id, compared.calls, compared.recorded, differences, causes)
 
 
