@@ -25,7 +25,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from gateway.database.columns import JsonObject, StoredChange, StoredShare
 from gateway.database.table_base import SourceImageState, utc_now
 from gateway.database.table_base import (
-    Table as Table,  # for others: whoever takes it from here has all tables in its metadata
+    Table as Table,  # re-exported: imported from here, its metadata has all tables
 )
 from shared.logging import request_id
 from shared.schemas.base import Kind
@@ -53,7 +53,7 @@ class Leased:
 
 
 class Owner(Table):
-    """Someone whose work is kept apart from everybody else's. Embedded mode has one: `LOCAL_OWNER`."""
+    """An owner of jobs, separate from all others. Embedded mode has one: `LOCAL_OWNER`."""
 
     __tablename__ = "owners"
 
@@ -63,10 +63,10 @@ class Owner(Table):
 
 
 class ApiKey(Table):
-    """A key of an owner; only its SHA-256 (hex) is kept.
+    """An owner's API key; only its SHA-256 (hex) is stored.
 
     Limits that are None are the installation's. `requests_until` and `bytes_until` (seconds since 1970 on the
-    database's clock) say how far the key's use is booked ahead: see `gateway.auth.keys.admit`.
+    database's clock) implement the rate limits: see `gateway.auth.keys.admit`.
     """
 
     __tablename__ = "api_keys"
@@ -86,7 +86,7 @@ class ApiKey(Table):
 
 
 class Login(Table):
-    """A browser that was given a session for an API key; only the SHA-256 (hex) of its cookie is kept."""
+    """A browser's session for an API key; only the SHA-256 (hex) of its cookie is stored."""
 
     __tablename__ = "logins"
 
@@ -97,7 +97,7 @@ class Login(Table):
 
 
 class Image(Table):
-    """An image that the object store holds under `shared.storage`'s key of its digest (canonical pixels).
+    """An image in the object store, under the key of its digest (canonical pixels; see `shared.storage`).
 
     `unreferenced_since` is when housekeeping first saw that no row needs it (`gateway.operations.housekeeping`).
     """
@@ -114,7 +114,7 @@ class Image(Table):
 
 
 class OwnedImage(Table):
-    """Who may see an image: uploaders of it, and owners of the job that rendered it."""
+    """An owner who may see an image: who uploaded it, or owns the job that rendered it."""
 
     __tablename__ = "owned_images"
 
@@ -124,7 +124,7 @@ class OwnedImage(Table):
 
 
 class Upload(Table):
-    """The original file (SHA-256 of its bytes) that became an image: makes `PUT /images/{digest}` idempotent."""
+    """The SHA-256 of an uploaded file and the image made from it. Makes `PUT /images/{digest}` idempotent."""
 
     __tablename__ = "uploads"
 
@@ -185,7 +185,7 @@ class Job(Leased, Table):
 
 
 class SourceImage(Leased, Table):
-    """An image of the user's test set in a job, and the state row of the work on it (see `gateway.queue.leases`).
+    """An image of the user's test set in a job, with the state of the work on it (see `gateway.queue.leases`).
 
     While it is leased, `stage` is the current stage, None before its first service is ready. Once `generated`, its
     counterfactuals exist, and further work only adds missing predictions. Images are leased in the order of (turn,
@@ -391,7 +391,7 @@ class Suite(Table):
 
 
 class Repair(Table):
-    """A model under test that is trained on a job's accepted counterfactuals, by a trainer that shares no database.
+    """The training of a model under test on a job's accepted counterfactuals, by a trainer without database access.
 
     `token` identifies its current trainer, `beat` is the trainer's last heartbeat, `heard_at` its time by the
     database's clock; `lost` counts trainers that went silent without progress: see `gateway.repairs.dispatch`.

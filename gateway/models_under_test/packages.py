@@ -130,7 +130,7 @@ def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
 
 
 def _refuse_name(name: str) -> None:
-    """Refuse a file for what its name says it is."""
+    """Refuse a file by its name."""
     lower = name.lower()
     for suffixes, reason in _REFUSED.items():
         if lower.endswith(suffixes):
@@ -138,7 +138,7 @@ def _refuse_name(name: str) -> None:
 
 
 def _kept_name(name: str) -> str | None:
-    """The name under which a file belongs to the model; None for what it does not need (README, tokenizer, ...)."""
+    """The file's name in the package; None for files that a model does not need (README, tokenizer, ...)."""
     last = name.replace("\\", "/").rpartition("/")[2]
     if last.lower().endswith(".onnx"):
         return ONNX_NAME

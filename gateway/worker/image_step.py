@@ -113,7 +113,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
 
 
 def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: Callable[[str], str]) -> ImageResult:
-    """Make the counterfactuals, unless they exist already, and call the models under test.
+    """Generate the counterfactuals, unless they exist already, and call the models under test.
 
     `link` gives a URL of an object. Raises what methods and services raise.
     """
@@ -142,7 +142,7 @@ def _make(
     shelf: ImageShelf,
     images: list[ShownImage],
 ) -> list[CounterfactualColumns]:
-    """The rows of the counterfactuals; `images` gets those that were rendered."""
+    """The rows of the counterfactuals; appends rendered images to `images`."""
     rows: list[CounterfactualColumns] = []
     for choice in work.methods:
         method = METHODS[choice.name]
@@ -157,7 +157,7 @@ def _make(
 
 
 def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) -> bool:
-    """Write the result and mark the image as done; False, and nothing written, when the lease no longer holds."""
+    """Write the result and mark the image as done. Returns False, and writes nothing, when the lease is lost."""
     if not leases.finish(session, lease):
         return False
     common = {"job_id": work.job_id, "source_image_id": work.id}
@@ -179,8 +179,8 @@ def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) 
 
 def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
     """The source image as methods see it."""
-    # Equal images at two positions are two source images: their seeds differ. The position itself stays out of it, so
-    # that a longer or reordered job finds the calls of an earlier one.
+    # Equal images at two positions are two source images: their seeds differ. Positions do not enter the seed, so
+    # a longer or reordered job reuses the recorded calls of an earlier one.
     payload = ImagePayload(png=shelf.load(work.digest))
     digest = work.segmentation.mask_digest if work.segmentation else None
     mask = None if digest is None else ImagePayload(png=shelf.load(digest))
@@ -190,7 +190,7 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
 def row_of(
     work: ImageWork, method: str, counterfactual: MethodCounterfactual, shelf: ImageShelf
 ) -> CounterfactualColumns:
-    """A method's counterfactual as columns of `tables.Counterfactual`; its images are kept on the shelf."""
+    """A method's counterfactual as columns of `tables.Counterfactual`; keeps its images on the shelf."""
     edit, revision = counterfactual.edit, METHODS[method].revision
     changes = edit.changes if edit else ()
     only = changes[0] if len(changes) == 1 else None
