@@ -1,6 +1,6 @@
 """`contrafact`: the public API from a terminal. Data on stdout, everything else on stderr.
 
-Exit codes: 0 done; 1 the job failed or was cancelled; 2 wrong usage; 3 the gateway refused; 4 nobody answers.
+Exit codes: 0 done; 1 the job failed or was cancelled; 2 wrong usage; 3 the gateway refused; 4 no answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.console import Console
 from contrafact import export_command, model_commands, printing, repair_commands, review_commands, suite_commands
 from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, connected, messages
-from contrafact.job_files import gather, look_ahead, pair, parameters, spec_of
+from contrafact.job_files import pair, parameters, plan_job, spec_of, submit_job
 from contrafact.progress_display import shown_on
 from contrafact.system_commands import add_operator_commands, serve
 from shared.problems import NotReady
@@ -47,20 +47,24 @@ def submit(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="parameter (METHOD.NAME=VALUE with several)")
     ] = None,
     label_map: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL=CLASS", help="your label to the model's")
+        list[str] | None, typer.Option(metavar="LABEL=CLASS", help="map your label to the model's class")
     ] = None,
-    no_labels: Annotated[bool, typer.Option("--no-labels", help="take no ground truth from folders")] = False,
+    no_labels: Annotated[
+        bool, typer.Option("--no-labels", help="ignore folder names; test without ground truth")
+    ] = False,
     masks: Annotated[
         Path | None,
-        typer.Option(help="JSON of the spec's `masks`: what the masks mean that lie in the folder `masks`"),
+        typer.Option(help="JSON of the spec's `masks`: the meaning of the masks in the folder `masks`"),
     ] = None,
     calibration: Annotated[
         str | None,
-        typer.Option(metavar="DATA", help="your images are like this data set, whose check errors are known"),
+        typer.Option(metavar="DATA", help="data set similar to your images, on which the checks were calibrated"),
     ] = None,
     seed: int = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only check, and say what the images can show")] = False,
-    idempotency_key: Annotated[str | None, typer.Option("--key", help="the same key never makes a second job")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="start nothing; print the plan and the power")] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option("--key", help="idempotency key: repeated submits return the same job")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="follow the job, then print its findings")] = False,
     as_json: Json = False,
     url: Url = URL,
@@ -73,10 +77,10 @@ def submit(
         known = {name for listed in _listed(client) for name in listed.classes} if tested != [] else set()
         spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels, calibration, masks)
         if dry_run:
-            plan = look_ahead(client, spec, images, labels, known)
+            plan = plan_job(client, spec, images, labels, known)
             _out(plan.model_dump_json() if as_json else printing.plan(plan))
             return
-        detail = gather(client, spec, images, labels, known, idempotency_key, messages)
+        detail = submit_job(client, spec, images, labels, known, idempotency_key, messages)
         if not as_json or wait:
             messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
             messages.print(printing.sensitivity(client.plan_of(detail.id).sensitivity))
@@ -100,12 +104,12 @@ def list_jobs(limit: int = 20, as_json: Json = False, url: Url = URL, api_key: K
 @app.command()
 def status(
     job: JobId,
-    wait: Annotated[bool, typer.Option("--wait", help="follow it to its end")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="follow the job until it ends")] = False,
     as_json: Json = False,
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Show where a job stands."""
+    """Show the state and progress of a job."""
     with connected(url, api_key) as client:
         detail = client.job(job)
         detail = _follow(client, detail) if wait else detail
@@ -136,7 +140,7 @@ def results(
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Print the counterfactuals; with --json, one JSON object a line."""
+    """Print the counterfactuals. With --json, one JSON object per line."""
     with connected(url, api_key) as client:
         filters = dict(pair(text) for text in where or [])
         views = client.counterfactuals(job, filters)
@@ -151,16 +155,14 @@ def results(
 def report(
     job: JobId,
     out: Annotated[Path | None, typer.Option(help="default: contrafact-JOB.html; - for stdout")] = None,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="first make it anew, with the reviews that there are now")
-    ] = False,
+    anew: Annotated[bool, typer.Option("--anew", help="first rebuild the report with the current reviews")] = False,
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Save the report, one HTML page that needs nothing else, and print its path."""
+    """Save the report as one self-contained HTML page and print its path."""
     with connected(url, api_key) as client:
         if anew and (detail := _follow(client, client.report_anew(job))).state != "done":
-            raise ValueError(f"the report could not be made anew: the job is {detail.state}, {detail.failure}")
+            raise ValueError(f"the report could not be rebuilt: the job is {detail.state}, {detail.failure}")
         page = client.report(job)
     if str(out) == "-":
         sys.stdout.buffer.write(page)
@@ -172,14 +174,14 @@ def report(
 
 @app.command()
 def cancel(job: JobId, url: Url = URL, api_key: Key = "") -> None:
-    """Stop a running job; what is done stays."""
+    """Stop a running job. Finished images stay."""
     with connected(url, api_key) as client:
         messages.print(f"job {client.cancel(job).id} is cancelled")
 
 
 @app.command()
 def retry(job: JobId, url: Url = URL, api_key: Key = "") -> None:
-    """Take up a job's failed and cancelled images again; what is done stays."""
+    """Retry a job's failed and cancelled images. Finished images stay."""
     with connected(url, api_key) as client:
         waiting = client.retry(job).progress.images.waiting
         messages.print(f"job {job} is running again; {waiting} source images wait")
@@ -202,7 +204,7 @@ def methods(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
 
 
 def _listed(client: Client) -> list[ModelView]:
-    """The models under test, for which one may have to wait while the services start."""
+    """The models under test; waits while the services start."""
     try:
         return client.models().models
     except NotReady as problem:
@@ -212,13 +214,13 @@ def _listed(client: Client) -> list[ModelView]:
 
 
 def _awaited(problem: NotReady) -> str:
-    """What a start waits for; a service that does not listen yet is no error then."""
+    """What the start waits for. A service that does not listen yet is no error here."""
     service = problem.members.get("unreachable")
     return f"{service} does not answer yet" if service else problem.detail
 
 
 def _follow(client: Client, detail: JobDetail) -> JobDetail:
-    """Show progress until the job is over."""
+    """Show progress until the job ends."""
     now = detail
     with shown_on(messages, stage_words(detail.progress), detail.images) as display:
         for now in client.follow(detail.id):
@@ -239,7 +241,7 @@ def _accepted(detail: JobDetail) -> int:
 def _print_findings(client: Client, job: str) -> None:
     page = client.results(job, {}, limit=1)
     if page.metrics is None:
-        messages.print(f"the job is {page.state}; findings are there when it is done")
+        messages.print(f"the job is {page.state}; findings are available when it is done")
         raise typer.Exit(1 if page.state in ("failed", "cancelled") else 0)
     _out(printing.findings(page.metrics))
 

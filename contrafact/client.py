@@ -1,4 +1,4 @@
-"""A client of the public API, typed by its schemas. It knows nothing of the gateway's inside, nor of terminals."""
+"""A typed client of the public API. It knows only the schemas: neither the gateway's code nor terminals."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ Answered = TypeVar("Answered", bound=Contract)
 
 
 class Unreachable(DependencyFailed):
-    """The gateway gives no answer at all."""
+    """The gateway cannot be reached."""
 
 
 class Client:
-    """Speaks to one gateway. Methods raise `shared.problems.Problem`, as the class that the gateway answered."""
+    """A client of one gateway. Methods raise the gateway's problems as subclasses of `shared.problems.Problem`."""
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -60,7 +60,7 @@ class Client:
         self._http.close()
 
     def upload(self, path: Path) -> str:
-        """Upload an image file unless the gateway has it; returns the digest for a `JobRequest`."""
+        """Upload an image file unless the gateway has it. Returns the digest for a `JobRequest`."""
         data = path.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         place = f"/images/{digest}"
@@ -72,15 +72,15 @@ class Client:
         """Start a job over uploaded images."""
         headers = {"Content-Type": "application/json", **_idempotency(key)}
         content = request.model_dump_json(exclude_unset=True)
-        asked = self._http.build_request("POST", "/jobs", content=content, headers=headers)
-        return JobDetail.model_validate_json(self._send(asked).content)
+        message = self._http.build_request("POST", "/jobs", content=content, headers=headers)
+        return JobDetail.model_validate_json(self._send(message).content)
 
     def plan(self, request: JobRequest) -> JobPlan:
-        """What a job over these images would do; they need not be uploaded."""
+        """The plan of a job over these images, which need not be uploaded."""
         content = request.model_dump_json(exclude_unset=True)
         headers = {"Content-Type": "application/json"}
-        asked = self._http.build_request("POST", "/jobs", params=DRY_RUN, content=content, headers=headers)
-        return JobPlan.model_validate_json(self._send(asked).content)
+        message = self._http.build_request("POST", "/jobs", params=DRY_RUN, content=content, headers=headers)
+        return JobPlan.model_validate_json(self._send(message).content)
 
     def create_from_archive(
         self, spec: JobSpec, archive: Path, manifest: bytes | None, key: str | None = None
@@ -89,7 +89,7 @@ class Client:
         return JobDetail.model_validate_json(self._post_archive(spec, archive, manifest, _idempotency(key), {}))
 
     def plan_from_archive(self, spec: JobSpec, archive: Path, manifest: bytes | None) -> JobPlan:
-        """What a job over the images of an archive would do."""
+        """The plan of a job over the images of an archive."""
         return JobPlan.model_validate_json(self._post_archive(spec, archive, manifest, {}, DRY_RUN))
 
     def plan_of(self, job: str) -> JobPlan:
@@ -111,8 +111,8 @@ class Client:
             }
             if manifest is not None:
                 files["manifest"] = ("manifest", manifest)
-            asked = self._http.build_request("POST", "/jobs", params=parameters, files=files, headers=headers)
-            return self._send(asked).content
+            message = self._http.build_request("POST", "/jobs", params=parameters, files=files, headers=headers)
+            return self._send(message).content
 
     def job(self, job: str) -> JobDetail:
         """A job with its progress. Raises Unreachable where the gateway gives no answer for a while."""
@@ -129,7 +129,7 @@ class Client:
         return self._get(ResultsPage, f"/jobs/{job}/results", page)
 
     def counterfactuals(self, job: str, filters: Mapping[str, str]) -> Iterator[CounterfactualView]:
-        """All counterfactuals that the filters let through, page after page."""
+        """All counterfactuals that match the filters, page by page."""
         cursor = None
         while True:
             page = self.results(job, filters, limit=200, cursor=cursor)
@@ -142,31 +142,31 @@ class Client:
         """The report as one HTML page."""
         return self._send(self._http.build_request("GET", f"/jobs/{job}/report")).content
 
-    def review(self, job: str, counterfactual: str, said: ReviewRequest) -> ReviewView:
-        """Say what you see in a counterfactual; replaces what you said before."""
-        return self._send_message("PUT", ReviewView, f"/jobs/{job}/reviews/{counterfactual}", said)
+    def review(self, job: str, counterfactual: str, request: ReviewRequest) -> ReviewView:
+        """Review a counterfactual. Replaces your earlier review of it."""
+        return self._send_message("PUT", ReviewView, f"/jobs/{job}/reviews/{counterfactual}", request)
 
     def reviews(self, job: str) -> Iterator[ReviewView]:
-        """All reviews of a job, newest first, page after page."""
+        """All reviews of a job, newest first, page by page."""
         cursor: str | None = None
         while True:
-            asked = {"limit": "200", **({"cursor": cursor} if cursor else {})}
-            page = self._get(ReviewsPage, f"/jobs/{job}/reviews", asked)
+            parameters = {"limit": "200", **({"cursor": cursor} if cursor else {})}
+            page = self._get(ReviewsPage, f"/jobs/{job}/reviews", parameters)
             yield from page.reviews
             cursor = page.next
             if cursor is None:
                 return
 
     def report_anew(self, job: str) -> JobDetail:
-        """Have the report of a finished job made anew, with the reviews that there are now."""
-        asked = self._http.build_request("POST", f"/jobs/{job}/report")
-        return JobDetail.model_validate_json(self._send(asked).content)
+        """Rebuild the report of a finished job with its current reviews."""
+        message = self._http.build_request("POST", f"/jobs/{job}/report")
+        return JobDetail.model_validate_json(self._send(message).content)
 
     def export(self, job: str, query: Sequence[tuple[str, str]], out: IO[bytes]) -> None:
-        """Write the job's export to a file as it arrives. What arrived before a problem is no archive."""
-        asked = self._http.build_request("GET", f"/jobs/{job}/export", params=list(query))
+        """Stream the job's export into a file. After a problem the file is incomplete."""
+        message = self._http.build_request("GET", f"/jobs/{job}/export", params=list(query))
         try:
-            reply = self._http.send(asked, stream=True)
+            reply = self._http.send(message, stream=True)
             try:
                 if not reply.is_success:
                     raise from_reply(reply.status_code, reply.read(), reply.headers.get("Retry-After"))
@@ -182,7 +182,7 @@ class Client:
         return self._post(SuiteDetail, "/suites", request)
 
     def suites(self) -> Iterator[SuiteView]:
-        """All suites, page after page."""
+        """All suites, page by page."""
         cursor: str | None = None
         while True:
             page = self._get(SuitesPage, "/suites", {"limit": "200", **({"cursor": cursor} if cursor else {})})
@@ -200,24 +200,24 @@ class Client:
         self._send(self._http.build_request("DELETE", f"/suites/{suite}"))
 
     def start_run(self, suite: str, model: str) -> RunView:
-        """Test a model under test against a suite, or find the run that did; waits while the models start."""
+        """Run a model under test on a suite, or return its earlier run. Waits while the models start."""
         return self._when_ready(lambda: self._post(RunView, f"/suites/{suite}/runs", RunRequest(model=model)))
 
     def run(self, suite: str, run: str) -> RunView:
-        """Where a run stands."""
+        """A run with its progress."""
         return self._get(RunView, f"/suites/{suite}/runs/{run}")
 
     def run_results(self, suite: str, run: str, baseline: str | None, max_drop: float) -> RunResults:
-        """What a finished run came to, against a baseline run or its own null arms."""
-        asked = {"max_drop": str(max_drop), **({"baseline": baseline} if baseline else {})}
-        return self._get(RunResults, f"/suites/{suite}/runs/{run}/results", asked)
+        """The results of a finished run, compared with a baseline run or with its own null arms."""
+        parameters = {"max_drop": str(max_drop), **({"baseline": baseline} if baseline else {})}
+        return self._get(RunResults, f"/suites/{suite}/runs/{run}/results", parameters)
 
     def begin_repair(self, job: str, request: RepairRequest) -> RepairView:
-        """Train a model under test on a job's counterfactuals; waits while the models start."""
+        """Train a model under test on a job's counterfactuals. Waits while the models start."""
         return self._when_ready(lambda: self._post(RepairView, f"/jobs/{job}/repairs", request))
 
     def repair(self, repair: str) -> RepairView:
-        """How far a repair is, and what it came to."""
+        """A repair with its progress and, once finished, its result."""
         return self._get(RepairView, f"/repairs/{repair}")
 
     def repairs(self, limit: int = 50) -> RepairsPage:
@@ -249,7 +249,7 @@ class Client:
         )
 
     def retry(self, job: str) -> JobDetail:
-        """Take up a job's failed and cancelled images again."""
+        """Retry a job's failed and cancelled images."""
         return JobDetail.model_validate_json(self._send(self._http.build_request("POST", f"/jobs/{job}/retry")).content)
 
     def delete(self, job: str) -> None:
@@ -271,19 +271,19 @@ class Client:
                 ("spec", ("spec.json", spec.model_dump_json(exclude_unset=True).encode()))
             ]
             parts += [("model", (path.name, stack.enter_context(path.open("rb")))) for path in paths]
-            asked = self._http.build_request("POST", "/models", files=parts)
-            return ModelView.model_validate_json(self._send(asked).content)
+            message = self._http.build_request("POST", "/models", files=parts)
+            return ModelView.model_validate_json(self._send(message).content)
 
     def remove_model(self, model: str) -> None:
         """Delete an uploaded model, by its id."""
         self._send(self._http.build_request("DELETE", f"/models/{model}"))
 
     def add_models_to_job(self, job: str, names: Sequence[str]) -> JobDetail:
-        """Hold more models against the images of a job that is over; waits while the models start."""
+        """Test more models on the images of a finished job. Waits while the models start."""
         return self._when_ready(lambda: self._post(JobDetail, f"/jobs/{job}/models", AddedModels(models=list(names))))
 
     def models_when_ready(self, tell: Callable[[NotReady], None] = lambda _: None) -> ModelsListing:
-        """The models under test; waits while their service starts, and tells why. Raises NotReady after a while."""
+        """The models under test. While their service starts, calls `tell` and waits; raises NotReady in the end."""
         return self._when_ready(self.models, tell)
 
     def _when_ready(self, ask: Callable[[], Answered], tell: Callable[[NotReady], None] = lambda _: None) -> Answered:
@@ -298,9 +298,9 @@ class Client:
                 time.sleep(RETRY_SECONDS)
 
     def follow(self, job: str) -> Iterator[JobDetail]:
-        """The job again and again until it is over.
+        """Yield the job repeatedly until it ends.
 
-        A gateway that is away is waited for, up to a while; meanwhile the last that is known comes again.
+        While the gateway is unreachable, yields the last known state, up to a limit of retries.
         """
         pause, lost = LEAST_PAUSE_SECONDS, 0
         detail: JobDetail | None = None
@@ -323,15 +323,17 @@ class Client:
             pause, lost = min(MOST_PAUSE_SECONDS, 1.02 * pause), 0
 
     def gallery_of(self, job: str) -> str:
-        """The address of the page that shows a job's accepted counterfactuals."""
+        """The URL of the page with a job's accepted counterfactuals."""
         return str(self._http.base_url.join(f"jobs/{job}/view?verdict=accepted#gallery"))
 
     def events(self, job: str) -> Iterator[EventView]:
-        """The job's events until it is over. A broken connection is taken up again where it broke off."""
-        heard, lost = 0, 0
+        """Yield the job's events until it ends. Resumes a broken connection after the last event."""
+        last_event, lost = 0, 0
         while True:
             try:
-                with self._http.stream("GET", f"/jobs/{job}/events", headers={"Last-Event-ID": str(heard)}) as reply:
+                with self._http.stream(
+                    "GET", f"/jobs/{job}/events", headers={"Last-Event-ID": str(last_event)}
+                ) as reply:
                     if reply.status_code == 204:
                         return
                     if reply.status_code != 200:
@@ -339,7 +341,7 @@ class Client:
                     for line in reply.iter_lines():
                         if line.startswith("data:"):
                             event = EventView.model_validate_json(line.removeprefix("data:"))
-                            heard, lost = event.sequence, 0
+                            last_event, lost = event.sequence, 0
                             yield event
             except httpx.TransportError as error:
                 lost += 1
@@ -348,19 +350,19 @@ class Client:
                 time.sleep(RETRY_SECONDS)
 
     def _get(self, answered: type[Answered], path: str, parameters: Mapping[str, str] | None = None) -> Answered:
-        asked = self._http.build_request("GET", path, params=dict(parameters or {}))
-        return answered.model_validate_json(self._send(asked).content)
+        request = self._http.build_request("GET", path, params=dict(parameters or {}))
+        return answered.model_validate_json(self._send(request).content)
 
     def _post(self, answered: type[Answered], path: str, message: Contract) -> Answered:
         return self._send_message("POST", answered, path, message)
 
     def _send_message(self, verb: str, answered: type[Answered], path: str, message: Contract) -> Answered:
         content = message.model_dump_json(exclude_unset=True, by_alias=True)
-        asked = self._http.build_request(verb, path, content=content, headers={"Content-Type": "application/json"})
-        return answered.model_validate_json(self._send(asked).content)
+        request = self._http.build_request(verb, path, content=content, headers={"Content-Type": "application/json"})
+        return answered.model_validate_json(self._send(request).content)
 
     def _send(self, request: httpx.Request, allowed: int | None = None) -> httpx.Response:
-        """The reply, if it is a success or has the allowed status. A key's limit is waited for, up to a while."""
+        """Send a request; return a success or a reply with the allowed status. Waits while a rate limit is reached."""
         give_up = time.monotonic() + LIMIT_PATIENCE_SECONDS
         while True:
             reply = self._send_once(request)

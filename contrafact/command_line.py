@@ -1,4 +1,4 @@
-"""What every command of `contrafact` shares: where the gateway is, as whom to speak, and how problems end a command."""
+"""What all commands of `contrafact` share: options for URL and key, and exit codes for problems."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from shared.problems import NotReady, Problem, validation_sentence
 
 messages = Console(stderr=True)
 
-Url = Annotated[str, typer.Option(envvar="CONTRAFACT_URL", help="the gateway")]
-Key = Annotated[str, typer.Option(envvar="CONTRAFACT_API_KEY", help="API key, where the gateway asks for one")]
+Url = Annotated[str, typer.Option(envvar="CONTRAFACT_URL", help="the gateway's URL")]
+Key = Annotated[str, typer.Option(envvar="CONTRAFACT_API_KEY", help="API key, if the gateway requires one")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for machines")]
 JobId = Annotated[str, typer.Argument(help="a job's id", metavar="JOB")]
 URL = "http://127.0.0.1:8000"
@@ -24,7 +24,7 @@ URL = "http://127.0.0.1:8000"
 
 @contextmanager
 def connected(url: str, api_key: str) -> Iterator[Client]:
-    """A client whose problems end the command with a sentence and an exit code."""
+    """A client. Its problems end the command with a message and an exit code."""
     client = Client(url, api_key or None)
     try:
         yield client

@@ -1,4 +1,4 @@
-"""From the command line's words and files to a job: spec, parameters, and images with their labels."""
+"""Builds a job from command-line options and files: spec, parameters, and images with labels."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def spec_of(
     calibration: str | None,
     masks: Path | None = None,
 ) -> JobSpec:
-    """The spec; what was not said is left out, so that the gateway's defaults hold. `masks`: a file of JSON."""
-    said: dict[str, object] = {"task": task, "seed": seed}
+    """The job's spec. Options that are not given are left out: the gateway's defaults apply. `masks` is a JSON file."""
+    spec: dict[str, object] = {"task": task, "seed": seed}
     if methods:
-        said["methods"] = list(methods)
+        spec["methods"] = list(methods)
     if models is not None:
-        said["models"] = list(models)
+        spec["models"] = list(models)
     if label_map:
-        said["label_map"] = dict(pair(text) for text in label_map)
+        spec["label_map"] = dict(pair(text) for text in label_map)
     if no_labels:
-        said["ground_truth"] = "none"
+        spec["ground_truth"] = "none"
     if calibration is not None:
-        said["calibration"] = calibration
+        spec["calibration"] = calibration
     if masks is not None:
-        said["masks"] = MaskSpec.model_validate_json(masks.read_bytes())
-    return JobSpec.model_validate(said)
+        spec["masks"] = MaskSpec.model_validate_json(masks.read_bytes())
+    return JobSpec.model_validate(spec)
 
 
 def parameters(
     settings: Sequence[str], methods: Sequence[str], known: Callable[[], Sequence[MethodInfo]]
 ) -> list[MethodChoice]:
-    """`NAME=VALUE` or `METHOD.NAME=VALUE` for each method. `known` is asked only when no method is named."""
+    """Each method with its parameters, from `NAME=VALUE` or `METHOD.NAME=VALUE`. `known` gives the default methods."""
     if not settings:
         return [MethodChoice(name=name) for name in methods]
     names = list(methods) or [method.name for method in known() if method.default]
@@ -71,7 +71,7 @@ def parameters(
     return [MethodChoice(name=name, parameters=given) for name, given in chosen.items()]
 
 
-def gather(
+def submit_job(
     client: Client,
     spec: JobSpec,
     paths: Sequence[Path],
@@ -80,10 +80,10 @@ def gather(
     key: str | None,
     console: Console,
 ) -> JobDetail:
-    """Start the job: an archive is sent as it is; other files are uploaded one by one, so that uploads resume. Images
-    with masks go as one archive, since an upload by itself keeps the colours of a palette and not its indices.
+    """Start the job. An archive is sent unchanged; other files are uploaded one by one, so that uploads can resume.
 
-    Raises ValueError for words that mean nothing, and `shared.problems.Problem`.
+    Images with masks are sent as one archive, since a separate upload would keep a palette's colours and lose its
+    indices. Raises ValueError for options that make no sense, and `shared.problems.Problem`.
     """
     manifest = labels.read_bytes() if labels else None
     if _is_one_archive(paths):
@@ -96,10 +96,10 @@ def gather(
     return client.create(_request(spec, files, truths, digests), key)
 
 
-def look_ahead(
+def plan_job(
     client: Client, spec: JobSpec, paths: Sequence[Path], labels: Path | None, known_classes: Collection[str]
 ) -> JobPlan:
-    """The plan of the job that `gather` would start. Files are not uploaded, an archive is sent to be checked."""
+    """The plan of the job that `submit_job` would start. Sends an archive to be checked, but uploads no files."""
     manifest = labels.read_bytes() if labels else None
     if _is_one_archive(paths):
         return client.plan_from_archive(spec, paths[0], manifest)
@@ -113,7 +113,7 @@ def look_ahead(
 
 @contextmanager
 def _packed(paths: Sequence[Path]) -> Iterator[Path]:
-    """A zip of the images and masks, which are compressed already, for as long as the block takes."""
+    """A temporary zip of the images and masks, stored without compression."""
     with tempfile.TemporaryDirectory() as directory:
         archive = Path(directory, "images.zip")
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
@@ -150,20 +150,20 @@ def _request(
 
 
 def _image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Names and paths of the images: files as they are, folders searched to the bottom, in the order of names."""
-    found: list[tuple[str, Path]] = []
+    """Names and paths of the images, sorted by name; folders are searched recursively."""
+    files: list[tuple[str, Path]] = []
     for path in paths:
         if path.is_file():
-            found.append((path.name, path))
+            files.append((path.name, path))
             continue
         inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         top = path.resolve().parent
-        found += [
+        files += [
             (file.resolve().relative_to(top).as_posix(), file) for file in inside if not file.name.startswith(".")
         ]
-    if not found:
+    if not files:
         raise ValueError(f"there are no images in {', '.join(map(str, paths))}; PNG, JPEG and WebP are read")
-    return found
+    return files
 
 
 def _upload(client: Client, paths: Sequence[Path], console: Console) -> list[str]:

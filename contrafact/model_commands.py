@@ -1,4 +1,4 @@
-"""`contrafact models`: models under test, the installation's and one's own."""
+"""`contrafact models`: list, add, remove and test models under test."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from contrafact.command_line import URL, Json, Key, Url, connected, messages
 from shared.schemas.models import ModelSpec, is_model_file
 
 models = typer.Typer(help="Models under test: list them, add your own.", invoke_without_command=True)
-ModelId = Annotated[str, typer.Argument(help="its name", metavar="NAME")]
+ModelId = Annotated[str, typer.Argument(help="the model's name", metavar="NAME")]
 
 
 @models.callback()
 def by_default(context: typer.Context, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
-    """List the models under test; `add` your own, `remove` them, `test` a finished job's images with more of them."""
+    """List the models under test. `add` your own, `remove` them, or `test` more models on a finished job's images."""
     if context.invoked_subcommand is None:
         list_models(as_json, url, api_key)
 
@@ -40,33 +40,36 @@ def list_models(as_json: Json = False, url: Url = URL, api_key: Key = "") -> Non
 @models.command()
 def add(
     paths: Annotated[list[Path], typer.Argument(help="a folder in Hub layout, its files, a zip or tar, or one .onnx")],
-    name: Annotated[str, typer.Option(help="what jobs call it: letters, digits, . _ -")],
+    name: Annotated[str, typer.Option(help="name in jobs: letters, digits, . _ -")],
     classes: Annotated[
         Path | None,
         typer.Option(
-            exists=True, dir_okay=False, help="your names of its outputs: one a line in order, or JSON (class → index)"
+            exists=True,
+            dir_okay=False,
+            help="class names of its outputs: one per line in order, or JSON (class → index)",
         ),
     ] = None,
     preprocessing: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON: how pictures become an ONNX model's input")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="JSON: how an ONNX model's input is made from an image"),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="what it does: classification (default) or segmentation")] = None,
-    output: Annotated[str | None, typer.Option(help="what an ONNX model answers: logits or probabilities")] = None,
+    task: Annotated[str | None, typer.Option(help="classification (default) or segmentation")] = None,
+    output: Annotated[str | None, typer.Option(help="what an ONNX model returns: logits or probabilities")] = None,
     licence: str = "",
     description: str = "",
     as_json: Json = False,
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Upload a model under test and print its name. It is loaded and run once; what cannot be used is refused."""
+    """Upload a model under test and print its name. The model is loaded and run once, and refused if that fails."""
     with connected(url, api_key) as client:
-        said: dict[str, JsonValue] = {"name": name, "licence": licence, "description": description}
+        fields: dict[str, JsonValue] = {"name": name, "licence": licence, "description": description}
         if classes is not None:
-            said["classes"] = _class_names(classes)
+            fields["classes"] = _class_names(classes)
         if preprocessing is not None:
-            said["preprocessing"] = json.loads(preprocessing.read_text(encoding="utf-8"))
-        said |= {name: value for name, value in (("task", task), ("output", output)) if value is not None}
-        spec = ModelSpec.model_validate_json(json.dumps({key: value for key, value in said.items() if value != ""}))
+            fields["preprocessing"] = json.loads(preprocessing.read_text(encoding="utf-8"))
+        fields |= {name: value for name, value in (("task", task), ("output", output)) if value is not None}
+        spec = ModelSpec.model_validate_json(json.dumps({key: value for key, value in fields.items() if value != ""}))
         view = client.add_model(spec, _files(paths))
         messages.print(f"{view.format}, {view.bytes:,} bytes, {len(view.classes)} classes", markup=False)
         print(view.model_dump_json() if as_json else view.name)
@@ -74,31 +77,31 @@ def add(
 
 @models.command()
 def remove(name: ModelId, url: Url = URL, api_key: Key = "") -> None:
-    """Delete a model that you uploaded. What jobs found about it stays."""
+    """Delete a model that you uploaded. Results of jobs stay."""
     with connected(url, api_key) as client:
-        found = [model.id for model in client.models_when_ready().models if model.uploaded and model.name == name]
-        if not found or found[0] is None:
+        ids = [model.id for model in client.models_when_ready().models if model.uploaded and model.name == name]
+        if not ids or ids[0] is None:
             raise ValueError(f"you have uploaded no model {name!r}; `contrafact models` lists them")
-        client.remove_model(found[0])
+        client.remove_model(ids[0])
         messages.print(f"model {name} is deleted")
 
 
 @models.command("test")
-def hold(
-    job: Annotated[str, typer.Argument(help="a job that is over", metavar="JOB")],
+def add_to_job(
+    job: Annotated[str, typer.Argument(help="a finished job", metavar="JOB")],
     model: Annotated[list[str], typer.Argument(help="models under test", metavar="NAME...")],
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Hold more models against the images of a finished job; nothing is rendered again."""
+    """Test more models on the images of a finished job. Nothing is rendered again."""
     with connected(url, api_key) as client:
         detail = client.add_models_to_job(job, model)
         messages.print(f"job {detail.id} runs again; {detail.progress.images.waiting} source images wait")
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    """The files to send: of a folder those that belong to a model, others as they are. Raises ValueError."""
-    found: list[Path] = []
+    """The files to send: from a folder those that belong to a model. Raises ValueError if there are none."""
+    files: list[Path] = []
     for path in paths:
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.is_file())
@@ -107,14 +110,14 @@ def _files(paths: list[Path]) -> list[Path]:
                 raise ValueError(
                     f"there is no model in {path}; its files are {', '.join(file.name for file in inside[:9])}"
                 )
-            found += mine
+            files += mine
         elif path.is_file():
-            found.append(path)
+            files.append(path)
         else:
             raise ValueError(
                 f"there is no {path}; of a Hub id, `hf download ID --local-dir FOLDER` makes a folder first"
             )
-    return found
+    return files
 
 
 def _class_names(path: Path) -> JsonValue:

@@ -32,22 +32,26 @@ from shared.stages import in_flight, stage_words
 from shared.wording import interval, p_value, percent, points, review_sentence
 
 CLASSES_SHOWN = 20
-PROVISIONAL = "Provisional: the errors of the automatic checks on such images are not known, so look at the pictures."
+PROVISIONAL = (
+    "Provisional: the error rates of the automatic checks are unknown for these images. Look at the images yourself."
+)
 
 
 def findings(results: JobResults) -> RenderableType:
-    """Per model under test and method: a table of the findings and their sentences, or that there is none."""
+    """Findings per model under test and method: a table and sentences, or a line that says there are none."""
     parts: list[RenderableType] = []
-    for found in results.results:
-        parts.append(Text(f"{found.model} under {found.method}", style="bold"))
-        parts.append(Text(_basis(found)))
-        if found.findings:
-            parts.append(_findings_table(found.findings))
-            parts += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in found.findings]
+    for measured in results.results:
+        parts.append(Text(f"{measured.model} under {measured.method}", style="bold"))
+        parts.append(Text(_basis(measured)))
+        if measured.findings:
+            parts.append(_findings_table(measured.findings))
+            parts += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in measured.findings]
         else:
-            parts.append(Text("  No finding: no change of a class breaks this model beyond chance and 5 points."))
-        if found.segmentation is not None:
-            parts.append(_classes_table(found.segmentation))
+            parts.append(
+                Text("  No finding: no change shows an effect on this model that exceeds chance and 5 points.")
+            )
+        if measured.segmentation is not None:
+            parts.append(_classes_table(measured.segmentation))
         parts.append(Text(""))
     parts.append(Text(_standing_of_checks(results)))
     return Group(*parts)
@@ -56,25 +60,27 @@ def findings(results: JobResults) -> RenderableType:
 def _standing_of_checks(results: JobResults) -> str:
     shapes = sum(funnel.shapes_unchecked or 0 for funnel in results.funnels)
     named = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
-    said = f"In {shapes} rendered images nobody checked whether shapes stayed where they were. " if shapes else ""
+    notes = f"Shapes were not checked in {shapes} rendered images. " if shapes else ""
     if named:
-        said += f"Of {named} rendered images new captions say nothing: those of their sources do not name the class. "
-    return said + _errors_of_checks(results)
+        notes += (
+            f"Captions could not check {named} rendered images: the captions of their sources do not name the class. "
+        )
+    return notes + _errors_of_checks(results)
 
 
 def _errors_of_checks(results: JobResults) -> str:
     lines = [PROVISIONAL] if results.provisional else []
-    lines += [review_sentence(said) for said in results.reviews]
+    lines += [review_sentence(method_reviews) for method_reviews in results.reviews]
     if results.calibration is not None and results.calibration.data:
         lines.append(
-            f"The errors of the automatic checks are those measured on {results.calibration.data}; they hold if your "
-            "images are like those."
+            f"The error rates of the automatic checks were measured on {results.calibration.data}. They apply if your "
+            "images are similar."
         )
     return "\n".join(lines)
 
 
 def plan(planned: JobPlan) -> RenderableType:
-    """What a job would do, and what its images can show."""
+    """The plan of a job: what it would do, and which drops its images can detect."""
     lines = [
         f"task      {planned.task}",
         f"methods   {', '.join(method.name for method in planned.methods)}",
@@ -86,21 +92,21 @@ def plan(planned: JobPlan) -> RenderableType:
     return Group(Text("\n".join(lines)), sensitivity(planned.sensitivity))
 
 
-def sensitivity(found: Sensitivity) -> RenderableType:
-    """Which drops the images of each class can show; classes that can show the same are named in one line."""
+def sensitivity(power: Sensitivity) -> RenderableType:
+    """The detectable drop of each class; classes with the same one share a line."""
     alike: dict[tuple[int, float | None], list[DetectableDrop]] = {}
-    for shown in found.classes:
+    for shown in power.classes:
         alike.setdefault((shown.sources, shown.drop), []).append(shown)
-    said = [first.sentence + _the_same(others) for first, *others in list(alike.values())[:CLASSES_SHOWN]]
+    sentences = [first.sentence + _the_same(others) for first, *others in list(alike.values())[:CLASSES_SHOWN]]
     if len(alike) > CLASSES_SHOWN:
-        said.append("The report lists the other classes.")
-    if not found.classes:
-        said.append("Without ground truth, classes are the predicted ones. Detectable drops of a class:")
-        said += [
-            f"{round(100 * n.drop)} points with {n.sources:,} images" for n in found.needed if n.sources is not None
+        sentences.append("The report lists the other classes.")
+    if not power.classes:
+        sentences.append("Without ground truth, classes are the predicted classes. Detectable drops of a class:")
+        sentences += [
+            f"{round(100 * n.drop)} points with {n.sources:,} images" for n in power.needed if n.sources is not None
         ]
     lines = Table.grid(padding=(0, 2))
-    for number, text in enumerate([*said, found.assumption]):
+    for number, text in enumerate([*sentences, power.assumption]):
         lines.add_row("" if number else "power   ", text)
     return lines
 
@@ -138,12 +144,12 @@ def job(detail: JobDetail) -> RenderableType:
 
 
 def finished(progress: Progress) -> int:
-    """How many source images need no more work."""
+    """The number of source images that need no more work."""
     return progress.images.done + progress.images.failed + progress.images.cancelled
 
 
 def details(progress: Progress) -> str:
-    """Source images in progress by stage, the counterfactuals so far, and what holds the work up."""
+    """Source images in progress by stage, the counterfactuals so far, and what delays the job."""
     rendered, accepted = (sum(getattr(funnel, n) for funnel in progress.funnel) for n in ("rendered", "accepted"))
     counterfactuals = f"{rendered:,} counterfactuals, {accepted:,} accepted" if rendered else ""
     failed = f"{progress.images.failed:,} failed" if progress.images.failed else ""
@@ -160,28 +166,28 @@ def jobs(page: JobsPage) -> RenderableType:
 
 
 def counterfactuals(views: Iterable[CounterfactualView]) -> RenderableType:
-    """Counterfactuals as a table: what changed, the verdict, and what each model under test said."""
+    """Counterfactuals as a table: what changed, the verdict, and the predictions of each model under test."""
     table = _table("image", "truth", "changed", "verdict", "predictions")
     for view in views:
         changes = ", ".join(f"{change.from_phrase} → {change.to_phrase}" for change in view.changes)
         verdict = "accepted" if view.verdict.accepted else f"rejected: {view.verdict.check}"
-        said = "\n".join(
-            f"{opinion.model}: {_said(opinion.original)} → {_said(opinion.counterfactual)}"
-            + (" (flipped)" if opinion.flipped else "")
-            for opinion in view.predictions
-            if opinion.original and opinion.counterfactual
+        predictions = "\n".join(
+            f"{prediction.model}: {_prediction(prediction.original)} → {_prediction(prediction.counterfactual)}"
+            + (" (flipped)" if prediction.flipped else "")
+            for prediction in view.predictions
+            if prediction.original and prediction.counterfactual
         )
         table.add_row(
             view.source.name or str(view.source.position),
             view.source.ground_truth or ", ".join(view.source.mask_classes),
             changes,
             verdict,
-            said,
+            predictions,
         )
     return table
 
 
-def _said(view: PredictionView) -> str:
+def _prediction(view: PredictionView) -> str:
     return view.predicted if view.segmentation is None else f"mIoU {percent(view.segmentation.mean_iou)}"
 
 
@@ -217,22 +223,22 @@ def models(listing: ModelsListing) -> RenderableType:
     return table
 
 
-def _basis(found: ModelResults) -> str:
-    pixels = found.segmentation
+def _basis(measured: ModelResults) -> str:
+    pixels = measured.segmentation
     if pixels is not None:
-        shares = [percent(one.mean_iou) for one in (pixels.originals, pixels.nulls, pixels.counterfactuals)]
+        shares = [percent(arm.mean_iou) for arm in (pixels.originals, pixels.nulls, pixels.counterfactuals)]
         return (
-            f"  {found.counterfactuals} counterfactuals of {found.sources} source images; mIoU {shares[0]} on "
+            f"  {measured.counterfactuals} counterfactuals of {measured.sources} source images; mIoU {shares[0]} on "
             f"originals, {shares[1]} on null arms, {shares[2]} on counterfactuals"
         )
-    accuracy = found.metrics.accuracy[0] if found.metrics and found.metrics.accuracy else None
+    accuracy = measured.metrics.accuracy[0] if measured.metrics and measured.metrics.accuracy else None
     right = ""
     if accuracy is not None and accuracy.originals.value is not None and accuracy.counterfactuals.value is not None:
         right = (
             f"; right on {accuracy.originals.value:.1%} of the originals, "
             f"{accuracy.counterfactuals.value:.1%} of the counterfactuals"
         )
-    return f"  {found.counterfactuals} counterfactuals of {found.sources} source images{right}"
+    return f"  {measured.counterfactuals} counterfactuals of {measured.sources} source images{right}"
 
 
 def _classes_table(pixels: SegmentationMetrics) -> Table:

@@ -1,7 +1,7 @@
-"""How far a long command is, for whoever waits: a moving bar on a terminal, plain lines where there is none.
+"""Progress of long commands: a bar on a terminal, plain lines elsewhere.
 
-Logs of CI and containers have no terminal: there a line is written at least every 30 seconds and at every 10 %, and
-never more often than every 5 seconds, but for the first and the last.
+In logs of CI and containers, a line is written at every 10 % and at least every 30 seconds, but at most every 5
+seconds, except for the first and the last line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST_FINISHED = 3  # before that, a rate says nothing
 
 
 class Pace:
-    """How fast work is finished, measured from the moment at which the first of it was."""
+    """The rate of work, measured from the first finished item on."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,14 +30,14 @@ class Pace:
         self._first: tuple[float, int] | None = None
 
     def note(self, done: int) -> None:
-        """So much is finished now."""
+        """Record that `done` items are finished now."""
         if self._at_start is None:
             self._at_start = done
         elif self._first is None and done > self._at_start:
             self._first = self._clock(), done
 
     def per_second(self, done: int) -> float | None:
-        """None while too little is finished to tell."""
+        """The rate, or None while too few items are finished to estimate it."""
         if self._first is None or self._at_start is None or done - self._at_start < LEAST_FINISHED:
             return None
         since, counted = self._first
@@ -45,7 +45,7 @@ class Pace:
         return (done - counted) / seconds if done > counted and seconds > 0 else None
 
     def words(self, done: int, total: int, unit: str) -> str:
-        """The rate and the time left, or that they are not known yet."""
+        """The rate and the time left, or that they are still being estimated."""
         rate = self.per_second(done)
         if rate is None:
             return "estimating the time left"
@@ -53,7 +53,7 @@ class Pace:
 
 
 class ProgressDisplay:
-    """What `shown_on` yields: `update` it at least every few seconds, and as often as you like."""
+    """What `shown_on` yields. Call `update` at least every few seconds."""
 
     def __init__(self, console: Console, stage: str, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._stage, self._unit, self._clock = console, stage, unit, clock
@@ -61,12 +61,12 @@ class ProgressDisplay:
         self._done, self._total, self._detail = 0, 0, ""
         self._written_at: float | None = None
         self._written_tenth = 0
-        # Rich takes FORCE_COLOR for a terminal, which many CI systems set; a log file it is all the same.
+        # Many CI systems set FORCE_COLOR, which Rich takes for a terminal, although the output is a log file.
         self._bar = _Bar(console) if console.is_interactive and console.file.isatty() else None
         self._task = self._bar.add_task(stage, total=None) if self._bar else None
 
     def update(self, done: int, total: int, stage: str | None = None, detail: str = "") -> None:
-        """`done` of `total` are finished (a total of 0: nobody counts); what goes on now, and more in words."""
+        """`done` of `total` items are finished (a total of 0 is unknown), in this `stage`, with `detail` in words."""
         self._done, self._total, self._detail = done, total, detail
         self._stage = stage or self._stage
         self._pace.note(done)
@@ -77,7 +77,7 @@ class ProgressDisplay:
             self._write()
 
     def advance(self) -> None:
-        """One more is finished."""
+        """Record one more finished item."""
         self.update(self._done + 1, self._total, detail=self._detail)
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class ProgressDisplay:
             self._bar.start()
 
     def stop(self) -> None:
-        """Take the bar away, or write where it ended unless the last line says so."""
+        """Remove the bar, or write the last line unless it is written already."""
         if self._bar is not None:
             self._bar.stop()
         elif self._written_at is not None and self._done >= self._total > 0 and self._written_tenth < STEPS:
@@ -116,7 +116,7 @@ class ProgressDisplay:
 
 
 class _Bar(Progress):
-    """Rich's bar with a second line for whatever does not fit into the first."""
+    """Rich's bar with a second line for details."""
 
     def __init__(self, console: Console) -> None:
         self.detail = ""
@@ -124,7 +124,7 @@ class _Bar(Progress):
         super().__init__(*columns, TimeElapsedColumn(), console=console)
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """The bar, and the line beneath."""
+        """The bar and the line beneath it."""
         yield self.make_tasks_table(self.tasks)
         if self.detail:
             yield Text(f"  {self.detail}", style="dim")
@@ -132,7 +132,7 @@ class _Bar(Progress):
 
 @contextmanager
 def shown_on(console: Console, stage: str, total: int = 0, unit: str = "images") -> Iterator[ProgressDisplay]:
-    """A display on this console until the block ends."""
+    """Show a progress display on this console until the block ends."""
     display = ProgressDisplay(console, stage, unit)
     display.start()
     try:

@@ -1,4 +1,4 @@
-"""`contrafact repair`: a model under test trained on a job's counterfactuals, and what that won back and lost."""
+"""`contrafact repair`: train a model under test on a job's counterfactuals, and show the gains and losses."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def repair(
     job: Annotated[str, typer.Option(help="a finished job with ground truth")],
     model: Annotated[str, typer.Option(help="the model under test to train")],
     steps: Annotated[int | None, typer.Option(help="optimiser steps of every arm")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="its peak")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="peak learning rate")] = None,
     batch_size: Annotated[int | None, typer.Option()] = None,
     seed: Annotated[int | None, typer.Option()] = None,
-    held_out: Annotated[float | None, typer.Option(help="share of source images that is only judged")] = None,
+    held_out: Annotated[float | None, typer.Option(help="share of source images kept for evaluation")] = None,
     factor: Annotated[Many, typer.Option(help="train on changes of this factor; may be repeated")] = None,
     value: Annotated[Many, typer.Option(help="train on changes to this value; may be repeated")] = None,
-    hold_out_value: Annotated[Many, typer.Option(help="judge this value without training on it")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="save the repaired model there, a tar")] = None,
+    hold_out_value: Annotated[Many, typer.Option(help="evaluate this value without training on it")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="save the repaired model as this tar file")] = None,
     add_as: Annotated[str | None, typer.Option(help="add the repaired model to your models under this name")] = None,
     as_json: Json = False,
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Train a model on the accepted counterfactuals of a job, wait, and print what it came to beside its controls.
+    """Train a model on the accepted counterfactuals of a job, wait, and print the result beside its controls.
 
     Exit codes: 0 repaired; 1 the repair failed or was cancelled.
     """
-    asked = {
+    options = {
         "model": model,
         "steps": steps,
         "learning_rate": learning_rate,
@@ -61,7 +61,9 @@ def repair(
         "hold_out_values": hold_out_value,
     }
     with connected(url, api_key) as client:
-        request = RepairRequest.model_validate({name: said for name, said in asked.items() if said is not None})
+        request = RepairRequest.model_validate(
+            {name: setting for name, setting in options.items() if setting is not None}
+        )
         view = _follow(client, client.begin_repair(job, request))
         if view.result is None:
             messages.print(f"the repair is {view.state}: {view.failure}", markup=False, soft_wrap=True)
@@ -101,7 +103,7 @@ def delete(repair: RepairId, url: Url = URL, api_key: Key = "") -> None:
 
 
 def shown(result: RepairResult) -> RenderableType:
-    """The arms on every set, the cells that changed most, and the sentences."""
+    """The result as tables and sentences: all arms on every set, and the cells that changed most."""
     score = "right" if result.metric == "accuracy" else "IoU"
     parts: list[RenderableType] = [
         _table((f"{score} on held-out source images", "images of sources"), arm_table(result.sets))
@@ -132,17 +134,17 @@ def _add(client: Client, view: RepairView, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.tar")
         path.write_bytes(client.repaired_model(view.id))
-        said = f"{view.model} repaired on job {view.job}"
-        added = client.add_model(ModelSpec(name=name, description=said), [path])
-    messages.print(f"model {added.name} is one of yours now", markup=False)
+        description = f"{view.model} repaired on job {view.job}"
+        added = client.add_model(ModelSpec(name=name, description=description), [path])
+    messages.print(f"model {added.name} is added to your models", markup=False)
 
 
 def _follow(client: Client, view: RepairView) -> RepairView:
-    """Show progress until the repair is over."""
+    """Show progress until the repair ends."""
     with shown_on(messages, "waiting for a trainer", view.progress.total, "steps") as display:
         while view.state == "running":
-            said = f"training {view.progress.arm}" if view.progress.arm else None
-            display.update(view.progress.done, view.progress.total, said)
+            stage = f"training {view.progress.arm}" if view.progress.arm else None
+            display.update(view.progress.done, view.progress.total, stage)
             time.sleep(SECONDS_BETWEEN_LOOKS)
             view = client.repair(view.id)
         display.update(view.progress.done, view.progress.total)

@@ -1,4 +1,4 @@
-"""`contrafact suites` and `contrafact gate`: frozen counterfactuals, and a release held against them in CI."""
+"""`contrafact suites` and `contrafact gate`: frozen counterfactuals, and the test of a release on them in CI."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def gate(
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Hold a release against a suite: a line per breach. Ends with 0 (none), 1 (breaches) or 2 (it could not be told).
+    """Test a release on a suite; print a line per breach. Exit code 0: none, 1: breaches, 2: the test failed.
 
-    A breach is a drop that is certain to be larger than --max-drop: its interval, adjusted for all cells that were
-    looked at, lies beyond it.
+    A breach is a drop that is significantly larger than --max-drop: its interval, adjusted for all tested cells, lies
+    beyond it.
     """
     try:
         with connected(url, api_key) as client:
@@ -82,13 +82,13 @@ def gate(
             for waited_for in (run, held):
                 if waited_for is not None:
                     wait(client, suite, waited_for)
-            found = client.run_results(suite, run.id, None if held is None else held.id, max_drop)
+            results = client.run_results(suite, run.id, None if held is None else held.id, max_drop)
     except typer.Exit as ended:
         raise typer.Exit(FAILED) from ended
-    for line in [found.model_dump_json()] if as_json else found.breaches:
+    for line in [results.model_dump_json()] if as_json else results.breaches:
         print(line)
-    messages.print(_summary(found), soft_wrap=True, markup=False)
-    raise typer.Exit(1 if found.breaches else 0)
+    messages.print(_summary(results), soft_wrap=True, markup=False)
+    raise typer.Exit(1 if results.breaches else 0)
 
 
 def _baseline(client: Client, suite: str, baseline: str) -> RunView:
@@ -97,7 +97,7 @@ def _baseline(client: Client, suite: str, baseline: str) -> RunView:
 
 
 def wait(client: Client, suite: str, run: RunView) -> None:
-    """Until the run is done. Raises ValueError for one that ended otherwise, or whose images failed."""
+    """Wait until the run is done. Raises ValueError if it ends otherwise or if its images failed."""
     counts = run.progress.images
     total = counts.waiting + counts.in_progress + counts.done + counts.failed + counts.cancelled
     with shown_on(messages, f"testing {run.model}", total) as display:
@@ -111,19 +111,20 @@ def wait(client: Client, suite: str, run: RunView) -> None:
     if run.progress.images.failed:
         raise ValueError(
             f"{run.progress.images.failed} images of the run of {run.model} failed; "
-            f"`contrafact status {run.id}` says why, and the next gate takes them up again"
+            f"`contrafact status {run.id}` says why, and the next gate retries them"
         )
 
 
-def _summary(found: RunResults) -> str:
-    """What was looked at, and how much of it was settled."""
-    number = {name: sum(cell.judgement == name for cell in found.cells) for name in ("drop", "held", "undecided")}
-    few = len(found.cells) - sum(number.values())
+def _summary(results: RunResults) -> str:
+    """The compared releases, and the number of cells per judgement."""
+    number = {name: sum(cell.judgement == name for cell in results.cells) for name in ("drop", "held", "undecided")}
+    few = len(results.cells) - sum(number.values())
     against = "its own null arms"
-    if found.baseline_model is not None and found.baseline_revision is not None:
-        against = f"{found.baseline_model} ({found.baseline_revision[:SHOWN]})"
+    if results.baseline_model is not None and results.baseline_revision is not None:
+        against = f"{results.baseline_model} ({results.baseline_revision[:SHOWN]})"
+    release = f"{results.model} ({results.revision[:SHOWN]})"
     return (
-        f"{found.model} ({found.revision[:SHOWN]}) against {against}, drops of more than {found.max_drop:g} points: "
+        f"{release} against {against}, drops of more than {results.max_drop:g} points: "
         f"{number['drop']} shown, {number['held']} ruled out, {number['undecided']} undecided, "
         f"{few} with too few images"
     )

@@ -1,7 +1,7 @@
-"""`contrafact serve`, and the operator's `keys`, `doctor`, `replay`, `housekeeping`: they start programs of the system.
+"""`contrafact serve` and the operator commands: `keys`, `doctor`, `replay`, `housekeeping`.
 
-The client imports nothing of the system. These commands replace this process by a program of the system, with the same
-arguments, streams and exit code; that program prints its own help.
+The client does not import the gateway. These commands replace this process with one of its programs, with the same
+arguments, streams and exit code. That program prints its own help.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import typer
 from contrafact.command_line import messages
 
 OPERATOR_COMMANDS = {
-    "keys": "API keys: create, list, revoke. On a machine with the gateway's settings, as the next three.",
-    "doctor": "Check this deployment, and say what is wrong with it.",
-    "replay": "Make a counterfactual again and say whether it is equal, bit for bit.",
-    "housekeeping": "Remove what nothing needs any more.",
+    "keys": "API keys: create, list, revoke. Run this and the next three with the gateway's settings.",
+    "doctor": "Check this deployment and report faults.",
+    "replay": "Render a counterfactual again and compare it bit for bit.",
+    "housekeeping": "Remove data that nothing refers to.",
 }
 AS_GIVEN = {
     "allow_extra_args": True,
@@ -32,13 +32,13 @@ AS_GIVEN = {
 
 
 def add_operator_commands(app: typer.Typer) -> None:
-    """Give a command line `keys`, `doctor`, `replay` and `housekeeping`."""
+    """Add the commands `keys`, `doctor`, `replay` and `housekeeping`."""
     for name, sentence in OPERATOR_COMMANDS.items():
         app.command(name, help=sentence, context_settings=AS_GIVEN)(operate)
 
 
 def serve(
-    directory: Annotated[Path, typer.Option(help="where everything is kept")] = Path("contrafact-data"),
+    directory: Annotated[Path, typer.Option(help="where all data is kept")] = Path("contrafact-data"),
     port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 8000,
     profile: Annotated[str, typer.Option(help="a shipped profile, or the path of a TOML file")] = "tiny",
 ) -> None:
@@ -47,12 +47,12 @@ def serve(
 
 
 def operate(context: typer.Context) -> None:
-    """Run the operator's command of this name with the arguments as they were given."""
+    """Run the operator command of this name with the same arguments."""
     become("gateway.commands", [str(context.info_name), *context.args])
 
 
 def become(module: str, arguments: Sequence[str]) -> NoReturn:
-    """Run a module as a program in place of this one. Ends with exit code 2 where its package is not installed."""
+    """Replace this process with `python -m module`. Exits with code 2 where its package is not installed."""
     package = module.partition(".")[0]
     if find_spec(package) is None:
         messages.print(f"error: this needs the package `{package}`, which is not installed here", style="red")

@@ -34,7 +34,7 @@ from gateway.database.sessions import DATABASE_AWAY
 from gateway.metrics import exposition
 from gateway.operations.gauges import Work
 from gateway.operations.probes import operations_port, refuse_unready
-from gateway.operations.startup import refuse_unsafe_start, told_to_stop
+from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
 from gateway.settings import read_settings
 from gateway.web import home, login, review
 from gateway.web import routes as pages
@@ -68,7 +68,7 @@ def create_app(context: Context | None = None) -> FastAPI:
             ensure_local_owner(session)
         with ExitStack() as stack:
             stack.callback(context.services.close)
-            stack.enter_context(told_to_stop(context.stopping))
+            stack.enter_context(stop_on_signals(context.stopping))
             if port := context.settings.metrics_port:
                 ready = partial(refuse_unready, context)
                 stack.enter_context(operations_port(port, alive=lambda: None, ready=ready, registry=registry))

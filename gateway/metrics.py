@@ -1,6 +1,6 @@
-"""What gateway and worker count of what they do, for Prometheus: calls of the services, steps, messages.
+"""Prometheus metrics of gateway and worker: calls of the services, steps, messages.
 
-They share `REGISTRY` where they are one process. How much work there is stands in `gateway.operations.gauges`.
+In one process they share `REGISTRY`. The gauges of waiting work are in `gateway.operations.gauges`.
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ MESSAGES = Counter(
 
 
 def exposition(*registries: CollectorRegistry) -> bytes:
-    """The text that Prometheus reads: these registries, then what the process counts."""
+    """The Prometheus text format of these registries and of the process's default one."""
     return b"".join(generate_latest(registry) for registry in (*registries, REGISTRY))

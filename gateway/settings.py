@@ -1,4 +1,4 @@
-"""What the gateway and its worker read from the environment (`CONTRAFACT_…`), once, at the start."""
+"""Settings of gateway and worker, read once from the environment (`CONTRAFACT_…`) at the start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.schemas.service import ServiceName
 class Settings(BaseSettings):
     """Settings of gateway and worker. Every field is one variable, for example `CONTRAFACT_DATABASE_URL`."""
 
-    # What could hold a password is in no repr, and no input is repeated in an error.
+    # Values that may hold a password are not in the repr, and errors do not repeat the input.
     model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", frozen=True, hide_input_in_errors=True)
 
     database_url: Annotated[str, Field(repr=False)] = "sqlite:///contrafact.db"
@@ -21,7 +21,7 @@ class Settings(BaseSettings):
     broker_url: Annotated[str, Field(repr=False)] = "memory://localhost"
     """Celery's broker: `redis://host:6379/0`; `memory://localhost` only where worker and gateway share a process."""
     profile: str = "tiny"
-    """Which weights the services load; decides defaults of jobs."""
+    """The weights that the services load, and the defaults of jobs."""
 
     object_store: str = "directory:objects"
     """`directory:PATH`, or `s3:BUCKET` at the endpoint below."""
@@ -35,22 +35,22 @@ class Settings(BaseSettings):
     diffusion_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8003"
     evaluator_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8004"
     gateway_url: str = "http://127.0.0.1:8000"
-    """Where the evaluator reaches this gateway for uploaded models, if the object store is a directory."""
+    """The URL at which the evaluator gets uploaded models from this gateway, if the object store is a directory."""
     service_deadline_seconds: Annotated[float, Field(gt=0)] = 600.0
     """Deadline of one call of a model service; a service drops a request whose deadline has passed."""
     service_wait_seconds: Annotated[float, Field(ge=0)] = 120.0
-    """How long a step waits for a busy or starting service before it gives its image back."""
+    """How long a step waits for a busy or starting service before it releases its image."""
 
     authentication: bool = False
-    """Ask for API keys. Off means that everybody is the one local owner: only for loopback."""
+    """Require API keys. Without them every caller is the local owner: only for loopback."""
     key_requests_per_minute: Annotated[int, Field(ge=1)] = 6_000
-    """Requests that a key may make, unless it was made with a limit of its own."""
+    """Requests per minute and key, unless the key has its own limit."""
     key_bytes_per_hour: Annotated[int, Field(ge=1)] = 64 * 1024**3
-    """Bytes that a key may send, unless it was made with a limit of its own."""
+    """Bytes per hour and key, unless the key has its own limit."""
     session_hours: Annotated[float, Field(gt=0)] = 12.0
     """How long a browser stays logged in."""
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
-    """Where gateway and worker answer `/healthz`, `/readyz`, `/metrics` without a key; 0: nowhere."""
+    """Port for `/healthz`, `/readyz` and `/metrics` without a key; 0: none."""
     max_request_bytes: int = 2 * 1024**3
     max_archive_bytes: int = 8 * 1024**3
     """Unpacked bytes of one archive."""
@@ -66,30 +66,30 @@ class Settings(BaseSettings):
     lease_renewal_seconds: Annotated[float, Field(gt=0)] = 15.0
     sweep_seconds: Annotated[float, Field(gt=0)] = 10.0
     max_attempts: Annotated[int, Field(ge=1)] = 3
-    """Failures of one image, each caused by the image itself, before it counts as failed."""
+    """Failures caused by the image itself before the image fails."""
     max_lost_leases: Annotated[int, Field(ge=1)] = 20
-    """Workers that died over one image before it counts as failed."""
+    """Lost leases (failures of unknown cause) before the image fails."""
     housekeeping_seconds: Annotated[float, Field(gt=0)] = 3_600.0
-    """How often one worker of all removes what nothing needs any more."""
+    """Interval of housekeeping, which one worker runs for all."""
     grace_seconds: Annotated[float, Field(gt=0)] = 24 * 3_600.0
-    """How long what nothing needs any more stays; longer than the longest upload or source image takes."""
+    """How long unreferenced data stays; must exceed the longest upload and the longest work on an image."""
     upload_grace_seconds: Annotated[float, Field(gt=0)] = 30 * 24 * 3_600.0
-    """How long an uploaded image stays that no job uses."""
+    """How long an uploaded image that no job uses stays."""
     pause_seconds: Annotated[float, Field(gt=0)] = 5.0
-    """How long an image waits after a service failed it, unless the service says; doubled while the cause is open."""
+    """Delay of a retry after a service failed, unless the service names one; doubled while the cause is unknown."""
     images_in_flight: Annotated[int, Field(ge=1)] = 8
-    """Source images that one worker process works on at a time, so that the model services can batch."""
+    """Source images that one worker process works on concurrently, so that the model services can batch."""
     images_per_message: Annotated[int, Field(ge=1)] = 16
-    """After so many images a step hands over to a new message, so that no step runs for hours."""
+    """Images per step; a new message continues after that, so that no step runs for hours."""
 
     @property
     def deployed(self) -> bool:
-        """Whether workers are processes of their own, so that this is more than one person's machine."""
+        """Whether workers are separate processes, so that this is a deployment."""
         return not self.broker_url.startswith("memory:")
 
     @property
     def service_urls(self) -> dict[ServiceName, str]:
-        """Where each model service listens."""
+        """The URL of each model service."""
         return {
             "caption_service": self.caption_url,
             "llm_service": self.llm_url,
@@ -99,7 +99,7 @@ class Settings(BaseSettings):
 
 
 def read_settings() -> Settings:
-    """The settings of the environment. Raises SystemExit with a sentence that names the variable that is wrong."""
+    """Read the settings. Raises SystemExit with a sentence that names the wrong variable."""
     try:
         return Settings()
     except ValidationError as error:

@@ -1,6 +1,6 @@
-"""How sure a mean of per-source differences or a rate is: a sign-flip test, and intervals that hold at sizes met here.
+"""Tests and intervals for means of per-source differences and for rates, valid at small sample sizes.
 
-What they promise is simulated in `benchmarks/simulate.py`.
+`benchmarks/simulate.py` simulates their coverage and error rates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.analysis.effects import Floats, Integers
 from shared.schemas.results import Interval, MeanOverlap, Metric, Rate
 
 LEVEL = 0.95
-EXACT_UP_TO = 2**15  # sums of signed differences that are told apart
+EXACT_UP_TO = 2**15  # sums of signed differences up to which the test is exact
 MONTE_CARLO = 20_000
 RESAMPLES = 4_000
 BOOTSTRAP_FROM = 30  # source images
@@ -44,8 +44,8 @@ def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
 
     Wilson's, with as many trials as the images are worth, and the t quantile of the number of sources − 1 (Korn &
     Graubard 1998). The design effect is linearised (Rao & Scott 1992) with one source more that has all hits and one
-    that has none, so that it is there with few hits too (as Agresti & Coull 1998 do for the rate itself). From one
-    source nothing follows: 0 to 1.
+    that has none, so that it is there with few hits too (as Agresti & Coull 1998 do for the rate itself). For one
+    source the interval is 0 to 1.
     """
     count, n, sources = int(hits.sum()), len(hits), len(np.unique(source))
     if sources < 2:
@@ -55,7 +55,7 @@ def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
 
 
 def clustered(scores: Floats | NDArray[np.bool_], source: Integers, metric: Metric, seed: int) -> Rate | MeanOverlap:
-    """How well a model did on n images, its scores in 0 … 1: how often it is right, or its mean IoU."""
+    """A model's accuracy or mean IoU on n images, from its scores in 0 … 1."""
     if metric == "accuracy":
         return clustered_rate(scores.astype(bool), source)
     _, place, counts = np.unique(source, return_inverse=True, return_counts=True)
@@ -70,7 +70,7 @@ def clustered(scores: Floats | NDArray[np.bool_], source: Integers, metric: Metr
 
 
 def trials_worth(hits: NDArray[np.bool_], source: Integers) -> float:
-    """How many independent trials these are worth, siblings of one source image being alike: n / design effect."""
+    """The effective number of independent trials, given clustering by source image: n / design effect."""
     _, place, sizes = np.unique(source, return_inverse=True, return_counts=True)
     n, sources = len(hits), len(sizes)
     size = n / sources
@@ -82,7 +82,7 @@ def trials_worth(hits: NDArray[np.bool_], source: Integers) -> float:
 
 
 def _score(p: float, n: float, quantile: float) -> tuple[float, float]:
-    """Ends of Wilson's interval for a rate p of n trials (n need not be whole), mended where few hit or few miss."""
+    """Wilson's interval for a rate p of n trials (n need not be whole), with Poisson bounds for few hits or misses."""
     scale = 1 + quantile**2 / n
     centre = (p + quantile**2 / (2 * n)) / scale
     half = quantile / scale * math.sqrt(p * (1 - p) / n + quantile**2 / (4 * n * n))
@@ -186,10 +186,10 @@ def refuted(unit: Floats, means: Floats, alpha: float) -> NDArray[np.bool_]:
 
 
 def images_needed(differences: Floats, beyond: float, least: int) -> int | None:
-    """About how many source images would show that an effect of the size seen lies beyond `beyond` (0 … 1).
+    """The approximate number of source images that would show that an effect of this size is beyond `beyond` (0 … 1).
 
     From the normal approximation at 95 %, with one pseudo-observation of −1 and of +1 in the spread, since few sources
-    may agree by chance. None when the effect seen is not beyond `beyond`: no number of images would settle it.
+    may agree by chance. None if the observed effect is not beyond `beyond`: no number of images would show it.
     """
     distance = abs(float(differences.mean())) - beyond
     if distance <= 0:

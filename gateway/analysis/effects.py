@@ -1,4 +1,4 @@
-"""Effects in cells: what edits did to a model under test beyond what their null arms did, per source image."""
+"""Effects in cells: per source image, a model's scores on counterfactuals minus those on their null arms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """What one model under test said of n images, reduced to what the metrics need (arrays of length n).
+    """One model's predictions for n images, reduced to what the metrics need (arrays of length n).
 
     `p_truth`: probability of the truth, in 0 … 1, whatever its rank; NaN where it is not known. `rank`: place of the
     truth, 1 = correct. `predicted`: the most probable class, as a number that is the same in every array of the job.
@@ -34,7 +34,7 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The accepted counterfactuals of one method as one model under test saw them: one row each (n rows).
+    """One model's predictions for the accepted counterfactuals of one method: one row each (n rows).
 
     `null` is the row's own null arm, or its original where the method has none; `source` numbers source images from 0;
     `ordinal` orders the counterfactuals of a source; `null_arm` numbers null arms, since siblings may share one.
@@ -53,7 +53,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How well a model under test did on the accepted counterfactuals of one method, in 0 … 1.
+    """A model's scores on the accepted counterfactuals of one method, in 0 … 1.
 
     `source`, `ordinal` and `original` are of m counterfactuals: their source image, their order in it, and the score of
     that. The n rows (`null`, `counterfactual`) score a whole counterfactual, or a class in it: `image` is its place

@@ -1,8 +1,7 @@
-"""Failure points: the severity at which a model's answer to an image first changes, for each way to corrupt it.
+"""Failure points: the lowest severity of each corruption that changes a model's prediction for an image.
 
-Only images count that the model has right on the null arm (the unchanged image): the others have failed already. A
-larger severity may be answered right again; the first change is what counts, as a user would turn up a knob until
-something breaks.
+Only images that the model gets right on the null arm (the unchanged image) count. The prediction may be right again at
+a larger severity; only the first change counts.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from shared.schemas.results import FailurePoints
 NEVER = SEVERITIES[-1] + 1
 
 
-def first_change(unchanged: str, said: Mapping[int, str]) -> int | None:
-    """The lowest severity of `said` (class by severity) that is not answered as the unchanged image is; None: none."""
-    return min((severity for severity, answer in said.items() if answer != unchanged), default=None)
+def first_change(unchanged: str, answers: Mapping[int, str]) -> int | None:
+    """The lowest severity in `answers` (class by severity) whose class differs from `unchanged`, or None."""
+    return min((severity for severity, answer in answers.items() if answer != unchanged), default=None)
 
 
 def corruption_of(value: str) -> tuple[str, int]:
-    """Way and severity of a corruption's value: "gaussian noise 3" → ("gaussian noise", 3)."""
+    """Name and severity of a corruption's value: "gaussian noise 3" → ("gaussian noise", 3)."""
     way, severity = value.rsplit(" ", 1)
     return way, int(severity)
 
 
 def failure_points(outcomes: Outcomes) -> list[FailurePoints]:
-    """How many images fail first at each severity, way by way in the order of their names.
+    """The number of images that first fail at each severity, per corruption, sorted by name.
 
-    `outcomes` are those of method `corruptions`; the values of its cells say way and severity.
+    `outcomes` are those of method `corruptions`; the values of its cells hold name and severity.
     """
     rows: dict[str, list[tuple[int, Integers]]] = defaultdict(list)
     for cell, members in outcomes.cells.items():

@@ -1,4 +1,4 @@
-"""From effects in cells to findings: one family per model under test and method, one metric, declared beforehand."""
+"""Decides which effects in cells are findings: one family per model under test and method, one fixed metric."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from shared.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What is known of the checks: their errors by factor, and the rendered edits of each cell with their verdicts."""
+    """The checks' errors by factor, and the rendered edits of each cell with their verdicts."""
 
     errors: Mapping[str, CheckErrors]
     screened: Mapping[Cell, Screened]
     source: Literal["checks"] = field(default="checks", init=False)
 
     def shares(self, cell: Cell, seed: int) -> Floats | None:
-        """Draws of the valid share of a cell's accepted edits, ascending; None where they are not known."""
+        """Draws of the valid share of a cell's accepted edits, ascending; None if the checks are uncalibrated."""
         errors = errors_of(cell.factor, self.errors)
         return None if errors is None else valid_shares(errors, self.screened[cell], seed)
 
@@ -37,18 +37,18 @@ class Checked:
 def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Reviewed | None = None) -> list[CellEffect]:
     """Every cell of one model under test and method, findings first, each kind by strength.
 
-    The family is all cells with at least 12 source images; the metric is the difference in accuracy,
-    or of segmenters in IoU. A finding is a cell
-    that Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected / family (false coverage
-    rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model and method. `checked`:
-    what is known of the accepted edits' validity, from the checks' errors or from reviews; None where nothing is.
+    The family is all cells with at least 12 source images. The metric is the difference in accuracy, or in IoU for
+    segmenters. A finding is a cell that Benjamini-Hochberg rejects at 5 % and whose interval, at level
+    1 − 5 % · rejected / family (false coverage rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs
+    to the job, model and method. `checked`: the validity of accepted edits, from the checks' errors or from reviews;
+    None if it is unknown.
     """
-    family = [cell for cell, found in cells.items() if len(found.source) >= LEAST_SOURCES]
+    family = [cell for cell, differences in cells.items() if len(differences.source) >= LEAST_SOURCES]
     seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
     p_values = np.array([sign_flip_p(cells[cell].correct, seeds[cell]) for cell in family])
     q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
-    effects = [_untested(cell, found) for cell, found in cells.items() if cell not in seeds]
+    effects = [_untested(cell, differences) for cell, differences in cells.items() if cell not in seeds]
     for cell, p_value, q_value in zip(family, p_values, q_values, strict=True):
         correct = cells[cell].correct
         level = 1 - FALSE_DISCOVERY_RATE * rejected / len(family) if q_value <= FALSE_DISCOVERY_RATE else None
@@ -83,16 +83,16 @@ def _among_valid(
     return effect_among_valid(correct, level, shares, seed, checked.source)
 
 
-def _untested(cell: Cell, found: Differences) -> CellEffect:
-    probability = float(found.p_truth.mean())
+def _untested(cell: Cell, differences: Differences) -> CellEffect:
+    probability = float(differences.p_truth.mean())
     return CellEffect(
         cell=cell,
-        sources=len(found.source),
-        counterfactuals=found.counterfactuals,
-        delta_accuracy=float(found.correct.mean()),
+        sources=len(differences.source),
+        counterfactuals=differences.counterfactuals,
+        delta_accuracy=float(differences.correct.mean()),
         delta_probability=None if math.isnan(probability) else probability,
         standing="too few images",
-        images_needed=images_needed(found.correct, BEYOND, LEAST_SOURCES),
+        images_needed=images_needed(differences.correct, BEYOND, LEAST_SOURCES),
     )
 
 

@@ -1,4 +1,4 @@
-"""Where proposed counterfactuals went: refused by a text check, rendered, refused by an image check, accepted."""
+"""The funnel of proposed counterfactuals: rejected by a text check, rendered, rejected by an image check, accepted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from shared.schemas.results import CheckCount, Funnel
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of one edit of `source`: whether it was rendered, and the check that refused it ("" = accepted).
+    """The outcome of one edit of `source`: whether it was rendered, and the check that rejected it ("" = accepted).
 
-    `shapes_checked`: whether a segmenter could say that the shapes of the mask stayed where they were. `recaptioned`:
-    whether a new caption could say that the class is still there.
+    `shapes_checked`: whether a segmenter could check the shapes of the mask. `recaptioned`: whether a new caption could
+    check the class.
     """
 
     source: str
@@ -28,9 +28,9 @@ class Fate:
 
 
 def funnel(method: str, fates: Sequence[Fate], *, shapes: bool = False, recaption: bool = False) -> Funnel:
-    """The funnel of one method's edits (null arms are not proposed, so not counted); checks by number, then name.
+    """The funnel of one method's edits (without null arms); checks sorted by count, then name.
 
-    `shapes`, `recaption`: whether rendered images should have been checked for their shapes, and by a new caption.
+    `shapes`, `recaption`: whether the method checks rendered images for their shapes, and by a new caption.
     """
     accepted = np.array([not fate.refused_by for fate in fates], bool)
     number = {source: place for place, source in enumerate({fate.source: None for fate in fates})}

@@ -1,4 +1,4 @@
-"""What was declared beforehand: which cells are tested, and what counts as a finding."""
+"""Limits fixed in advance: which cells are tested, and which effects count as findings."""
 
 FALSE_DISCOVERY_RATE = 0.05
 LEAST_SOURCES = 12  # source images of a cell; below: "too few images"

@@ -1,4 +1,4 @@
-"""The two papers' own figures: accuracy at k, probability changes, error rates, all/none shares, flips."""
+"""The two papers' metrics: accuracy at k, probability changes, error rates, all/none shares, flips."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACCURACIES = (1, 5)
 
 
 def paper_metrics(outcomes: Outcomes) -> PaperMetrics:
-    """All figures of one model under test and method."""
+    """All metrics of one model under test and method."""
     wrong, wrong_null = ~outcomes.counterfactual.correct, ~outcomes.null.correct
     nulls = _once(outcomes.null_arm)
     flipped = outcomes.counterfactual.predicted != outcomes.original.predicted
@@ -80,6 +80,6 @@ def _once(names: Integers) -> Integers:
 
 
 def _mean(values: Floats) -> float | None:
-    """The mean, or None of nothing or of something unknown (NaN)."""
+    """The mean; None for an empty array or an unknown value (NaN)."""
     mean = float(values.mean()) if len(values) else math.nan
     return None if math.isnan(mean) else mean

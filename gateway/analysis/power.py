@@ -1,4 +1,4 @@
-"""Which drops a cell can show: the power of a finding, by drawing cells and counting those that would be one."""
+"""Power: which drops a cell can detect, by simulating cells and counting findings."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from gateway.analysis.effects import Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 
 POWER = 0.8
-ACCURACY = 0.95  # assumed of a model under test on null arms
-MOST_SOURCES = 5_000  # that are drawn; more show at least what so many show
+ACCURACY = 0.95  # assumed accuracy of a model under test on null arms
+MOST_SOURCES = 5_000  # simulated at most; more source images detect at least as much
 _DRAWS = 1_000
 _FIRST_STEP = 16
-_FINE_BELOW = 50  # source images; above, two digits are kept, so that a job of many classes asks for few figures
+_FINE_BELOW = 50  # source images; larger numbers are rounded to two digits, so that few values are computed
 
 
 @lru_cache(maxsize=4096)
 def detectable_drop(sources: int, family: int) -> float | None:
     """The smallest drop in accuracy (0 … 1, whole points) that so many source images detect with 80 % power.
 
-    That is: it is a finding, the only one among the `family` cells tested together (the hardest place to be found in).
-    Assumed: one counterfactual per source image, right on 95 % of null arms, errors independent of one another.
-    None where no drop is found so often.
+    Detected means: it is the only finding among the `family` cells tested together (the worst case). Assumes one
+    counterfactual per source image, 95 % accuracy on null arms, independent errors. None if no drop has this power.
     """
     if sources < LEAST_SOURCES:
         return None
@@ -49,7 +48,7 @@ def detectable_drop(sources: int, family: int) -> float | None:
 
 @lru_cache(maxsize=256)
 def sources_needed(drop: float, family: int) -> int | None:
-    """How many source images detect a drop (5 points … 0.95) with 80 % power, to two digits; None beyond 5,000."""
+    """The number of images that detect a drop (0.05 … 0.95) with 80 % power, to two digits; None beyond 5,000."""
     step, sources = _FIRST_STEP, LEAST_SOURCES
     while found_share(drop, sources, family) < POWER:
         sources += step
@@ -65,7 +64,7 @@ def sources_needed(drop: float, family: int) -> int | None:
 
 
 def found_share(drop: float, sources: int, family: int) -> float:
-    """The share of drawn cells with this drop that would be a finding; the same lots for every drop."""
+    """The share of simulated cells with this drop that are findings; all drops use the same random numbers."""
     alpha = FALSE_DISCOVERY_RATE / max(1, family)
     differences = _drawn(drop, sources)
     lost, gained = (differences < 0).sum(axis=0), (differences > 0).sum(axis=0)
@@ -80,14 +79,14 @@ def found_share(drop: float, sources: int, family: int) -> float:
 
 @lru_cache(maxsize=65_536)
 def _beyond(sources: int, lost: int, gained: int, level: float) -> bool:
-    """Whether the interval of such a cell lies below −5 points."""
+    """Whether the interval of a cell with these counts lies below −5 points."""
     differences = np.repeat([-1.0, 0.0, 1.0], [lost, sources - lost - gained, gained])
     return mean_interval(differences, level, sources).high < -BEYOND
 
 
 def _drawn(drop: float, sources: int) -> Floats:
     """Differences of −1, 0 and 1 (sources × draws): null arm and counterfactual err independently."""
-    lots = np.random.default_rng(sources).random((sources, _DRAWS))
+    uniform = np.random.default_rng(sources).random((sources, _DRAWS))
     worse = ACCURACY * (1 - ACCURACY + drop)
     better = (1 - ACCURACY) * (ACCURACY - drop)
-    return np.where(lots < worse, -1.0, np.where(lots > 1 - better, 1.0, 0.0))
+    return np.where(uniform < worse, -1.0, np.where(uniform > 1 - better, 1.0, 0.0))

@@ -1,8 +1,8 @@
-"""What comes first: which source images are worked on, and which failures a person looks at. And how good an order is.
+"""Orders: in which order source images are rendered, and failures reviewed; and a measure of such orders.
 
-Before anything is rendered images are taken class by class in turn: whenever one looks, every class has been tried
-about equally often. Afterwards the failures are known, and most of them show the same few faults again: so the next to
-look at is the one that shows most that was not shown yet. `benchmarks/priority.py` holds both against other orders.
+Images are rendered class by class in turn, so that at any time all classes are tried about equally often. Among the
+failures most repeat the same few faults, so the next one to review is the one with the most evidence not shown before.
+`benchmarks/priority.py` compares both with other orders.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from gateway.analysis.limits import LEAST_SOURCES
 from shared.schemas.results import Cell, CellEffect
 
-AGAIN = 0.5  # what showing a fault once more is worth of what it was worth before
+AGAIN = 0.5  # factor on the worth of a fault each time that it is shown again
 
 
 class Fault(NamedTuple):
-    """What a failure shows: a model under test that breaks in a cell of a method."""
+    """A weakness that a failure shows: a model under test, a method and a cell."""
 
     model: str
     method: str
@@ -29,7 +29,7 @@ class Fault(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A counterfactual that some model gets wrong and its null arm right; `loss` of the truth's probability, 0 to 1."""
+    """A counterfactual that a model gets wrong and its null arm right; `loss` of the truth's probability, 0 … 1."""
 
     id: str
     loss: float
@@ -37,13 +37,13 @@ class Failure(NamedTuple):
 
 
 def turns(labels: Sequence[Hashable]) -> list[int]:
-    """When each image comes, from 0: the classes in turn, as they first occur; within a class in the order given."""
-    seen: Counter[Hashable] = Counter()
+    """The turn of each image, from 0: classes alternate by first occurrence; images of a class keep their order."""
+    counts: Counter[Hashable] = Counter()
     first = {label: place for place, label in reversed(list(enumerate(labels)))}
     keys = []
     for label in labels:
-        keys.append((seen[label], first[label]))
-        seen[label] += 1
+        keys.append((counts[label], first[label]))
+        counts[label] += 1
     order = sorted(range(len(labels)), key=keys.__getitem__)
     turn = [0] * len(labels)
     for place, image in enumerate(order):
@@ -52,16 +52,16 @@ def turns(labels: Sequence[Hashable]) -> list[int]:
 
 
 def evidence(effect: CellEffect) -> float:
-    """How strongly a cell speaks for a fault, 0 to 1: its drop in accuracy, drawn to 0 where there are few images."""
+    """The evidence of a cell for a fault, 0 … 1: its drop in accuracy, shrunk to 0 if there are few images."""
     return max(0.0, -effect.delta_accuracy) * effect.sources / (effect.sources + LEAST_SOURCES)
 
 
 def review_order(failures: Iterable[Failure], evidence: Mapping[Fault, float], most: int) -> list[str]:
-    """The ids of the first `most` failures to look at.
+    """The ids of the first `most` failures to review.
 
-    Next is always the failure that shows most: the sum of its faults' evidence, halved for each time that a fault was
-    shown before. Worth only falls as others are shown, so the greedy choice needs no second look at those behind
-    (Minoux 1978). Equal worth: the greater loss, then the id.
+    The next failure has the largest sum of its faults' evidence, halved for each time that a fault was shown before.
+    The sum only falls as failures are shown, so lazy greedy selection is exact (Minoux 1978). Ties: the greater loss,
+    then the id.
     """
     shown: Counter[Fault] = Counter()
 
@@ -84,7 +84,7 @@ def review_order(failures: Iterable[Failure], evidence: Mapping[Fault, float], m
 
 
 def apfd(found_by: Sequence[int], costs: Sequence[float]) -> float:
-    """How early an order finds the faults: the mean share of the cost that is left when one is found, 0 to 1.
+    """How early an order finds the faults: the mean share of the cost that is left when a fault is found, 0 … 1.
 
     `found_by`: for each fault the place, from 0, of the first test that shows it; `costs`: of each test, in the order.
     With equal costs it is the average percentage of faults detected, 1 − Σ TF / (n m) + 1 / (2 n) (Rothermel et al.

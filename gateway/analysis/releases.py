@@ -1,6 +1,6 @@
-"""Two releases on the same images: the baseline's answer to an image stands where a null arm's stands in an effect.
+"""Compares two releases on the same images: the baseline's prediction takes the place of the null arm's.
 
-So a comparison is paired and resampled over source images, in one family: every cell of every method, all
+The comparison is paired and resampled over source images. Its family is every cell of every method, all
 counterfactuals of each method, and the originals.
 """
 
@@ -28,7 +28,7 @@ Place = tuple[str, Cell | None]
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """n images of some source images: the release's score on each, in 0 … 1 (right: 1), and the other's."""
+    """n images with their source images: the release's score on each in 0 … 1 (right: 1), and the baseline's."""
 
     source: Integers
     score: Floats | NDArray[np.bool_]
@@ -58,18 +58,18 @@ def scores_of(outcomes: Outcomes) -> Scores:
 def against_null_arms(release: Mapping[str, Scores], relation: Relation) -> dict[Place, Pairs]:
     """The counterfactuals of each method and cell, each with its null arm."""
     return {
-        (method, cell): Pairs(seen.source[seen.image[rows]], seen.counterfactual[rows], seen.null[rows])
-        for method, seen in release.items()
-        for cell, rows in _members(seen, relation).items()
+        (method, cell): Pairs(scores.source[scores.image[rows]], scores.counterfactual[rows], scores.null[rows])
+        for method, scores in release.items()
+        for cell, rows in _members(scores, relation).items()
     }
 
 
 def against_baseline(
     release: Mapping[str, Scores], baseline: Mapping[str, Scores], relation: Relation
 ) -> dict[Place, Pairs]:
-    """The counterfactuals of each method and cell that both answered, and the originals where they can be wrong.
+    """The counterfactuals of each method and cell with predictions of both, and the originals if they are labelled.
 
-    Both number source images and counterfactuals alike: they are runs over one suite.
+    Both runs are on one suite, so they number source images and counterfactuals alike.
     """
     places: dict[Place, Pairs] = {}
     originals: dict[int, tuple[float, float]] = {}
@@ -90,34 +90,34 @@ def against_baseline(
 
 
 def _matched(mine: Scores, rows: Integers, theirs: Scores, other_rows: Integers) -> tuple[Integers, Integers]:
-    """The rows of both that are of one counterfactual; in either list a counterfactual is once at most."""
+    """The rows of both releases for the same counterfactuals; each occurs at most once per release."""
     width = int(max(mine.ordinal.max(initial=0), theirs.ordinal.max(initial=0))) + 1
-    one, other = (
+    own, other = (
         scores.source[scores.image[some]] * width + scores.ordinal[scores.image[some]]
         for scores, some in ((mine, rows), (theirs, other_rows))
     )
-    _, here, there = np.intersect1d(one, other, return_indices=True)
+    _, here, there = np.intersect1d(own, other, return_indices=True)
     return rows[here], other_rows[there]
 
 
 def judge(
     places: Mapping[Place, Pairs], max_drop: float, seed: int, metric: Metric = "accuracy"
 ) -> list[CellComparison]:
-    """Every place that has images, drops first, then by difference.
+    """The comparison of every place that has images, drops first, then by difference.
 
     `metric` says what scores are; `max_drop` is in 0 … 1. A place is tested from 12 source images on. It is a drop when
     Benjamini-Hochberg rejects it at 5 % and its interval at the level adjusted for selection (FCR, as in
     `findings.assess`) lies beyond `max_drop`; it is held when its own 95 % interval lies above −`max_drop`.
     """
-    found = {place: (pairs, pairs.differences()) for place, pairs in places.items() if len(pairs.source)}
-    family = [place for place, (_, values) in found.items() if len(values) >= LEAST_SOURCES]
+    differences = {place: (pairs, pairs.differences()) for place, pairs in places.items() if len(pairs.source)}
+    family = [place for place, (_, values) in differences.items() if len(values) >= LEAST_SOURCES]
     seeds = {place: derive_seed(seed, place[0], *_names(place[1])) for place in family}
-    p_values = np.array([sign_flip_p(found[place][1], seeds[place]) for place in family])
+    p_values = np.array([sign_flip_p(differences[place][1], seeds[place]) for place in family])
     q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
     tested = dict(zip(family, zip(p_values.tolist(), q_values.tolist(), strict=True), strict=True))
     judged = []
-    for place, (pairs, values) in found.items():
+    for place, (pairs, values) in differences.items():
         interval, selected = None, None
         p_value, q_value = tested.get(place, (None, None))
         if q_value is not None:
@@ -140,7 +140,15 @@ def judge(
             sentence="",
         )
         judged.append(comparison)
-    return sorted(judged, key=lambda one: (one.judgement != "drop", one.difference, one.method, *_names(one.cell)))
+    return sorted(
+        judged,
+        key=lambda comparison: (
+            comparison.judgement != "drop",
+            comparison.difference,
+            comparison.method,
+            *_names(comparison.cell),
+        ),
+    )
 
 
 def _members(scores: Scores, relation: Relation) -> dict[Cell | None, Integers]:

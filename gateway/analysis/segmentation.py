@@ -1,4 +1,4 @@
-"""What segmenters get right, from confusion counts (`shared.label_maps`): IoU, accuracy. Numpy only."""
+"""Metrics of segmenters from confusion counts (`shared.label_maps`): IoU, accuracy. Numpy only."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ def overlaps(counts: Integers) -> Floats:
 
 
 def named_overlaps(counts: Integers, classes: Sequence[str]) -> dict[str, float]:
-    """IoU of the classes that the reference of one image holds, by name."""
+    """IoU by name of the classes in the reference of one image."""
     held = counts.sum(axis=1) > 0
-    found = overlaps(counts)
-    return {name: float(found[place]) for place, name in enumerate(classes) if held[place]}
+    values = overlaps(counts)
+    return {name: float(values[place]) for place, name in enumerate(classes) if held[place]}
 
 
 def image_overlap(by_class: Mapping[str, float]) -> float | None:
-    """The mean IoU of one image, over the classes that its reference holds; None where it holds none."""
+    """The mean IoU of one image over the classes in its reference; None if there are none."""
     return sum(by_class.values()) / len(by_class) if by_class else None
 
 
 def with_mean(by_class: Mapping[str, float]) -> dict[str, float]:
-    """Overlaps by class, and under `ALL_CLASSES` their mean; empty where there are none."""
+    """IoU by class, and their mean under `ALL_CLASSES`; empty if there are none."""
     mean = image_overlap(by_class)
     return {} if mean is None else {**by_class, ALL_CLASSES: mean}
 
 
 def lost(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """The classes that were found before and are not any more."""
+    """The classes that are found before but not after."""
     return [name for name, iou in before.items() if iou >= FOUND > after.get(name, 0.0)]
 
 
 def scores(counts: Integers, images: int) -> SegmentationScores:
-    """Figures of pixels pooled over `images` images.
+    """Metrics of the pooled pixels of `images` images.
 
-    mIoU is over the classes that reference or prediction have, mean accuracy over those that the reference has. The
-    matrix is normalised by rows; rows of classes without pixels are 0.
+    mIoU is over the classes in reference or prediction, mean accuracy over those in the reference. The matrix is
+    normalised by rows; rows of classes without pixels are 0.
     """
     pixels = counts.sum(axis=1)
     total = int(pixels.sum())
@@ -68,7 +68,7 @@ def scores(counts: Integers, images: int) -> SegmentationScores:
 
 
 def normalised(counts: Integers) -> Floats:
-    """Each row as shares of the pixels that the reference has of the class, 0 to 1."""
+    """The counts normalised by row: shares of the reference's pixels of each class, 0 … 1."""
     pixels = counts.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(counts, pixels, out=np.zeros(counts.shape), where=pixels > 0))
 

@@ -1,10 +1,10 @@
-"""The effect among valid counterfactuals, when the automatic checks let invalid ones through and refuse valid ones.
+"""The effect among valid counterfactuals, although checks accept some invalid ones and reject some valid ones.
 
     observed effect = valid share · effect among valid + (1 − valid share) · effect among invalid
 
 Accepted counterfactuals are a contaminated sample (Horowitz & Manski 1995). The valid share follows from how many of
-the rendered ones the checks accepted and from the checks' error rates (Rogan & Gladen 1978); what the invalid ones do
-to a model is not known, so it may be anything between −1 and 1.
+the rendered ones the checks accepted and from the checks' error rates (Rogan & Gladen 1978); the effect
+of the invalid ones is unknown, so it may be anything between −1 and 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.analysis.limits import BEYOND
 from shared.schemas.results import CheckErrors, Interval, ValidEffect
 
 DRAWS = 20_000
-SHARE_OF_ERROR = 0.2  # of the error that an interval may have: what its valid share may err
+SHARE_OF_ERROR = 0.2  # share of the interval's error that is spent on the valid share
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class Screened:
 def breakdown_point(bound: float) -> float:
     """The largest share (0 … 1) of invalid images under which a finding still lies beyond 5 points.
 
-    `bound` is the end of its interval that is nearest to no effect, in −1 … 1. The worst is assumed: every invalid
-    image is one that the model lost (gained) for being invalid. A share ε of them leaves (|bound| − ε) / (1 − ε).
+    `bound` is the end of its interval that is nearest to no effect, in −1 … 1. The worst case: the model
+    loses (gains) every invalid image because it is invalid. A share ε of them leaves (|bound| − ε) / (1 − ε).
     """
     return max(0.0, (abs(bound) - BEYOND) / (1 - BEYOND))
 
 
 def errors_of(factor: str, errors: Mapping[str, CheckErrors]) -> CheckErrors | None:
-    """The errors of the checks for edits of a factor; those of `default` where it was not measured by itself."""
+    """The errors of the checks for edits of a factor, or those of `default` if the factor was not measured."""
     return errors.get(factor, errors.get("default"))
 
 
@@ -52,7 +52,7 @@ def valid_shares(errors: CheckErrors, screened: Screened, seed: int) -> Floats:
     """Draws (20,000) of the share of accepted edits that is valid, ascending, in 0 … 1.
 
     With a = accepted / rendered, s = P(accepted | valid), f = P(accepted | invalid): s (a − f) / (a (s − f)), each of
-    the three drawn from its posterior under Jeffreys' prior; 0 where the checks tell nothing (s ≤ f).
+    the three drawn from its posterior under Jeffreys' prior; 0 if the checks are uninformative (s ≤ f).
     """
     random = np.random.default_rng(seed)
 
@@ -101,7 +101,7 @@ def effect_among_valid(
 
 
 def _possible(observed: float, share: float) -> tuple[float, float]:
-    """The least and greatest effect among valid ones that an observed effect and a valid share leave open."""
+    """The smallest and largest effect among valid ones that an observed effect and a valid share allow."""
     if share <= 0:
         return -1.0, 1.0
     return max(-1.0, (observed - (1 - share)) / share), min(1.0, (observed + (1 - share)) / share)

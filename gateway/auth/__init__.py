@@ -1,1 +1,1 @@
-"""Who may do what: API keys, browser sessions, and the middleware that stands before every route."""
+"""Authentication and authorisation: API keys, browser sessions, and the middleware in front of every route."""

@@ -1,9 +1,9 @@
-"""API keys: made for an owner, shown once, kept as SHA-256 only; what each may do, and how much of it.
+"""API keys: created for an owner, shown once, stored as SHA-256; their scopes and rate limits.
 
-The keys are 256 random bits, so a plain hash is enough: there is nothing to guess. Limits are kept in the key's row, on
-the database's clock, so they hold across any number of gateways (docs/decisions/limits-in-the-database.md). A row books
-use ahead: every request moves `requests_until` on by its share of a minute, from now at the earliest, every byte moves
-`bytes_until` on by its share of an hour; what would book more than the whole minute or hour ahead is refused.
+A key has 256 random bits, so a plain hash is enough. Rate limits are in the key's row, on the database's clock, and
+hold across any number of gateways (docs/decisions/limits-in-the-database.md). Each request moves `requests_until` ahead
+by its share of a minute, from now at the earliest; each byte moves `bytes_until` ahead by its share of an hour. A
+request that would move them more than a minute or an hour ahead of now is refused.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _ID_DIGITS = 12
 
 
 class KeyRefused(ValueError):
-    """A key that cannot be made or found; the message says why."""
+    """A key that cannot be created or found; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a key may ask for; None is the installation's default."""
+    """Rate limits of a key; None is the installation's default."""
 
     requests_per_minute: int | None = None
     bytes_per_hour: int | None = None
@@ -55,7 +55,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `max_bytes` is the largest body that the key may send, None where only the installation limits it."""
+    """The sender of a request. `max_bytes`: the largest body its key may send, or None for the installation's limit."""
 
     owner: str
     key_hash: str | None = None
@@ -64,17 +64,17 @@ class Caller:
 
     @property
     def key_id(self) -> str | None:
-        """The id of the key, which tells nothing of it."""
+        """The id of the key, which reveals nothing about it."""
         return self.key_hash and self.key_hash[:_ID_DIGITS]
 
     def may(self, scope: Scope) -> bool:
-        """Whether the key opens this; `admin` opens everything."""
+        """Whether the key has the scope; `admin` includes all."""
         return scope in self.scopes or "admin" in self.scopes
 
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """A key as its operator sees it; `id` names it and tells nothing of it."""
+    """A key as operators see it; `id` reveals nothing about it."""
 
     id: str
     owner: str
@@ -95,9 +95,9 @@ def create_key(
     limits: Limits = Limits(),
     key: str | None = None,
 ) -> str:
-    """A new API key of the owner with this name, who is created if there is none.
+    """Create an API key for the owner with this name, and the owner if necessary.
 
-    `key` takes one that was made elsewhere; again for the same owner changes nothing. Raises KeyRefused.
+    `key` registers an existing key; repeating this for the same owner changes nothing. Raises KeyRefused.
     """
     if not owner_name.strip() or len(owner_name) > 200 or len(name) > 200:
         raise KeyRefused("an owner's name has 1 to 200 characters, a key's at most 200")
@@ -118,7 +118,7 @@ def create_key(
 
 
 def list_keys(session: Session) -> list[KeyView]:
-    """All keys, revoked ones too, oldest first."""
+    """All keys, including revoked ones, oldest first."""
     rows = session.execute(select(ApiKey, Owner.name).join(Owner).order_by(ApiKey.created_at, ApiKey.hash))
     return [
         KeyView(
@@ -136,7 +136,7 @@ def list_keys(session: Session) -> list[KeyView]:
 
 
 def revoke_key(session: Session, key_or_id: str) -> bool:
-    """Make a key useless, by itself or by its id, with every login that it gave; False when it already was.
+    """Revoke a key, given as key or id, and end its logins. Returns False if it was revoked already.
 
     Raises KeyRefused when there is no such key.
     """
@@ -155,25 +155,25 @@ def revoke_key(session: Session, key_or_id: str) -> bool:
 
 
 def any_key(session: Session) -> bool:
-    """Whether anybody could log in at all."""
+    """Whether any key is valid."""
     return session.scalar(select(ApiKey.hash).where(ApiKey.revoked_at.is_(None)).limit(1)) is not None
 
 
 def hash_of(secret: str) -> str:
-    """What is kept of a key or of a login's cookie."""
+    """The stored hash of a key or of a session's cookie."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def key_of_login(cookie: str) -> ScalarSelect[str]:
-    """The hash of the key that a browser's session stands for, as a subquery for `admit`."""
+    """The hash of the key behind a browser's session, as a subquery for `admit`."""
     alive = select(Login.key_hash).where(Login.hash == hash_of(cookie), Login.expires_at > database_now())
     return alive.scalar_subquery()
 
 
 def admit(session: Session, who: Who, defaults: Limits, requests: int = 1, size: int = 0) -> Caller | None:
-    """Book requests and bytes of a key, in one statement; None for an unknown or revoked key.
+    """Count requests and bytes against a key's limits, in one statement. Returns None for an unknown or revoked key.
 
-    Raises Overloaded, and books nothing, when a limit is reached; its `retry_after` says when there is room again.
+    Raises Overloaded, and counts nothing, when a limit is reached; `retry_after` says when to try again.
     """
     per_minute = func.coalesce(ApiKey.requests_per_minute, literal(defaults.requests_per_minute))
     per_hour = func.coalesce(ApiKey.bytes_per_hour, literal(defaults.bytes_per_hour))
@@ -188,8 +188,8 @@ def admit(session: Session, who: Who, defaults: Limits, requests: int = 1, size:
         .execution_options(synchronize_session=False)
     ).one_or_none()
     if row is not None:
-        found_hash, owner, scopes, max_request_bytes, whole_hour = row
-        return Caller(owner, found_hash, frozenset(scopes), min(max_request_bytes or whole_hour, whole_hour))
+        key_hash, owner, scopes, max_request_bytes, whole_hour = row
+        return Caller(owner, key_hash, frozenset(scopes), min(max_request_bytes or whole_hour, whole_hour))
     minute_wait, hour_wait = requests_until - epoch_now() - MINUTE, bytes_until - epoch_now() - HOUR
     waiting = session.execute(select(minute_wait, hour_wait, per_minute, per_hour).where(*mine)).one_or_none()
     if waiting is None:
@@ -228,12 +228,12 @@ def _epoch_sqlite(element: epoch_now, compiler: SQLCompiler, **kwargs: Any) -> s
 
 
 def ensure_local_owner(session: Session) -> None:
-    """The owner of everything where no keys are asked for."""
+    """Create the owner of everything in an installation without API keys."""
     insert_missing(session, Owner, [{"id": LOCAL_OWNER, "name": LOCAL_OWNER}])
 
 
 def scopes_of(names: Sequence[str]) -> list[Scope]:
-    """Scopes by name. Raises KeyRefused for one that does not exist."""
+    """Scopes by name. Raises KeyRefused for an unknown name."""
     unknown = [name for name in names if name not in SCOPES]
     if unknown:
         raise KeyRefused(f"there is no scope {unknown[0]!r}; there are {', '.join(SCOPES)}")

@@ -1,9 +1,9 @@
-"""The gate in front of every route: who asks, from where, for what, how often, how much; before a body is read.
+"""Access control in front of every route: authentication, origin, scope, rate and size, before a body is read.
 
-FastAPI parses forms before it runs dependencies, so a check there would let a stranger fill the disk; this is ASGI
-middleware. It leaves in `request.state` the `owner`'s id, and as whom they judge (`reviewer`). A caller shows an API
-key, or (a browser) the cookie that it got for one. Without API keys (embedded mode) everybody is the local owner, so
-then only this machine is served, and no page of another site may act in a browser's name.
+FastAPI parses forms before it runs dependencies, so a check there would let a stranger fill the disk. Hence this is
+ASGI middleware. It sets `owner` (an id) and `reviewer` in `request.state`. A caller sends an API key, or a browser the
+cookie of its session. Without API keys (embedded mode) every caller is the local owner, so only this machine is served,
+and pages of other sites are refused.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from shared.storage import LINK_PATH
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/login"})
 FORM_PATH = "/"  # its form works without scripts, so it can send no token; the browser says whose page it is
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-REVIEWS = re.compile(r"/jobs/[^/]+/(reviews(/|$)|report$)")  # names of suites may say anything
+REVIEWS = re.compile(r"/jobs/[^/]+/(reviews(/|$)|report$)")  # a suite's name may contain any of these words
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
 MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images
-LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are paid for by the lump
+LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are counted in steps of this size
 
 COOKIE = "contrafact_session"
 TOKEN_COOKIE = "contrafact_csrf"  # readable by our scripts, which send it back in the header below
@@ -48,7 +48,7 @@ logger = logging.getLogger("contrafact.access")
 
 
 class Access:
-    """Answers 400, 401, 403, 413 or 429 itself; lets everything else through with its body counted."""
+    """Answers 400, 401, 403, 413 or 429 itself; passes all other requests on and counts their bodies."""
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
         self._app = app
@@ -77,7 +77,7 @@ class Access:
             logger.info("the client left while it was sending", extra={"path": scope["path"]})
 
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        """The body, counted and booked; `scope["state"]` says whose it is. Raises Problem."""
+        """The body, counted against the key's limits. Sets owner and reviewer in `scope["state"]`. Raises Problem."""
         if self._context.settings.authentication:
             refuse_other_sites(scope["method"], headers)
         else:
@@ -101,7 +101,7 @@ class Access:
         return _counted(receive, most, declared or 0, pay)
 
     async def _caller(self, method: str, path: str, headers: Headers) -> Caller | None:
-        """Who asks; None on the paths that are open to everybody."""
+        """The caller; None on paths that need no key."""
         if not self._context.settings.authentication:
             return Caller(LOCAL_OWNER)
         if path in OPEN_PATHS or path.startswith(("/static/", LINK_PATH)):  # a link shows its own signature
@@ -145,21 +145,21 @@ class Access:
 
 
 def refuse_other_sites(method: str, headers: Headers, *, silent: bool = True) -> None:
-    """Refuse what a page of another site makes a browser send; `silent` lets clients that are no browsers through.
+    """Refuse requests that pages of other sites make a browser send. `silent` accepts clients that are not browsers.
 
     Raises Forbidden.
     """
     if method in SAFE_METHODS:
         return
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    told = origin is not None or site is not None
+    known_origin = origin is not None or site is not None
     same = origin is None or _split(origin).netloc == headers.get("host", "")
-    if not same or (site or "none") not in ("same-origin", "none") or not (told or silent):
+    if not same or (site or "none") not in ("same-origin", "none") or not (known_origin or silent):
         raise Forbidden("a page of another site may not act here; use Contrafact's own pages, or an API key")
 
 
 def csrf_token(cookie: str) -> str:
-    """What a page's scripts must send with every change, beside the cookie that the browser sends by itself."""
+    """The token that a page's scripts must send with every change, in addition to the cookie."""
     return hashlib.sha256(b"csrf/" + cookie.encode()).hexdigest()
 
 
@@ -175,12 +175,12 @@ def _refuse_other_machines(scope: Scope, headers: Headers) -> None:
 
 
 def no_database() -> NotReady:
-    """What a caller hears while the database is away."""
+    """The problem to answer with while the database is away."""
     return NotReady("the database does not answer; nothing was changed, try again soon", retry_after=5)
 
 
 def _split(address: str) -> SplitResult:
-    """The parts of an address; what is none has no parts."""
+    """The parts of a URL; empty parts if it is not one."""
     try:
         return urlsplit(address)
     except ValueError:
@@ -188,7 +188,7 @@ def _split(address: str) -> SplitResult:
 
 
 def _as_declared(send: Send) -> Send:
-    """Answers that browsers take for what they say they are, never for what they look like."""
+    """Add `nosniff`, so that browsers trust the declared content type."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -207,7 +207,7 @@ def _is_address(text: str) -> bool:
 
 
 def _shown(headers: Headers) -> tuple[str | None, str | None]:
-    """The API key that the request shows, and the cookie of a browser's session."""
+    """The API key of the request, and the cookie of a browser's session."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
     key = value.strip() if scheme.lower() == "bearer" else ""
     cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
@@ -220,7 +220,7 @@ def _check_token(cookie: str, headers: Headers) -> None:
 
 
 def _needed_scope(method: str, path: str) -> keys.Scope | None:
-    """What a key must be allowed for a request; every key may look at its own work."""
+    """The scope that a request needs; every key may read its own work."""
     if path == "/metrics":
         return "admin"
     if method in SAFE_METHODS or path == "/logout":
@@ -229,7 +229,7 @@ def _needed_scope(method: str, path: str) -> keys.Scope | None:
 
 
 def _refusal(problem: Problem, scope: Scope, headers: Headers) -> Response:
-    """The problem, or for a browser that may just not be logged in, the way to the login."""
+    """The problem document; for a browser without a session, a redirect to the login."""
     if (
         isinstance(problem, Unauthorized)
         and scope["method"] == "GET"
@@ -253,16 +253,16 @@ def _declared(length: str | None, most: int) -> int | None:
 
 
 def _counted(receive: Receive, most: int, paid: int, pay: Callable[[int], Awaitable[None]]) -> Receive:
-    """`paid` bytes were booked beforehand; what comes beyond them is booked by the lump."""
-    seen = 0
+    """Count the body. `paid` bytes are charged to the key already; further ones are charged per `LUMP_BYTES`."""
+    received = 0
 
     async def counting() -> Message:
-        nonlocal seen, paid
+        nonlocal received, paid
         message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > most:
+        received += len(message.get("body", b""))
+        if received > most:
             raise _too_large(most)
-        while seen > paid:
+        while received > paid:
             await pay(min(LUMP_BYTES, most))
             paid += LUMP_BYTES
         return message

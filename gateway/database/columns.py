@@ -1,4 +1,4 @@
-"""The types of columns that hold JSON, and the rows that a worker's step writes."""
+"""Types of JSON columns, and the rows that a worker's step writes."""
 
 from __future__ import annotations
 

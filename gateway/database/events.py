@@ -1,4 +1,4 @@
-"""What followers of a job hear (`GET /jobs/{id}/events`): numbered rows, appended inside the change they tell of."""
+"""Events of jobs (`GET /jobs/{id}/events`): numbered rows, written in the transaction of the change they report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opaque cursors of pages: the sort key of the last row, so that pages stay right while rows come and go."""
+"""Opaque page cursors: the sort key of the last row, so pages stay correct while rows are added or deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shared.problems import InvalidInput
 
 
 def encode_cursor(key: Sequence[str | int]) -> str:
-    """The cursor that stands for "after the row with this sort key"."""
+    """The cursor for the page after the row with this sort key."""
     return base64.urlsafe_b64encode(json.dumps(list(key), separators=(",", ":")).encode()).decode().rstrip("=")
 
 

@@ -1,4 +1,4 @@
-"""Engine, sessions and the database's own clock, the same on SQLite (embedded) and Postgres (deployed)."""
+"""Engine, sessions and the database's clock, for SQLite (embedded) and Postgres (deployed)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ SQLITE_BUSY_MILLISECONDS = 30_000
 DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)  # what is raised while the database is unreachable
 
 _READ_ONLY = "contrafact_read_only"
-_MIGRATING = 7_242_606_411  # the advisory lock's number on Postgres, whose only meaning is to be ours
+_MIGRATING = 7_242_606_411  # arbitrary number of our advisory lock on Postgres
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A point in time: aware UTC in Python on every database; a naive datetime is refused."""
+    """A point in time, as aware UTC on every database. Refuses naive datetimes."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -59,10 +59,10 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def open_engine(url: str) -> Engine:
-    """An engine for a `sqlite:///…` or `postgresql+psycopg://…` URL; connects only when it is used.
+    """An engine for a `sqlite:///…` or `postgresql+psycopg://…` URL. Connects on first use.
 
-    SQLite runs with write-ahead log, foreign keys, and transactions that take the write lock at once (otherwise two
-    that read first and write later end in "database is locked", whatever the timeout).
+    SQLite runs with write-ahead log, foreign keys, and transactions that take the write lock at once: otherwise two
+    transactions that read first and write later would fail with "database is locked", whatever the timeout.
     """
     if make_url(url).get_backend_name() == "sqlite":
         engine = create_engine(url, pool_size=16, max_overflow=48)
@@ -79,14 +79,14 @@ def open_sessions(engine: Engine) -> Sessions:
 
 @contextmanager
 def reading(sessions: Sessions) -> Iterator[Session]:
-    """A session that only reads, from one snapshot; on SQLite it takes no write lock, so long reads hold nobody up."""
+    """A read-only session on one snapshot. On SQLite it takes no write lock, so long reads block nobody."""
     with sessions() as session:
         session.connection(execution_options={_READ_ONLY: True})
         yield session
 
 
 def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows whose primary key is not there yet; give them sorted by key, so that no two writers deadlock."""
+    """Insert rows whose primary key is new. Pass them sorted by key, so that concurrent writers do not deadlock."""
     if not rows:
         return
     insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
@@ -94,7 +94,7 @@ def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequenc
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the schema to the newest revision (`alembic upgrade head`). Several processes may do so at once."""
+    """Upgrade the schema to the newest revision (`alembic upgrade head`). Safe to run in several processes at once."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":  # SQLite's transactions exclude one another anyway
             connection.execute(select(func.pg_advisory_xact_lock(_MIGRATING)))
@@ -102,7 +102,7 @@ def migrate(engine: Engine) -> None:
 
 
 def migration_config(connection: Connection) -> Config:
-    """Alembic's configuration for our revisions, run inside the connection's transaction."""
+    """Alembic's configuration for our revisions, inside the connection's transaction."""
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     return config

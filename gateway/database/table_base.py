@@ -1,4 +1,4 @@
-"""What all tables have in common: constraint names, column types by annotation, and the clock of "when was it made"."""
+"""The base of all tables: constraint names, column types by annotation, and the clock of creation times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
 
 
 def utc_now() -> datetime:
-    """Now, by this machine's clock: for "when was it made", never for leases (they run on the database's clock)."""
+    """The time on this machine's clock, for creation times. Leases use the database's clock."""
     return datetime.now(UTC)
 
 

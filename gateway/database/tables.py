@@ -1,9 +1,8 @@
-"""The rows of Contrafact: the one truth about jobs, images, counterfactuals, predictions and recorded calls.
+"""The tables: the source of truth about jobs, images, counterfactuals, predictions and recorded calls.
 
-Rules that hold everywhere: times are UTC; ids of source images, counterfactuals and predictions derive from what they
-name (see `shared.seeds.derive_id`), so writing one twice is impossible; images are rows here and bytes in the object
-store under their digest; deleting a job removes everything that hangs on it except recorded calls and images, which
-belong to the owner.
+Times are UTC. Ids of source images, counterfactuals and predictions derive from their content (see
+`shared.seeds.derive_id`), so none can be written twice. An image is a row here and bytes in the object store under its
+digest. Deleting a job deletes its rows except recorded calls and images, which belong to the owner.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from gateway.database.columns import JsonObject, StoredChange, StoredShare
 from gateway.database.table_base import SourceImageState, utc_now
 from gateway.database.table_base import (
-    Table as Table,  # for others: whoever takes it from here has all tables in its metadata
+    Table as Table,  # re-exported: imported from here, its metadata has all tables
 )
 from shared.logging import request_id
 from shared.schemas.base import Kind
@@ -40,9 +39,9 @@ _Id = String(64)
 
 
 class Leased:
-    """Columns of a row that workers take turns at: see `gateway.queue.leases` for the only code that writes them.
+    """Columns of a row that workers lease. Only `gateway.queue.leases` writes them.
 
-    `attempts` counts failures that the row itself caused, `lost_leases` workers that died over it.
+    `attempts` counts failures that the row itself caused, `lost_leases` failures of unknown cause.
     """
 
     failure: Mapped[str] = mapped_column(Text, default="")
@@ -54,7 +53,7 @@ class Leased:
 
 
 class Owner(Table):
-    """Someone whose work is kept apart from everybody else's. Embedded mode has one: `LOCAL_OWNER`."""
+    """An owner of jobs, separate from all others. Embedded mode has one: `LOCAL_OWNER`."""
 
     __tablename__ = "owners"
 
@@ -64,10 +63,10 @@ class Owner(Table):
 
 
 class ApiKey(Table):
-    """A key of an owner; only its SHA-256 (hex) is kept.
+    """An owner's API key; only its SHA-256 (hex) is stored.
 
     Limits that are None are the installation's. `requests_until` and `bytes_until` (seconds since 1970 on the
-    database's clock) say how far the key's use is booked ahead: see `gateway.auth.keys.admit`.
+    database's clock) implement the rate limits: see `gateway.auth.keys.admit`.
     """
 
     __tablename__ = "api_keys"
@@ -87,7 +86,7 @@ class ApiKey(Table):
 
 
 class Login(Table):
-    """A browser that was given a session for an API key; only the SHA-256 (hex) of its cookie is kept."""
+    """A browser's session for an API key; only the SHA-256 (hex) of its cookie is stored."""
 
     __tablename__ = "logins"
 
@@ -98,7 +97,7 @@ class Login(Table):
 
 
 class Image(Table):
-    """An image that the object store holds under `shared.storage`'s key of its digest (canonical pixels).
+    """An image in the object store, under the key of its digest (canonical pixels; see `shared.storage`).
 
     `unreferenced_since` is when housekeeping first saw that no row needs it (`gateway.operations.housekeeping`).
     """
@@ -115,7 +114,7 @@ class Image(Table):
 
 
 class OwnedImage(Table):
-    """Who may see an image: uploaders of it, and owners of the job that rendered it."""
+    """An owner who may see an image: who uploaded it, or owns the job that rendered it."""
 
     __tablename__ = "owned_images"
 
@@ -125,7 +124,7 @@ class OwnedImage(Table):
 
 
 class Upload(Table):
-    """The original file (SHA-256 of its bytes) that became an image: makes `PUT /images/{digest}` idempotent."""
+    """The SHA-256 of an uploaded file and the image made from it. Makes `PUT /images/{digest}` idempotent."""
 
     __tablename__ = "uploads"
 
@@ -186,14 +185,14 @@ class Job(Leased, Table):
 
 
 class SourceImage(Leased, Table):
-    """An image of the user's test set in a job, and the state row of the work on it (see `gateway.queue.leases`).
+    """An image of the user's test set in a job, with the state of the work on it (see `gateway.queue.leases`).
 
-    While it is leased, `stage` says what is done with it, None before its first service is ready.
-    Once `generated`, its counterfactuals are there; work on it again is for the predictions that are not. Images are
-    claimed in the order of (turn, position): see `gateway.analysis.priority.turns`.
+    While it is leased, `stage` is the current stage, None before its first service is ready. Once `generated`, its
+    counterfactuals exist, and further work only adds missing predictions. Images are leased in the order of (turn,
+    position): see `gateway.analysis.priority.turns`.
 
-    `digest` is None only where the file could not be read as an image: such a row is `failed` from the start.
-    `mask_digest` is its mask, a label map of places in the job's `classes`, and `mask_classes` what that holds.
+    `digest` is None only if the file is not a readable image; such a row is `failed` from the start. `mask_digest` is
+    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it.
     """
 
     __tablename__ = "source_images"
@@ -241,9 +240,9 @@ class SourceImage(Leased, Table):
 class Counterfactual(Table):
     """One edit or null arm of a source image by one method (see `gateway.methods.counterfactual`).
 
-    `factor`, `from_value`, `to_value` repeat the change when there is exactly one, for filters; `changes` holds all.
-    Null arms have neither. `image_digest` is None where a text check refused the edit before it was rendered.
-    Pages go by (position, method, ordinal), which is unique in a job.
+    `factor`, `from_value`, `to_value` repeat a single change for filters; `changes` holds all changes. Null arms have
+    neither. `image_digest` is None if a text check rejected the edit before rendering. Pages are sorted by (position,
+    method, ordinal), which is unique in a job.
     """
 
     __tablename__ = "counterfactuals"
@@ -290,7 +289,7 @@ class Counterfactual(Table):
 
 
 class Prediction(Table):
-    """What one model under test says of an original (`counterfactual_id` is None) or of a counterfactual's image.
+    """The prediction of one model under test for an original (`counterfactual_id` is None) or a counterfactual.
 
     `rank` is the ground truth's place (1 is first), None without ground truth or when the model does not know the
     class; acc@k is `rank <= k`. `ground_truth_probability` is the true softmax value even outside `top`, which
@@ -326,11 +325,11 @@ class Prediction(Table):
 
 
 class Review(Table):
-    """What one person saw in a counterfactual, compared with its source image; a new one replaces the old.
+    """One person's review of a counterfactual, compared with its source image. A new review replaces the old one.
 
-    `reviewer` is the id of their API key (`gateway.auth.keys.KeyView`), or `LOCAL_OWNER` where no keys are asked for.
-    `verdict`: whether the ground truth is still right in the picture. `edit_shown` and `realism` (1 to 5, 5 is a
-    photograph) are None where nothing was said. Pages go by (reviewed_at, counterfactual_id, reviewer), newest first.
+    `reviewer` is the id of their API key (`gateway.auth.keys.KeyView`), or `LOCAL_OWNER` without API keys.
+    `verdict`: whether the ground truth is still right. `edit_shown` and `realism` (1 to 5, 5 is like a photograph) are
+    optional. Pages are sorted by (reviewed_at, counterfactual_id, reviewer), newest first.
     """
 
     __tablename__ = "reviews"
@@ -355,7 +354,7 @@ class Review(Table):
 class ModelUnderTest(Table):
     """A model under test that its owner uploaded; the package is in the object store under `shared.storage.model_key`.
 
-    `digest` is the package's SHA-256, `classes` are the names of its outputs. The row is written when all is there.
+    `digest` is the package's SHA-256, `classes` are the names of its outputs. The row is written last.
     """
 
     __tablename__ = "models_under_test"
@@ -375,9 +374,9 @@ class ModelUnderTest(Table):
 
 
 class Suite(Table):
-    """Accepted counterfactuals that were frozen: the job of the same id holds copies of their rows, and no predictions.
+    """Frozen counterfactuals: the job with the same id holds copies of their rows, without predictions.
 
-    `made_from` is the job that they were chosen from by `filters`; it may be gone.
+    `made_from` is the job that `filters` selected them from; it may be deleted.
     """
 
     __tablename__ = "suites"
@@ -392,11 +391,11 @@ class Suite(Table):
 
 
 class Repair(Table):
-    """A model under test that is trained on a job's accepted counterfactuals, by a trainer that shares no database.
+    """The training of a model under test on a job's accepted counterfactuals, by a trainer without database access.
 
-    `token` names the trainer to which it was given last, `beat` its last sign of life, `heard_at` when that was heard
-    on the database's clock; `lost` counts trainers that fell silent without getting further: see
-    `gateway.repairs.dispatch`. `request`, `progress` and `result` are of `shared.schemas.repairs`.
+    `token` identifies its current trainer, `beat` is the trainer's last heartbeat, `heard_at` its time by the
+    database's clock; `lost` counts trainers that went silent without progress: see `gateway.repairs.dispatch`.
+    `request`, `progress` and `result` are types of `shared.schemas.repairs`.
     """
 
     __tablename__ = "repairs"
@@ -423,10 +422,10 @@ class Repair(Table):
 
 
 class RecordedCall(Table):
-    """A reply of a model service, kept under its key: images in `reply` are digests; `seconds` is what it cost.
+    """A recorded reply of a model service: images in `reply` are digests; `seconds` is the duration of the call.
 
-    Where images are given by digest, they are in the object store before the row is. The call is forgotten when no job
-    of its owner has the source image `source_digest` any more.
+    Its images are in the object store before the row is written. The row is deleted when no job of its owner has the
+    source image `source_digest` any more.
     """
 
     __tablename__ = "recorded_calls"
@@ -442,7 +441,7 @@ class RecordedCall(Table):
 
 
 class Event(Table):
-    """Something that a follower of a job wants to hear. `sequence` counts from 1 within the job, in commit order."""
+    """An event of a job. `sequence` counts from 1 within the job, in commit order."""
 
     __tablename__ = "events"
 
@@ -454,7 +453,7 @@ class Event(Table):
 
 
 class Chore(Table):
-    """Something that one worker of all does now and then: when it was last begun, on the database's clock."""
+    """A periodic task that one worker runs for all: when it last began, on the database's clock."""
 
     __tablename__ = "chores"
 
@@ -463,7 +462,7 @@ class Chore(Table):
 
 
 class Report(Table):
-    """The report of a finished job: its page in the object store, and the metrics that it shows."""
+    """The report of a finished job: the page in the object store, and its metrics."""
 
     __tablename__ = "reports"
 

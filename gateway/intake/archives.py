@@ -1,8 +1,8 @@
-"""Reading a zip or tar of strangers: one member at a time, nothing written to disk, nothing trusted.
+"""Reads untrusted zip and tar files: one member at a time, nothing written to disk.
 
-Refused outright: absolute and climbing paths, links, devices, sparse and encrypted members, archives in archives, and
-whatever unpacks to more than the limits. A member that is merely damaged or too large is handed on with its problem,
-so that it fails as one image. Names are data and are never opened. It knows nothing of images.
+Refuses absolute paths and paths with `..`, links, devices, sparse and encrypted members, nested archives, and archives
+that unpack beyond the limits. A damaged or too large member is returned with its problem, so only that image fails.
+Names are data and are never opened. The module knows nothing about images.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from shared.characters import is_deceptive
 from shared.problems import Malformed, TooLarge
 
 MAX_NAME_CHARACTERS = 1_000
-MAX_RATIO = 100  # unpacked to packed; photographs hardly shrink, and sets of flat drawings stay below 50
-RATIO_FREE_BYTES = 64 * 1024**2  # small archives may shrink as they like
+MAX_RATIO = 100  # unpacked to packed bytes; photographs hardly shrink, and flat drawings stay below 50
+RATIO_FREE_BYTES = 64 * 1024**2  # below this the ratio is not checked
 MAX_DIRECTORY_BYTES = 32 * 1024**2  # a zip's central directory is read in one piece
 MAX_HEADER_BYTES = 64 * 1024  # of a tar's extended header: long names, times, attributes
 _JUNK = {"__macosx", "thumbs.db", "desktop.ini"}
@@ -39,14 +39,14 @@ _TAR_HEADERS = (
 )
 # tarfile takes quadratic time over long runs of digits, and over the maps of sparse files.
 _TAR_TRAPS = re.compile(rb"GNU\.sparse|\d{100}")
-_ENTRY = b"PK\x01\x02"  # begins each entry of a zip's directory
+_ENTRY = b"PK\x01\x02"  # the start of each entry of a zip's directory
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)
 _UNREADABLE = (*_DAMAGE, tarfile.TarError, OSError, ValueError, RecursionError, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """What an archive may hold: files, bytes of one file, bytes in all (unpacked)."""
+    """Limits of an archive: files, bytes of one file, bytes in total (unpacked)."""
 
     files: int
     file_bytes: int
@@ -55,7 +55,7 @@ class ArchiveLimits:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A regular file of an archive; `data` is None where `problem` says why it cannot be read."""
+    """A regular file of an archive. If it cannot be read, `data` is None and `problem` says why."""
 
     name: str
     data: bytes | None
@@ -67,8 +67,8 @@ def members(
 ) -> Iterator[Member]:
     """The files of a zip, tar or tar.gz in the archive's order, without hidden files and operating systems' junk.
 
-    `refuse` hears each file's name before its content is read, and raises where it wants none of it. Raises `Malformed`
-    for what is not read at all and `TooLarge` beyond the limits, perhaps after some members.
+    `refuse` is called with each file's name before its content is read, and may raise. Raises `Malformed` for an
+    unreadable archive and `TooLarge` beyond the limits, perhaps after some members.
     """
     head = beginning(file)
     meter = _Meter(_size(file), limits, refuse)
@@ -87,7 +87,7 @@ def members(
 
 
 class _Meter:
-    """Counts what comes out of one archive and stops it at the limits."""
+    """Counts the files and bytes of one archive and enforces the limits."""
 
     def __init__(self, packed_bytes: int, limits: ArchiveLimits, refuse: Callable[[str], None]) -> None:
         self.limits = limits
@@ -100,7 +100,7 @@ class _Meter:
         self.bytes += size
 
     def foresee(self, size: int) -> None:
-        """Refuse what would be too much before it is unpacked."""
+        """Raise TooLarge before unpacking if `size` more bytes exceed the limit."""
         if self.bytes + size > self.most:
             raise TooLarge(f"the archive unpacks to more than {self.most:,} bytes; send it in smaller parts")
 
@@ -113,7 +113,7 @@ class _Meter:
             raise TooLarge(f"the archive holds more than {self.limits.files:,} files; send several jobs")
 
     def too_large(self, size: int) -> str:
-        """The problem of a file of `size` bytes, or nothing."""
+        """The problem of a file of `size` bytes; empty if there is none."""
         most = self.limits.file_bytes
         return f"the file is larger than {most:,} bytes; shrink it" if size > most else ""
 
@@ -145,7 +145,7 @@ def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, mete
         with archive.open(info) as member:
             data = member.read(meter.limits.file_bytes + 1)
     except _DAMAGE as error:
-        meter.spend(info.file_size)  # damage shows at the end, when all has been unpacked
+        meter.spend(info.file_size)  # damage is detected only after unpacking
         return Member(name, None, f"the file is damaged inside the archive: {error}")
     meter.spend(len(data))
     return Member(name, data)
@@ -168,17 +168,17 @@ def _tar_members(file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> Iterator[Mem
             if len(data) != info.size:
                 raise Malformed(f"the archive ends inside {name!r}; send it again")
             yield _plain(Member(name, data))
-    if stream.last_block.strip(b"\0"):  # tarfile takes a damaged header for the end
+    if stream.last_block.strip(b"\0"):  # tarfile takes a damaged header for the end of the archive
         raise Malformed("the archive is damaged in the middle; pack it again")
     stream.drain()
 
 
 class _Header(tarfile.TarInfo):
-    """A tar's header, refused before tarfile acts on it."""
+    """A tar header that is checked before tarfile uses it."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
-        """What tarfile calls with every 512 bytes that it takes for a header."""
+        """Called by tarfile with every 512-byte header."""
         header = super().frombuf(buf, encoding, errors)
         if header.type not in _TAR_FILES + _TAR_HEADERS:
             raise Malformed(
@@ -191,7 +191,7 @@ class _Header(tarfile.TarInfo):
 
 
 class _Forward:
-    """A file for tarfile that only goes forward, so that neither gzip nor a header can make it do work twice."""
+    """A forward-only file for tarfile, so that neither gzip nor a header can cause repeated work."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> None:
         self._file, self._meter, self._position = file, meter, 0
@@ -201,7 +201,7 @@ class _Forward:
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """What tarfile reads: headers."""
+        """Called by tarfile to read headers."""
         if not 0 <= size <= MAX_HEADER_BYTES + tarfile.BLOCKSIZE:
             raise Malformed(f"the archive has a header of more than {MAX_HEADER_BYTES:,} bytes; pack it again")
         self.last_block = self._take(size)
@@ -210,7 +210,7 @@ class _Forward:
         return self.last_block
 
     def content(self, info: tarfile.TarInfo) -> bytes:
-        """The content of a file whose header was read last."""
+        """The content of the file whose header was read last."""
         self.seek(info.offset_data)
         return self._take(info.size)
 
@@ -221,7 +221,7 @@ class _Forward:
             pass
 
     def drain(self) -> None:
-        """Read what follows the last file: only at its end does gzip know whether all was right."""
+        """Read to the end of the stream, where gzip verifies its checksum."""
         while self._take(1024**2):
             pass
 
@@ -233,7 +233,7 @@ class _Forward:
 
 
 class _Guarded:
-    """A file for zipfile that refuses a huge directory before there is an object for each of its entries."""
+    """A file for zipfile that refuses a huge directory before zipfile creates an object for each entry."""
 
     def __init__(self, file: IO[bytes], meter: _Meter) -> None:
         self._file, self._meter = file, meter

@@ -1,11 +1,11 @@
-"""From uploads, archives and manifests to checked source images; no database, no HTTP.
+"""Turns uploads, archives and manifests into checked source images. No database, no HTTP.
 
     file or member ──decode, under limits──► canonical PNG in the object store ──► SourceFile(digest, label)
-                   └─ cannot be used ──────► SourceFile(failure), a failed source image; the others go on
+                   └─ not usable ──────────► SourceFile(failure), a failed source image; the others go on
 
-Labels come from the manifest, else from the class folders of an archive, else there are none. Masks come from the files
-of the same stem or from the manifest (`gateway.intake.masks`); an image whose mask is bad is a failed one. In an
-archive that Contrafact exported, the originals are the source images, and its manifest has their labels.
+Labels come from the manifest, or else from the class folders of an archive. Masks are matched by stem or by the
+manifest (`gateway.intake.masks`); an image with an unusable mask fails. In an archive that Contrafact exported, the
+originals are the source images and the manifest has their labels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from shared.schemas.masks import MAX_LABEL_CHARACTERS
 
 @dataclass(slots=True)
 class _Aside:
-    """What an archive holds beside images and masks: manifests, and of an export the folder of its originals."""
+    """Files of an archive other than images and masks: manifests, and the folder of originals in an export."""
 
     manifests: list[Member] = field(default_factory=list)
     originals: str = ""
@@ -53,9 +53,8 @@ def take_in(
 ) -> list[SourceFile]:
     """The source images of a job, in the order of the files, or of the one archive among them.
 
-    `known_classes` tells a single class folder from a folder that is just a folder; with `masks`, folders are no
-    classes, and files in a folder `masks` are masks. Raises InvalidInput when nothing can be used, and whatever archive
-    or manifest are refused for.
+    `known_classes` tells a single class folder from any other folder. With `masks`, folders are not classes, and files
+    in a folder `masks` are masks. Raises InvalidInput if no image is usable, and the errors of archive and manifest.
     """
     archive, aside = _archive_of(files), _Aside()
     shelf = None if masks is None else MaskShelf(masks.reader, store, limits)
@@ -94,7 +93,7 @@ def take_in(
 def relabel(
     sources: Sequence[SourceFile], label_map: Mapping[str, str], classes: Mapping[str, Collection[str]]
 ) -> list[SourceFile]:
-    """Apply the label map, then check that every label is known wherever `classes` (owner of the list → list) says.
+    """Apply the label map, then check every label against all lists in `classes` (owner of the list → list).
 
     Raises InvalidInput that lists the unknown labels, and TooLarge for more of them than a label set may have.
     """
@@ -111,7 +110,7 @@ def relabel(
 
 
 def refuse_unknown_labels(used: Collection[str], classes: Mapping[str, Collection[str]], advice: str) -> None:
-    """Raise InvalidInput that lists the labels that a list of classes lacks (owner of the list → list)."""
+    """Raise InvalidInput with the labels that are missing in a list of classes (owner of the list → list)."""
     for owner, known in classes.items():
         if unknown := sorted(set(used) - set(known)):
             raise InvalidInput(
@@ -121,7 +120,7 @@ def refuse_unknown_labels(used: Collection[str], classes: Mapping[str, Collectio
 
 
 def _archive_of(files: Sequence[NamedFile]) -> NamedFile | None:
-    """The archive, where files are one. Raises InvalidInput for none, and for one among others."""
+    """The archive, if one was sent. Raises InvalidInput if there are no files, or an archive among other files."""
     if not files:
         raise InvalidInput("there are no images; send them as parts named `images`, or one zip or tar")
     archives = [file for file in files if is_archive(file.content)]
@@ -131,7 +130,7 @@ def _archive_of(files: Sequence[NamedFile]) -> NamedFile | None:
 
 
 def _set_aside(incoming: Iterable[Member], aside: _Aside) -> Iterator[Member]:
-    """What may be images or masks of an archive's files."""
+    """Yield possible images and masks; collect the other files in `aside`."""
     for member in incoming:
         name = member.name.rpartition("/")[2]
         if name.lower() in MANIFEST_NAMES:
@@ -143,7 +142,7 @@ def _set_aside(incoming: Iterable[Member], aside: _Aside) -> Iterator[Member]:
 
 
 def _is_export(member: Member) -> bool:
-    """Whether it is the note that Contrafact lays into its exports. Raises InvalidInput where these hold no files."""
+    """Whether the file is the note of a Contrafact export. Raises InvalidInput for an export without image files."""
     try:
         note = ExportNote.model_validate_json(member.data or b"")
     except ValidationError:
@@ -168,19 +167,19 @@ def _take_one(member: Member, store: ImageStore, limits: IntakeLimits) -> Source
 def _manifest_rows(
     sources: Sequence[SourceFile], manifest: bytes | None, inner_manifests: Sequence[Member]
 ) -> list[ManifestRow] | None:
-    """The manifest's row of each source; None where there is no manifest."""
-    found = [data for data in (manifest, *(inner.data for inner in inner_manifests)) if data is not None]
-    if len(found) != len(inner_manifests) + (manifest is not None):
+    """The manifest's row of each source; None without a manifest."""
+    manifests = [data for data in (manifest, *(inner.data for inner in inner_manifests)) if data is not None]
+    if len(manifests) != len(inner_manifests) + (manifest is not None):
         raise TooLarge("the manifest in the archive is too large or damaged; send it as the part `manifest`")
-    if len(found) > 1:
+    if len(manifests) > 1:
         raise InvalidInput("there is more than one manifest; send one")
-    return match_rows(parse_manifest(found[0]), [source.name for source in sources]) if found else None
+    return match_rows(parse_manifest(manifests[0]), [source.name for source in sources]) if manifests else None
 
 
 def _labels(
     sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None, known_classes: Collection[str] | None
 ) -> list[str | None]:
-    """`known_classes` None: the files came without folders."""
+    """The label of each source. `known_classes` is None for files without folders."""
     if rows is not None:
         return [row.label for row in rows]
     names = [source.name for source in sources]

@@ -1,6 +1,6 @@
-"""The masks of one job, on their way in: each kept as a label map, then given to its image; no database, no HTTP.
+"""The masks of one job: each is stored as a label map and assigned to its image. No database, no HTTP.
 
-A mask that cannot be used, or does not fit, is said of its image, which is a failed one then; the others go on.
+An image whose mask is unusable or of another size fails with that reason; the others go on.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from shared.problems import InvalidInput, TooLarge
 
 @dataclass(frozen=True, slots=True)
 class SentMasks:
-    """How a job's masks are read, and those that came beside the images rather than in an archive."""
+    """The reader of a job's masks, and the masks that were sent as separate files."""
 
     reader: MaskReader
     files: Sequence[NamedFile] = ()
 
 
 class MaskShelf:
-    """The masks that have come so far, by name: kept, or why they cannot be."""
+    """The masks received so far by name: stored, or the reason why they are unusable."""
 
     def __init__(self, reader: MaskReader, store: ImageStore, limits: IntakeLimits) -> None:
         self._reader, self._store, self._limits = reader, store, limits
         self._kept: dict[str, KeptMask | str] = {}
 
     def take(self, member: Member) -> None:
-        """Read a mask and keep its label map."""
+        """Read a mask and store its label map."""
         self._kept[member.name] = self._taken(member)
 
     def take_all(self, sent: Iterable[Member]) -> None:
-        """The same of masks that came as parts of a form. Raises InvalidInput for a name that comes twice."""
+        """Read and store masks from a form. Raises InvalidInput for duplicate names."""
         for member in sent:
             if member.name in self._kept:
                 raise InvalidInput(f"there are two masks named {member.name!r}; give each its own name")
             self.take(member)
 
     def taken_out(self, incoming: Iterable[Member]) -> Iterator[Member]:
-        """What may be images of an archive's files; those in folders of masks are taken as they come."""
+        """Yield the files that may be images; read and store those in folders of masks."""
         for member in incoming:
             if is_mask(member.name):
                 self.take(member)
@@ -61,13 +61,13 @@ class MaskShelf:
                 yield member
 
     def keep_only(self, folder: str) -> None:
-        """Forget the masks that lie elsewhere."""
+        """Drop the masks in other folders."""
         self._kept = {name: mask for name, mask in self._kept.items() if name.startswith(folder)}
 
     def given_to(self, sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None) -> list[SourceFile]:
         """Each source image with its mask, by the manifest's rows, else by equal stems.
 
-        Raises InvalidInput where there are none, where they cannot be matched, and where no image is left.
+        Raises InvalidInput if there are no masks, if they cannot be matched, or if no image is usable.
         """
         if not self._kept:
             raise InvalidInput(
@@ -82,13 +82,13 @@ class MaskShelf:
         return self.paired(sources, match_masks([source.name for source in sources], list(self._kept), named))
 
     def paired(self, sources: Sequence[SourceFile], names: Sequence[str | None]) -> list[SourceFile]:
-        """Each source image with the mask of this name (None: it has none). Raises InvalidInput where none is left."""
-        found = [
+        """Each source image with the mask of this name (None: no mask). Raises InvalidInput if no image is usable."""
+        matched = [
             source if name is None else _masked(source, name, self._kept[name])
             for source, name in zip(sources, names, strict=True)
         ]
-        refuse_if_unusable(found)
-        return found
+        refuse_if_unusable(matched)
+        return matched
 
     def _taken(self, member: Member) -> KeptMask | str:
         if member.data is None:
@@ -100,7 +100,7 @@ class MaskShelf:
 
 
 def keep_mask(store: ImageStore, data: bytes, reader: MaskReader, limits: IntakeLimits) -> KeptMask:
-    """Read a mask and put its label map into the store, once. Raises as `keep_image` and `MaskReader.read` do."""
+    """Read a mask and store its label map once. Raises the errors of `keep_image` and `MaskReader.read`."""
     places = decoded(data, limits, lambda: reader.read(data, limits.image_pixels))
     held = tuple(name for place, name in enumerate(reader.classes) if (places == place).any())
     if not held:
@@ -110,16 +110,16 @@ def keep_mask(store: ImageStore, data: bytes, reader: MaskReader, limits: Intake
 
 
 def keep_values(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
-    """Keep what a mask holds before anybody says what it means: indices or grey values, or else its colours.
+    """Store the raw values of a mask before its spec is known: indices, grey values or colours.
 
-    Raises as `keep_image` does, and InvalidInput for what is no PNG.
+    Raises the errors of `keep_image`, and InvalidInput for a file that is not a PNG.
     """
     pixels = decoded(data, limits, lambda: mask_values(data, limits.image_pixels))
     return put_once(store, from_array(pixels), data)
 
 
 def images_beside_masks(sources: Sequence[SourceFile]) -> list[SourceFile]:
-    """Those in folders `images`, where an archive with masks has such; other folders may hold what nobody asked for."""
+    """The images in folders named `images`, or all if there is none. Other folders may hold unrelated images."""
     inside = [source for source in sources if is_image(source.name)]
     return inside or list(sources)
 

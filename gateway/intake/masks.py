@@ -1,9 +1,9 @@
-"""Segmentation masks as they are sent: checked, and read into places of classes. No database, no HTTP.
+"""Checks segmentation masks and converts them to class indices. No database, no HTTP.
 
-    PNG of indices, grey values or colours ──MaskSpec──► place of the class of each pixel, 255 where it is void
+    PNG of indices, grey values or colours ──MaskSpec──► index of the class of each pixel, 255 for void
     masks/a.png ──same stem, or the manifest's column `mask`──► images/a.jpg
 
-Masks are never resized here: they fit their image to the pixel, or are refused.
+Masks are never resized: a mask has exactly the size of its image, or is refused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _UNKNOWN = 254
 
 @dataclass(frozen=True, slots=True)
 class MaskReader:
-    """Reads masks by their spec. `classes` are the job's: the spec's names, as the label map renames them, each once.
+    """Reads masks by their spec. `classes` are the job's: the spec's names after the label map, without duplicates.
 
-    `places`: of each value (an index, or a colour as 0xRRGGBB) the place in `classes`, or `VOID`.
+    `places` maps each value (an index, or a colour as 0xRRGGBB) to its index in `classes`, or to `VOID`.
     """
 
     classes: tuple[str, ...]
@@ -36,16 +36,16 @@ class MaskReader:
     coloured: bool
 
     def read(self, data: bytes, max_pixels: int) -> Pixels:
-        """The place of each pixel's class, height × width.
+        """The class index of each pixel, height × width.
 
-        Raises InvalidInput, Malformed and TooLarge for what is no mask of these classes, in words that say why.
+        Raises InvalidInput, Malformed or TooLarge, with the reason, if the file is not a mask of these classes.
         """
         header = _header(data)
         values = _colours(data, max_pixels) if self.coloured else _indices(data, header, max_pixels)
-        found = self._placed(values)
-        if (found == _UNKNOWN).any():
-            raise InvalidInput(self._unknown(values, found))
-        return found
+        places = self._placed(values)
+        if (places == _UNKNOWN).any():
+            raise InvalidInput(self._unknown(values, places))
+        return places
 
     def _placed(self, values: np.ndarray) -> Pixels:
         if not self.coloured:
@@ -57,8 +57,8 @@ class MaskReader:
         table = np.array([self.places[int(value)] for value in known], np.uint8)
         return np.where(known[place] == values, table[place], np.uint8(_UNKNOWN))
 
-    def _unknown(self, values: np.ndarray, found: Pixels) -> str:
-        rows, columns = np.nonzero(found == _UNKNOWN)
+    def _unknown(self, values: np.ndarray, places: Pixels) -> str:
+        rows, columns = np.nonzero(places == _UNKNOWN)
         which = values[rows[0], columns[0]]
         name = f"the colour #{which:06x}" if self.coloured else f"the index {which}"
         return (
@@ -68,21 +68,22 @@ class MaskReader:
 
 
 def mask_reader(spec: MaskSpec, label_map: Mapping[str, str]) -> MaskReader:
-    """The reader of a job's masks; classes that the label map gives one name are one class."""
-    names = [label_map.get(one.name, one.name) for one in spec.classes]
+    """The reader of a job's masks. Classes with the same name after the label map are merged."""
+    names = [label_map.get(item.name, item.name) for item in spec.classes]
     classes = tuple(dict.fromkeys(names))
     places = {
-        _value(one.colour or one.index or 0): classes.index(name) for one, name in zip(spec.classes, names, strict=True)
+        _value(item.colour or item.index or 0): classes.index(name)
+        for item, name in zip(spec.classes, names, strict=True)
     }
     places |= {_value(value): VOID for value in spec.void}
     return MaskReader(classes, places, spec.classes[0].index is None)
 
 
 def mask_values(data: bytes, max_pixels: int) -> Pixels:
-    """What a mask holds, whatever it means: its indices or grey values (height × width), or its colours (× 3).
+    """The raw values of a mask: indices or grey values (height × width), or colours (height × width × 3).
 
-    Read again as a PNG it is the same mask, but that a palette's indices are without their colours. Raises as
-    `MaskReader.read` does.
+    Saved as a PNG they give the same mask, except that a palette loses its colours. Raises the errors of
+    `MaskReader.read`.
     """
     header = _header(data)
     if header.colour_type in (_GREY, _PALETTE):
@@ -96,12 +97,12 @@ def is_mask(name: str) -> bool:
 
 
 def is_image(name: str) -> bool:
-    """Whether it lies in a folder of images."""
+    """Whether a file of an archive lies in a folder of images."""
     return FOLDERS["image"] in name.lower().split("/")[:-1]
 
 
 def refuse_masks_without_spec(names: Iterable[str]) -> None:
-    """Raise InvalidInput for an archive of images and masks that comes without a word on what the masks mean."""
+    """Raise InvalidInput for an archive with folders of images and masks but without a mask spec."""
     folders = {name.lower().rpartition("/")[0].rpartition("/")[2] for name in names}
     if folders == set(FOLDERS.values()):
         raise InvalidInput(
@@ -111,14 +112,14 @@ def refuse_masks_without_spec(names: Iterable[str]) -> None:
 
 
 def match_masks(images: Sequence[str], masks: Sequence[str], named: Sequence[str | None] | None) -> list[str | None]:
-    """The mask of each image, by the names that the manifest gives (`named`), else by equal stems; None: it has none.
+    """The mask of each image (None: no mask), by the manifest's names (`named`) or else by equal stems.
 
-    Raises InvalidInput for masks of no image, for masks named that were not sent, and for stems that are not unique.
+    Raises InvalidInput for masks without an image, named masks that were not sent, and stems that are not unique.
     """
-    found = _by_stem(images, masks) if named is None or not any(named) else _by_name(images, masks, named)
-    if left := sorted(set(masks) - set(found)):
+    matched = _by_stem(images, masks) if named is None or not any(named) else _by_name(images, masks, named)
+    if left := sorted(set(masks) - set(matched)):
         raise InvalidInput(f"no image belongs to the masks {quoted(left)}; give both the same name, or leave them out")
-    return found
+    return matched
 
 
 def _by_name(images: Sequence[str], masks: Sequence[str], named: Sequence[str | None]) -> list[str | None]:
@@ -157,8 +158,8 @@ def _header(data: bytes) -> PngHeader:
     return header
 
 
-def _value(said: int | str) -> int:
-    return int(said.removeprefix("#"), 16) if isinstance(said, str) else said
+def _value(value: int | str) -> int:
+    return int(value.removeprefix("#"), 16) if isinstance(value, str) else value
 
 
 def _colours(data: bytes, max_pixels: int) -> np.ndarray:
@@ -167,7 +168,7 @@ def _colours(data: bytes, max_pixels: int) -> np.ndarray:
 
 
 def _indices(data: bytes, header: PngHeader, max_pixels: int) -> Pixels:
-    """Palette indices, or grey values as they are in the file: below 8 bits, Pillow spreads them over 0 to 255."""
+    """Palette indices or grey values of the file. Pillow scales grey values below 8 bits to 0 … 255; this undoes it."""
     if header.colour_type not in (_GREY, _PALETTE):
         raise InvalidInput("the mask is in colour, but `masks` names indices; give `colour` for each class instead")
     pixels = decode(data, "L", max_pixels)

@@ -1,4 +1,4 @@
-"""What intake makes of what was sent: source images, kept or failed, whatever they came in."""
+"""Source images as intake produces them: stored, or failed with a reason."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from shared.storage import image_key
 
 _LISTED = 5
 Decoded = TypeVar("Decoded")
-# A picture of 40 megapixels takes half a gigabyte on its way; requests beyond these wait here.
+# Decoding 40 megapixels takes half a gigabyte, so further requests wait here.
 _DECODING = threading.BoundedSemaphore(4)
 
 
 class ImageStore(Protocol):
-    """What intake asks of an object store (`gateway.storage.images.ImagePlace`)."""
+    """The object store as intake uses it (`gateway.storage.images.ImagePlace`)."""
 
     def exists(self, key: str) -> bool:
-        """Whether an object has this key, and will keep it until the row of the image is written."""
+        """Whether an object has this key. If so, it stays until the image's row is written."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
@@ -44,7 +44,7 @@ class IntakeLimits:
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file as it was sent: the name that its sender gave it (data, never a path) and its content."""
+    """An uploaded file: the sender's name for it (data, never a path) and its content."""
 
     name: str
     content: IO[bytes]
@@ -52,7 +52,7 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class KeptImage:
-    """An image whose canonical PNG is in the object store; `upload` is the SHA-256 of the file that it came from.
+    """An image whose canonical PNG is in the object store; `upload` is the SHA-256 of the uploaded file.
 
     `mode` L: the indices of a mask.
     """
@@ -67,7 +67,7 @@ class KeptImage:
 
 @dataclass(frozen=True, slots=True)
 class KeptMask:
-    """A mask whose label map (grey PNG: places of classes, 255 for void) is in the object store; what it holds."""
+    """A mask whose label map (grey PNG: class indices, 255 for void) is in the object store, and the classes in it."""
 
     digest: str
     width: int
@@ -78,7 +78,7 @@ class KeptMask:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One position of a job: a kept image with its ground truth, or why there is none."""
+    """One position of a job: a stored image with its ground truth, or a failure."""
 
     name: str
     label: str | None
@@ -97,7 +97,7 @@ def keep_image(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImag
 
 
 def decoded(data: bytes, limits: IntakeLimits, decode: Callable[[], Decoded]) -> Decoded:
-    """What `decode` makes of a file, when its turn has come. Raises TooLarge for too many bytes, and what it raises."""
+    """Decode a file; at most four at a time. Raises TooLarge for too many bytes, and the errors of `decode`."""
     if len(data) > limits.image_bytes:
         raise TooLarge(f"the file is larger than {limits.image_bytes:,} bytes; shrink it")
     with _DECODING:
@@ -105,7 +105,7 @@ def decoded(data: bytes, limits: IntakeLimits, decode: Callable[[], Decoded]) ->
 
 
 def put_once(store: ImageStore, image: CanonicalImage, file: bytes) -> KeptImage:
-    """Store what a file was decoded to, unless the store has it."""
+    """Store a decoded image unless the store has it."""
     if not store.exists(image_key(image.digest)):
         store.put(image_key(image.digest), image.png)
     upload = hashlib.sha256(file).hexdigest()
@@ -113,14 +113,14 @@ def put_once(store: ImageStore, image: CanonicalImage, file: bytes) -> KeptImage
 
 
 def truths_of(source: SourceFile) -> list[str]:
-    """The classes that an image's ground truth names: its label, or what its mask holds; empty without any."""
+    """The classes in an image's ground truth: its label, or the classes in its mask; empty without ground truth."""
     if source.mask is not None:
         return list(source.mask.classes)
     return [] if source.label is None else [source.label]
 
 
 def read_file(file: NamedFile, limits: IntakeLimits) -> Member:
-    """A file as if it came from an archive, not read further than its limit. Raises InvalidInput for a long name."""
+    """Read a file up to the size limit, as a `Member`. Raises InvalidInput for a long name."""
     file.content.seek(0)
     if len(file.name) > MAX_NAME_CHARACTERS:
         raise InvalidInput(f"a file name has more than {MAX_NAME_CHARACTERS:,} characters; shorten it")
@@ -128,7 +128,7 @@ def read_file(file: NamedFile, limits: IntakeLimits) -> Member:
 
 
 def refuse_if_unusable(sources: Sequence[SourceFile]) -> None:
-    """Raise InvalidInput where there is no source image, or none that can be used, with the first reasons."""
+    """Raise InvalidInput, with the first reasons, if no source image is usable."""
     if not sources:
         raise InvalidInput("the archive holds no files; put PNG, JPEG or WebP images into it")
     if all(source.failure for source in sources):

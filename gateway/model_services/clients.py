@@ -1,8 +1,8 @@
 """HTTP clients of the four model services, whose endpoints `shared.endpoints` declares.
 
-`ModelServices` makes the calls, `gateway.model_services.recorded` makes each of them once. A call that meets a busy,
-starting or absent service is tried again for a bounded time; every other error is raised at once, as the class of
-`shared.problems` that the service answered.
+`ModelServices` makes the calls; `gateway.model_services.recorded` makes each only once. A call to a busy, starting or
+unreachable service is retried for a bounded time. Any other error is raised at once, as the class of `shared.problems`
+that the service answered with.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ GRACE_SECONDS = 10.0
 
 
 class BrokenOff(DependencyFailed):
-    """The service died, fell silent, or answered nonsense while it worked on the request: perhaps because of it."""
+    """The service died, timed out or answered nonsense during the request, perhaps because of it."""
 
 
 class ModelServices(Services):
-    """The plain clients: one connection pool for all services; may be used from any thread.
+    """The plain clients, with one connection pool for all services. Thread-safe.
 
-    `deadline` is the longest that one call may take, in seconds; `wait` how long a busy or starting service is asked
-    again. Once `stopping` is set, waiting ends.
+    `deadline` is the longest duration of one call in seconds, `wait` the time for retries while a service is busy or
+    starting. Once `stopping` is set, retries end.
     """
 
     def __init__(
@@ -72,21 +72,21 @@ class ModelServices(Services):
         self._client.close()
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """POST the request; see the class and `Services.call`."""
+        """POST the request. See the class and `Services.call`."""
         body = request.model_dump_json().encode()
         reply = self._patiently(endpoint.service, "POST", endpoint.path, body, endpoint.deadline)
         return _read(endpoint.reply, reply, endpoint.service)
 
     def info(self, service: ServiceName) -> ServiceInfo:
-        """What a service says of itself, asked now."""
+        """The service's current description of itself."""
         return _read(ServiceInfo, self._patiently(service, "GET", "/v1/info"), service)
 
     def models(self) -> ModelsReply:
-        """The models under test that the evaluator knows."""
+        """The evaluator's models under test."""
         return _read(ModelsReply, self._patiently("evaluator_service", "GET", "/v1/models"), "evaluator_service")
 
     def revision(self, service: ServiceName) -> str:
-        """The revision of a service's weights, at most a minute old, and never older than its last restart we saw."""
+        """The revision of a service's weights, cached for a minute or until the service was seen to restart."""
         known = self._revisions.get(service)
         if known is not None and time.monotonic() - known[1] < REVISION_SECONDS:
             return known[0]
@@ -143,9 +143,9 @@ class ModelServices(Services):
 
 
 def is_passing(problem: Problem) -> bool:
-    """Whether the problem is the service's (busy, absent, stopping) and passes, rather than of this request's making.
+    """Whether the problem is temporary (a busy, absent or stopping service), not caused by this request.
 
-    A language model that finds no valid value, or an image too large for the device, would do so again.
+    A reply without a valid value, or an image too large for the device, would fail again.
     """
     if isinstance(problem, GenerationFailed | OutOfMemory):
         return False

@@ -1,7 +1,7 @@
-"""The model services, recorded: each call is made once per owner and weights, and its reply is reused.
+"""The recorded services: each call is made once per owner and weights, and its reply is reused.
 
-One mechanism for four needs: resuming after a crash, not paying twice for a repeated job, a second model under test
-over the same counterfactuals, and the lineage of a result. A call's key is the digest of owner, endpoint, request (its
+One mechanism serves four needs: resume after a crash, cache for a repeated job, a second model under test on the same
+counterfactuals, and lineage. A call's key is the digest of owner, endpoint, request (its
 images by digest) and the revision of the service's weights. Images reach the object store before the row that names
 them; the row is written in one short transaction, and no network call is made while a session is open.
 """
@@ -32,9 +32,9 @@ _PNG_COLOUR_TYPE = 25  # offset in a PNG file: 0 is grey
 
 
 class ImageShelf:
-    """The images of one step, by digest (`shared.schemas.base.ImageKeeper`): in memory, and written with `save`.
+    """The images of one step by digest (`shared.schemas.base.ImageKeeper`), in memory until `save`.
 
-    `keep` only remembers; `save` puts images into the object store and their rows into the database, once.
+    `keep` holds an image in memory; `save` writes images to the object store and their rows to the database, once.
     """
 
     def __init__(self, store: ObjectStore, sessions: Sessions, owner_id: str) -> None:
@@ -46,7 +46,7 @@ class ImageShelf:
         self._saved: set[str] = set()
 
     def keep(self, png: bytes) -> str:
-        """The digest of the image's pixels; remembers the image."""
+        """Keep an image; returns the digest of its pixels."""
         name = hashlib.sha256(png).digest()
         if name not in self._digests:
             image = canonical_png(png)
@@ -55,17 +55,17 @@ class ImageShelf:
         return self._digests[name]
 
     def load(self, digest: str) -> bytes:
-        """PNG bytes of an image that was kept here, or is in the store. Raises ObjectMissing."""
+        """The PNG of an image that is kept here or stored. Raises ObjectMissing."""
         if digest not in self._images:
             if self.keep(self._store.get(image_key(digest))) != digest:
-                raise ObjectMissing(image_key(digest))  # its content does not match its name: make it again
+                raise ObjectMissing(image_key(digest))  # its content does not match its digest: render it again
             self._saved.add(digest)
         return self._images[digest].png
 
     def save(self, digests: set[str]) -> None:
-        """Write kept images: the bytes first, then the rows that say that they are there.
+        """Write kept images: the bytes first, then the rows.
 
-        Housekeeping leaves them alone from now on for its grace; those that it has removed meanwhile are written again.
+        Protects them from housekeeping for the grace period, and writes those again that it has removed meanwhile.
         """
         with self._sessions.begin() as session:
             known = want(session, sorted(digests))
@@ -82,7 +82,7 @@ class ImageShelf:
 
 
 def canonical_png(png: bytes) -> CanonicalImage:
-    """An image that is canonical already, RGB or L as its header says. Raises InvalidInput for what is none."""
+    """Read a canonical PNG, RGB or L by its header. Raises InvalidInput if it is not one."""
     mode: Mode = "L" if png[_PNG_COLOUR_TYPE : _PNG_COLOUR_TYPE + 1] == b"\0" else "RGB"
     pixels = decode(png, mode)
     height, width = pixels.shape[:2]
@@ -103,8 +103,8 @@ def image_row(image: CanonicalImage) -> dict[str, str | int]:
 class RecordedServices(Services):
     """The services for one step of one owner. `check` is called before each call and raises to stop the step.
 
-    `note` hears of each stage that begins with a call that is not recorded yet, once its service is ready.
-    `source_digest` is the source image that the step is about: housekeeping forgets its calls with its last job.
+    `note` is called when a stage begins with a call that is not recorded yet, once its service is ready.
+    `source_digest` is the step's source image; housekeeping deletes its recorded calls with its last job.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RecordedServices(Services):
         self._stage: Stage = "starting"
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """The recorded reply, or the service's, which is recorded."""
+        """The recorded reply, or else the service's reply, which is then recorded."""
         self._check()
         body = self._recorded_form(request)
         revision = self._services.revision(endpoint.service)
@@ -139,12 +139,12 @@ class RecordedServices(Services):
         started = time.monotonic()
         reply = self._services.call(endpoint, request)
         seconds = time.monotonic() - started
-        revision = self._services.revision(endpoint.service)  # another one if the service was replaced meanwhile
+        revision = self._services.revision(endpoint.service)  # it differs if the service was replaced meanwhile
         self._record(endpoint, self._key(endpoint, body, revision), revision, reply, seconds)
         return reply
 
     def agrees(self, endpoint: Endpoint[Request, Reply], request: Request, reply: Reply) -> bool | None:
-        """Whether a reply is the recorded one, pixel by pixel; None when none is recorded under the present weights."""
+        """Whether a reply equals the recorded one, pixel by pixel; None if none is recorded for these weights."""
         revision = self._services.revision(endpoint.service)
         recorded = self._find(endpoint, self._key(endpoint, self._recorded_form(request), revision))
         noting = _Noting(self._shelf)
@@ -168,7 +168,7 @@ class RecordedServices(Services):
             return None
         try:
             return endpoint.reply.model_validate(row.reply, context={"images": self._shelf})
-        except ObjectMissing:  # an image of the reply was removed: forget the reply, make the call again
+        except ObjectMissing:  # an image of the reply was removed: delete the reply and repeat the call
             with self._sessions.begin() as session:
                 session.execute(delete(RecordedCall).where(RecordedCall.key == key))
             return None
@@ -195,7 +195,7 @@ class RecordedServices(Services):
 
 
 class _Noting:
-    """A shelf that notes which digests one message names."""
+    """A shelf that collects the digests in one message."""
 
     def __init__(self, shelf: ImageShelf) -> None:
         self._shelf = shelf

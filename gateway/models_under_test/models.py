@@ -1,6 +1,6 @@
-"""Models under test that users upload: take in, list, delete.
+"""Uploaded models under test: add, list, delete.
 
-files ──pack──► object store ──examined by the evaluator──► row      (a model that cannot be used leaves nothing)
+files ──pack──► object store ──examined by the evaluator──► row      (an unusable model leaves nothing behind)
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from shared.storage import model_key
 
 LINK_SECONDS = 600
 RETRY_SECONDS = 15.0
-# An archive's largest file is in memory while it is unpacked; requests beyond this are asked to come back.
+# An archive's largest file is in memory while it is unpacked, so further requests get 429.
 _TAKING_IN = threading.BoundedSemaphore(1)
 
 
 def take_in(context: Context, owner: str, spec: ModelSpec, files: Sequence[NamedFile]) -> tuple[ModelView, bool]:
-    """Keep a model under test; False as second value when the owner has this very model under this name.
+    """Store a model under test. The second value is False if the owner has the same model under this name already.
 
-    Raises what the package is refused for, InvalidInput where the model cannot be loaded or run, Conflict for a name
-    that is taken, NotReady and the like where the evaluator cannot say.
+    Raises the errors of the package, InvalidInput if the model cannot be loaded or run, Conflict for a name that is
+    taken, and NotReady and similar errors of the evaluator.
     """
     if spec.name in context.profile.evaluator.aliases:
         raise Conflict(f"this installation has a model under test {spec.name!r} already; choose another name")
@@ -48,7 +48,7 @@ def take_in(context: Context, owner: str, spec: ModelSpec, files: Sequence[Named
 
 
 def _known(context: Context, owner: str, name: str, package: Package) -> ModelUnderTest | None:
-    """The model if it was uploaded before. Raises Conflict where the name is another's, or there are too many."""
+    """The model if it was uploaded before. Raises Conflict if another model has the name, or for too many models."""
     most = context.settings.max_models_per_owner
     with reading(context.sessions) as session:
         row = session.scalar(
@@ -109,7 +109,7 @@ def uploads_of(session: Session, owner: str) -> list[ModelUnderTest]:
 
 
 def all_models(context: Context, owner: str) -> list[ModelUnderTestInfo]:
-    """The operator's models and the owner's. Raises NotReady while the evaluator cannot say."""
+    """The operator's models and the owner's. Raises NotReady while the evaluator is not ready."""
     operators = context.services.models().models
     with reading(context.sessions) as session:
         uploads = [_info(row) for row in uploads_of(session, owner)]

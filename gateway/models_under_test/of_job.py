@@ -1,4 +1,4 @@
-"""The models under test of a job, as its steps ask for them: aliases of the profile, and uploads of its owner."""
+"""The models under test of a job: aliases of the profile, and uploads of its owner."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Tested:
     key: str | None = None
 
     def request(self, images: list[ImagePayload], link: Callable[[str], str]) -> PredictRequest:
-        """What the evaluator is asked about whole images. Raises NotFound for a model that was deleted."""
+        """The evaluator's request for classification. Raises NotFound for a deleted model."""
         return PredictRequest(model=self.digest or self.name, images=images, upload=self._upload(link))
 
     def segment_request(self, images: list[ImagePayload], link: Callable[[str], str]) -> SegmentRequest:
-        """What it is asked about every pixel. Raises as `request` does."""
+        """The evaluator's request for segmentation. Raises NotFound for a deleted model."""
         return SegmentRequest(model=self.digest or self.name, images=images, upload=self._upload(link))
 
     def _upload(self, link: Callable[[str], str]) -> UploadedModel | None:

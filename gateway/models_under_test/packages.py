@@ -1,9 +1,9 @@
-"""From what a user sends to the package of a model under test: one plain tar of a few known files, named by its digest.
+"""Builds the package of a model under test from uploaded files: one plain tar of known files, named by its digest.
 
     files of a form, or one archive ──► known names only ──► checked as data, never run ──► tar (sorted, dateless)
 
-Pickles, code, other formats and data outside the file are refused by name. What a library would have to open to know is
-the evaluator's to refuse (`evaluator_service.models_under_test`), which loads the model once before it is kept.
+Pickles, code, other formats and external data are refused by name. The evaluator loads the model once before it is
+stored, and refuses what only a library can detect (`evaluator_service.models_under_test`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _REFUSED = {
     ),
     (".data", ".onnx_data"): "looks like ONNX data outside its file; save the model with everything inside",
 }
-# What transformers would follow to places or libraries that are not in the package.
+# Keys with which transformers would load code, weights or libraries from outside the package.
 _FORBIDDEN_KEYS = {
     "auto_map": "asks for code of its own",
     "custom_pipelines": "asks for code of its own",
@@ -70,7 +70,7 @@ _PLAIN_ATTENTION = ("eager", "sdpa", None)
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A model's package: an open file, its SHA-256 and size, and what kind of model it holds."""
+    """A model's package: an open file, its SHA-256 and size, and the model's format."""
 
     file: IO[bytes]
     digest: str
@@ -80,9 +80,9 @@ class Package:
 
 @contextmanager
 def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Iterator[Package]:
-    """The package of the files; it exists until the block ends.
+    """Pack the files; the package exists until the block ends.
 
-    Raises InvalidInput, Malformed and TooLarge, with the name of the file that is refused.
+    Raises InvalidInput, Malformed and TooLarge, with the name of the refused file.
     """
     with tempfile.TemporaryDirectory(prefix="contrafact-model-") as place, tempfile.TemporaryFile() as file:
         folder = Path(place)
@@ -104,7 +104,7 @@ def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Itera
 
 
 def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
-    """Write the known files into a folder, under their own names."""
+    """Write the known files into a folder under their own names."""
     if not files:
         raise InvalidInput(
             "there is no model; send it as the part `model`: an archive, an .onnx file, or several files"
@@ -130,7 +130,7 @@ def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
 
 
 def _refuse_name(name: str) -> None:
-    """Refuse a file for what its name says it is."""
+    """Refuse a file by its name."""
     lower = name.lower()
     for suffixes, reason in _REFUSED.items():
         if lower.endswith(suffixes):
@@ -138,7 +138,7 @@ def _refuse_name(name: str) -> None:
 
 
 def _kept_name(name: str) -> str | None:
-    """The name under which a file belongs to the model; None for what it does not need (README, tokenizer, ...)."""
+    """The file's name in the package; None for files that a model does not need (README, tokenizer, ...)."""
     last = name.replace("\\", "/").rpartition("/")[2]
     if last.lower().endswith(".onnx"):
         return ONNX_NAME
@@ -187,19 +187,19 @@ def _check_json(path: Path) -> None:
         raise TooLarge(f"{path.name} is larger than {MAX_JSON_BYTES:,} bytes")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        found = _forbidden(value)
+        forbidden = _forbidden(value)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"{path.name} is no JSON in UTF-8: {str(error)[:200]}") from error
     if not isinstance(value, dict):
         raise Malformed(f"{path.name} is no JSON object")
-    if found is not None:
-        raise InvalidInput(f"{path.name} has {found}; a model under test is its own files and nothing else")
+    if forbidden is not None:
+        raise InvalidInput(f"{path.name} has {forbidden}; a model under test is its own files and nothing else")
 
 
 def _forbidden(value: object) -> str | None:
-    """A key that leads outside the package, wherever it stands."""
+    """The first key at any depth that leads outside the package, with the reason."""
     if isinstance(value, list):
-        return next((found for item in value if (found := _forbidden(item))), None)
+        return next((forbidden for item in value if (forbidden := _forbidden(item))), None)
     if not isinstance(value, dict):
         return None
     for key, inner in value.items():
@@ -207,13 +207,13 @@ def _forbidden(value: object) -> str | None:
             return f"`{key}`, which {_FORBIDDEN_KEYS[key]}"
         if key.endswith("attn_implementation") and inner not in _PLAIN_ATTENTION:
             return f"`{key}`, which asks for code from elsewhere"
-        if found := _forbidden(inner):
-            return found
+        if forbidden := _forbidden(inner):
+            return forbidden
     return None
 
 
 def _check_safetensors(path: Path) -> None:
-    """The header against the file: a renamed pickle has none."""
+    """Check the header against the file; a renamed pickle has no header."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

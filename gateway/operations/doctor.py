@@ -1,7 +1,7 @@
-"""`contrafact doctor`: does this deployment hold together? Every answer is a sentence; what is wrong says what to do.
+"""`contrafact doctor`: checks a deployment. Each answer is a sentence; a fault says what to do.
 
-It looks from where it runs, with the same environment as gateway and worker: at the settings, the database and its
-schema, the broker, the object store, the four model services and their weights and GPUs, and everybody's clocks.
+It runs with the environment of gateway and worker, and checks settings, database and schema, broker, object store, the
+four model services with their weights and GPUs, and all clocks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROBE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was found about one part."""
+    """The result for one part of the deployment."""
 
     part: str
     fine: bool
@@ -47,14 +47,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Somebody's time minus ours, in seconds."""
+    """A clock's time minus ours, in seconds."""
 
     of: str
     ahead: float
 
 
 def examine(settings: Settings) -> Iterator[Answer]:
-    """All answers, as they are found. Raises nothing: what fails is an answer."""
+    """Yield all answers, one by one. Raises nothing: a failure is an answer."""
     clocks: list[Clock] = []
     yield from _access(settings)
     yield from _database(settings, clocks)
@@ -120,7 +120,7 @@ def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
 
 
 def _waiting_alone() -> Select[str]:
-    """Images that could have been claimed a while ago, while nobody holds a lease on anything."""
+    """Images that could have been leased a while ago, while no lease is held at all."""
     leased = select(SourceImage.id).where(SourceImage.state == "leased")
     due = or_(SourceImage.not_before.is_(None), SourceImage.not_before < database_now(-IDLE_SECONDS))
     old = SourceImage.updated_at < database_now(-IDLE_SECONDS)
@@ -172,7 +172,7 @@ def _object_store(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
 
 
 def _note_clock(clocks: list[Clock], name: str, url: str) -> None:
-    """A clock as a server's Date header has it; a server that says none is left out."""
+    """Note the clock of a server by its Date header; skip a server without one."""
     try:
         reply = httpx.get(url, timeout=PROBE_SECONDS, trust_env=False)
     except httpx.HTTPError:
@@ -190,17 +190,17 @@ def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iter
     wanted = needed_weights(profile)
     infos: dict[ServiceName, ServiceInfo] = {}
     for name, url in settings.service_urls.items():
-        found = _ask(name, url, clocks)
-        if isinstance(found, str):
-            yield Answer(name, False, found)
+        answer = _ask(name, url, clocks)
+        if isinstance(answer, str):
+            yield Answer(name, False, answer)
             continue
-        infos[name] = found
-        faults = list(service_faults(found, settings.profile, wanted[name]))
+        infos[name] = answer
+        faults = list(service_faults(answer, settings.profile, wanted[name]))
         for fault in faults:
             yield Answer(name, False, fault)
         if not faults:
-            weights = ", ".join(f"{item.id}@{item.revision[:12]}" for item in found.weights)
-            yield Answer(name, True, f"ready on {found.device} with {weights}")
+            weights = ", ".join(f"{item.id}@{item.revision[:12]}" for item in answer.weights)
+            yield Answer(name, True, f"ready on {answer.device} with {weights}")
     if len({info.deterministic for info in infos.values()}) > 1:
         some = ", ".join(sorted(name for name, info in infos.items() if info.deterministic))
         yield Answer(
@@ -213,7 +213,7 @@ def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iter
 
 
 def _ask(name: ServiceName, url: str, clocks: list[Clock]) -> ServiceInfo | str:
-    """What a service says of itself, or what is wrong with it."""
+    """A service's description of itself, or its fault in words."""
     variable = f"CONTRAFACT_{name.removesuffix('_service').upper()}_URL"
     try:
         reply = httpx.get(f"{url}/v1/info", timeout=PROBE_SECONDS, trust_env=False)

@@ -1,4 +1,4 @@
-"""How much work there is, for Prometheus: counted in the database when somebody looks, at most every few seconds."""
+"""Prometheus gauges of waiting work, counted in the database at each scrape, at most every few seconds."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ IMAGE_STATES: tuple[str, ...] = get_args(SourceImageState)
 
 
 class Work(Collector):
-    """Jobs by state, and source images of running jobs by state, as the database has them."""
+    """Jobs by state, and source images of running jobs by state."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._asking = threading.Lock()
-        self._asked = -FRESH_SECONDS
+        self._lock = threading.Lock()
+        self._counted_at = -FRESH_SECONDS
         self._counted: list[Metric] = []
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges; without them, rather than without all other metrics, while the database is away."""
-        with self._asking:
-            if time.monotonic() - self._asked > FRESH_SECONDS:
+        """The gauges. While the database is away there are none, so that the other metrics stay available."""
+        with self._lock:
+            if time.monotonic() - self._counted_at > FRESH_SECONDS:
                 try:
                     self._counted = self._count()
                 except (OperationalError, InterfaceError, TimeoutError):
                     self._counted = []
-                self._asked = time.monotonic()
+                self._counted_at = time.monotonic()
             yield from self._counted
 
     def _count(self) -> list[Metric]:
@@ -49,10 +49,10 @@ class Work(Collector):
         )
         by_state = select(SourceImage.state, func.count()).join(Job).where(Job.state == "running")
         with reading(self._sessions) as session:
-            found_jobs = session.execute(select(Job.state, func.count()).group_by(Job.state)).all()
-            found_images = session.execute(by_state.group_by(SourceImage.state)).all()
-        for gauge, states, found in ((jobs, JOB_STATES, found_jobs), (images, IMAGE_STATES, found_images)):
-            number: dict[str, int] = {row[0]: row[1] for row in found}
+            job_rows = session.execute(select(Job.state, func.count()).group_by(Job.state)).all()
+            image_rows = session.execute(by_state.group_by(SourceImage.state)).all()
+        for gauge, states, rows in ((jobs, JOB_STATES, job_rows), (images, IMAGE_STATES, image_rows)):
+            number: dict[str, int] = {row[0]: row[1] for row in rows}
             for state in states:
                 gauge.add_metric([state], number.get(state, 0))
         return [jobs, images]

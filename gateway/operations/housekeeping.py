@@ -170,14 +170,14 @@ def _in_a_job(owner_id: Any, digest: Any) -> ColumnElement[bool]:
 
 def _find_objects(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
     """Add a row for each image object without one, so that it is removed like any other. Returns their number."""
-    found = 0
+    count = 0
     objects = _older(store.iterate("images/"), grace)
     while go_on() and (portion := list(islice(objects, ROWS_PER_STATEMENT))):
         keys = {item.key.rpartition("/")[2].removesuffix(".png"): item.key for item in portion}
         with reading(sessions) as session:
             known = set(session.scalars(select(Image.digest).where(Image.digest.in_(keys))))
         for digest in sorted(keys.keys() - known):
-            found += 1
+            count += 1
             try:
                 image = canonical_png(store.get(keys[digest]))
             except ObjectMissing:
@@ -189,7 +189,7 @@ def _find_objects(sessions: Sessions, store: ObjectStore, grace: float, go_on: C
                 continue
             with sessions.begin() as session:
                 insert_missing(session, Image, [image_row(image)])
-    return found
+    return count
 
 
 def _note_unneeded(sessions: Sessions) -> None:

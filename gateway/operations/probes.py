@@ -20,7 +20,7 @@ from shared import problem_replies
 from shared.problems import NotReady
 
 Check = Callable[[], None]
-"""Returns where all is well, and raises NotReady otherwise."""
+"""Returns if all is well; raises NotReady otherwise."""
 
 
 def database_answers(sessions: Sessions) -> None:

@@ -1,4 +1,4 @@
-"""What a process looks at before it serves: better no gateway than one that is open to everybody, or that guesses."""
+"""Checks before a process starts to serve: refuse to start rather than be open to everybody, or guess."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.settings import Settings
 
 
 def refuse_unsafe_start(settings: Settings, sessions: Sessions) -> None:
-    """Raises SystemExit, with a sentence that says what to do, where a gateway must not serve."""
+    """Raises SystemExit, with a sentence that says what to do, if the gateway must not serve."""
     if settings.deployed and not settings.authentication:
         raise SystemExit(
             "CONTRAFACT_BROKER_URL names a server, so this is a deployment, and whoever reaches it would be let in: "
@@ -33,7 +33,7 @@ def refuse_unsafe_start(settings: Settings, sessions: Sessions) -> None:
 
 
 def refuse_wrong_schema(settings: Settings, sessions: Sessions) -> None:
-    """Raises SystemExit where the database is away, or its tables are those of another version."""
+    """Raises SystemExit if the database is away or its schema is of another version."""
     try:
         with reading(sessions) as session:
             wrong = schema_fault(session.connection())
@@ -44,12 +44,12 @@ def refuse_wrong_schema(settings: Settings, sessions: Sessions) -> None:
 
 
 def schema_fault(connection: Connection) -> str | None:
-    """What is wrong with the database's schema, in a sentence; None where it is what this version works with."""
+    """The fault of the database's schema in a sentence; None if the schema fits this version."""
     newest = ScriptDirectory.from_config(migration_config(connection)).get_heads()
-    found = MigrationContext.configure(connection).get_current_heads()
-    if set(found) == set(newest):
+    current = MigrationContext.configure(connection).get_current_heads()
+    if set(current) == set(newest):
         return None
-    known = ", ".join(found) or "none"
+    known = ", ".join(current) or "none"
     return (
         f"the database's schema is at revision {known}, and this version works with {', '.join(newest)}: "
         "run `python -m gateway.database.migrations` of this version, or go back to the database's version"
@@ -57,15 +57,15 @@ def schema_fault(connection: Connection) -> str | None:
 
 
 def database_name(settings: Settings) -> str:
-    """The database for messages, without its password."""
+    """The database's URL for messages, without its password."""
     return f"the database {make_url(settings.database_url).render_as_string(hide_password=True)}"
 
 
 @contextmanager
-def told_to_stop(stopping: threading.Event) -> Iterator[None]:
-    """Set `stopping` as soon as the process is told to stop, which the server's own hooks learn of only at the end.
+def stop_on_signals(stopping: threading.Event) -> Iterator[None]:
+    """Set `stopping` at SIGTERM or SIGINT; the server's own shutdown hooks run too late for that.
 
-    Whoever listened for the signal before still hears it. In a thread that is not the main one nothing is done.
+    Earlier signal handlers still run. Does nothing outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

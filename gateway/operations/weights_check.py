@@ -1,4 +1,4 @@
-"""Do the services have the weights that the profile names, and the memory for them?"""
+"""Checks that the services have loaded the profile's weights and have enough memory for them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]
             *evaluator.models_under_test.values(),
         ],
     }
-    return {name: [source for source in found if source is not None] for name, found in sources.items()}
+    return {name: [source for source in weights if source is not None] for name, weights in sources.items()}
 
 
 def gigabytes(weights: Sequence[Weights | Server]) -> float:
-    """Device memory that weights take in their own service; a server's is somebody else's."""
+    """Device memory of weights in gigabytes; weights of external servers do not count."""
     return sum(source.gigabytes for source in weights if isinstance(source, Weights))
 
 
 def service_faults(info: ServiceInfo, profile: str, wanted: Sequence[Weights | Server]) -> Iterator[str]:
-    """How a service differs from what the profile asks for, in sentences."""
+    """Differences between a service and the profile, in sentences."""
     if info.version != __version__:
         yield f"it is version {info.version}, this is {__version__}: bring both to the same version"
     if info.profile != profile:
@@ -61,7 +61,7 @@ def service_faults(info: ServiceInfo, profile: str, wanted: Sequence[Weights | S
 
 
 def _revision(source: Weights | Server) -> str:
-    """The revision that the profile asks for; empty where it is not known here (a branch, or a folder elsewhere)."""
+    """The revision in the profile; empty if it is unknown here (a branch, or a folder elsewhere)."""
     if isinstance(source, Server):
         return source.revision
     if source.path is not None:
@@ -73,7 +73,7 @@ def _revision(source: Weights | Server) -> str:
 def memory(
     infos: Mapping[ServiceName, ServiceInfo], wanted: Mapping[ServiceName, Sequence[Weights | Server]]
 ) -> Iterator[tuple[bool, str]]:
-    """Whether the weights of all services on a GPU fit it, in a sentence; activations and caches come on top."""
+    """Whether the weights of all services on a GPU fit into its memory, in sentences. Activations are not counted."""
     sharing: dict[str, list[ServiceName]] = defaultdict(list)
     for name, info in infos.items():
         if info.gpu is not None:
@@ -85,8 +85,8 @@ def memory(
         assert gpu is not None
         need = sum(gigabytes(wanted[name]) for name in names)
         who = " and ".join(names)
-        told = f"{who}: {need:.1f} GB of weights on {gpu.name} with {gpu.gigabytes:.1f} GB"
+        sentence = f"{who}: {need:.1f} GB of weights on {gpu.name} with {gpu.gigabytes:.1f} GB"
         if need > gpu.gigabytes:
-            yield False, f"{told}; give one of them a GPU of its own, or take a smaller profile"
+            yield False, f"{sentence}; give one of them a GPU of its own, or take a smaller profile"
         else:
-            yield True, told
+            yield True, sentence

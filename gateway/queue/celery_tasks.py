@@ -1,7 +1,7 @@
-"""The alarm clock: two kinds of message, "there is work" and "a repair is yours". What the work is stands elsewhere.
+"""Celery messages of two kinds: "there is work" and "train this repair". The work itself is in the database.
 
-Losing a message, or getting it twice, changes nothing: a worker that wakes up looks for itself, and every worker looks
-now and then without being woken; a repair of which nothing is heard is given out again (`gateway.repairs.dispatch`).
+Losing a message, or receiving it twice, changes nothing. A worker that wakes up queries the database, and every worker
+polls it regularly. A repair without a heartbeat is sent again (`gateway.repairs.dispatch`).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ logger = logging.getLogger("contrafact.messages")
 
 
 def wake_worker(celery: Celery) -> None:
-    """Say that there is work; call it after the commit. Raises nothing: without a message the work starts later."""
+    """Wake a worker; call it after the commit. Raises nothing: without a message the work starts later."""
     lost = "no wake-up could be sent; workers look for themselves soon"
     _send(celery, WORK, lost, headers={"request_id": request_id()})
 
 
 def send_repair(celery: Celery, grant: RepairLease) -> None:
-    """Tell a trainer of a repair. Raises nothing: without a message it is told later."""
+    """Send a repair to a trainer. Raises nothing: a lost message is sent again later."""
     lost = f"no trainer could be told of repair {grant.repair}; it will be given out again"
     _send(celery, REPAIR, lost, args=[grant.model_dump(mode="json")], queue=QUEUE)
 
 
 def _send(celery: Celery, task: str, lost: str, **options: Any) -> None:
-    """Send a message, and count it. What it is about is committed, so no fault of broker or client is the caller's."""
+    """Send a message and count it. Its subject is committed already, so broker errors are logged and not raised."""
     try:
         celery.send_task(task, retry=False, ignore_result=True, **options)
-    except Exception as error:  # kombu's and redis' own errors, and whatever a wrong address makes them raise
+    except Exception as error:  # errors of kombu and redis, and any error of a wrong address
         MESSAGES.labels(task, "lost").inc()
         logger.warning("%s: %s", lost, error)
     else:

@@ -23,14 +23,14 @@ _MISSING_LISTED = 1_000
 
 
 class ImagePlace:
-    """Where intake puts images: whoever asks for one keeps housekeeping from removing it before its row is written."""
+    """The object store for intake. `exists` also protects the image from housekeeping until its row is written."""
 
     def __init__(self, sessions: Sessions, store: ObjectStore) -> None:
         self._sessions = sessions
         self._store = store
 
     def exists(self, key: str) -> bool:
-        """Whether the store has the image, which stays there for housekeeping's grace."""
+        """Whether the store has the image. If so, housekeeping keeps it for the grace period."""
         with self._sessions.begin() as session:
             want(session, [key.rpartition("/")[2].removesuffix(".png")])
         return self._store.exists(key)
@@ -41,10 +41,10 @@ class ImagePlace:
 
 
 def want(session: Session, digests: Sequence[str]) -> set[str]:
-    """Keep images from being removed for housekeeping's grace from now; returns those that have rows.
+    """Protect images from housekeeping for the grace period from now. Returns the digests that have rows.
 
-    Whoever will refer to an image that nobody may refer to at the moment says so before looking whether it is there:
-    this waits for a removal under way, so that what is found afterwards stays.
+    Call it before checking whether an image exists that you will refer to: it waits for a removal in progress, so an
+    image that exists afterwards stays.
     """
     known: set[str] = set()
     for part in chunks(digests, _ROWS_PER_STATEMENT):
@@ -59,7 +59,7 @@ def want(session: Session, digests: Sequence[str]) -> set[str]:
 
 
 def remember(session: Session, owner: str, kept: Sequence[KeptImage]) -> None:
-    """Note that the owner has these images; again for the same ones changes nothing."""
+    """Record that the owner has these images. Repeating it changes nothing."""
     by_digest = {image.digest: image for image in kept}
     images = [by_digest[digest] for digest in sorted(by_digest)]
     want(session, [image.digest for image in images])
@@ -81,7 +81,7 @@ def remember(session: Session, owner: str, kept: Sequence[KeptImage]) -> None:
 
 
 def remember_masks(session: Session, owner: str, kept: Sequence[KeptMask]) -> None:
-    """The same of masks."""
+    """Record that the owner has these masks. Repeating it changes nothing."""
     by_digest = {mask.digest: mask for mask in kept}
     masks = [by_digest[digest] for digest in sorted(by_digest)]
     want(session, [mask.digest for mask in masks])
@@ -92,14 +92,14 @@ def remember_masks(session: Session, owner: str, kept: Sequence[KeptMask]) -> No
 
 def find(session: Session, owner: str, digest: str) -> KeptImage:
     """The owner's image with this digest, of its canonical pixels or of the uploaded file. Raises NotFound."""
-    found = find_all(session, owner, [digest]).get(digest)
-    if found is None:
+    image = find_all(session, owner, [digest]).get(digest)
+    if image is None:
         raise NotFound(f"you have no image {digest}; PUT /images/{{digest}} uploads one")
-    return found
+    return image
 
 
 def find_all(session: Session, owner: str, digests: Sequence[str]) -> dict[str, KeptImage]:
-    """The owner's images by the digests asked for, of uploads or canonical pixels; unknown ones are absent."""
+    """The owner's images by digest, of uploads or canonical pixels; unknown digests are absent."""
     images: dict[str, KeptImage] = {}
     for part in chunks(digests, _ROWS_PER_STATEMENT):
         owned = select(Image).join(OwnedImage).where(OwnedImage.owner_id == owner, Image.digest.in_(part))
@@ -116,48 +116,49 @@ def find_all(session: Session, owner: str, digests: Sequence[str]) -> dict[str, 
 
 
 def find_masks(session: Session, owner: str, digests: Sequence[str], coloured: bool) -> dict[str, KeptImage]:
-    """The owner's masks by the digests asked for: of files that were uploaded as masks, and of label maps; as their
-    indices, or where they shall be read in colours as these. Unknown ones are absent.
+    """The owner's masks by digest, of files uploaded as masks or of label maps; unknown digests are absent.
+
+    `coloured`: masks that are read by colour are returned with their colours, not as indices.
     """
     plain = find_all(session, owner, digests)
-    found = {digest: image for digest, image in plain.items() if image.mode == "L"}
+    masks = {digest: image for digest, image in plain.items() if image.mode == "L"}
     names = {mask_upload(digest): digest for digest in digests}
     for name, image in find_all(session, owner, list(names)).items():
-        asked = names[name]
-        found[asked] = replace(plain[asked] if coloured and asked in plain else image, upload=asked)
-    return found
+        digest = names[name]
+        masks[digest] = replace(plain[digest] if coloured and digest in plain else image, upload=digest)
+    return masks
 
 
 def find_mask(session: Session, owner: str, digest: str) -> KeptImage:
     """The indices (or colours) of the owner's mask with this digest. Raises NotFound."""
-    found = find_masks(session, owner, [digest], False).get(digest)
-    if found is None:
+    mask = find_masks(session, owner, [digest], False).get(digest)
+    if mask is None:
         raise NotFound(f"you have no mask {digest}; PUT /images/{{digest}}?mask=true uploads one")
-    return found
+    return mask
 
 
 def mask_upload(upload: str) -> str:
-    """What a file that was uploaded as a mask goes by beside itself: the same bytes are an image, too."""
+    """The upload digest of a file sent as a mask. It differs from the digest of the same bytes sent as an image."""
     return derive_digest("mask", upload).hex()
 
 
 def masks_of_manifest(
     session: Session, owner: str, entries: Sequence[ManifestImage], coloured: bool
 ) -> dict[str, KeptImage]:
-    """The masks that a JSON manifest names. Raises InvalidInput with the digests that are not uploaded as masks."""
-    asked = list(dict.fromkeys(entry.mask for entry in entries if entry.mask is not None))
-    want(session, sorted({mask.digest for mask in find_masks(session, owner, asked, coloured).values()}))
-    known = find_masks(session, owner, asked, coloured)
-    _refuse_missing("masks", [digest for digest in asked if digest not in known], "?mask=true")
+    """The masks of a JSON manifest. Raises InvalidInput with the digests that are not uploaded as masks."""
+    digests = list(dict.fromkeys(entry.mask for entry in entries if entry.mask is not None))
+    want(session, sorted({mask.digest for mask in find_masks(session, owner, digests, coloured).values()}))
+    known = find_masks(session, owner, digests, coloured)
+    _refuse_missing("masks", [digest for digest in digests if digest not in known], "?mask=true")
     return known
 
 
 def from_manifest(session: Session, owner: str, entries: Sequence[ManifestImage]) -> list[SourceFile]:
-    """The source images that a JSON manifest names. Raises InvalidInput with the digests that are not uploaded yet."""
-    asked = list(dict.fromkeys(entry.digest for entry in entries))
-    want(session, sorted({image.digest for image in find_all(session, owner, asked).values()}))
-    known = find_all(session, owner, asked)
-    _refuse_missing("images", [digest for digest in asked if digest not in known or known[digest].mode != "RGB"])
+    """The source images of a JSON manifest. Raises InvalidInput with the digests that are not uploaded."""
+    digests = list(dict.fromkeys(entry.digest for entry in entries))
+    want(session, sorted({image.digest for image in find_all(session, owner, digests).values()}))
+    known = find_all(session, owner, digests)
+    _refuse_missing("images", [digest for digest in digests if digest not in known or known[digest].mode != "RGB"])
     return [SourceFile(entry.name, entry.label, known[entry.digest]) for entry in entries]
 
 

@@ -1,4 +1,4 @@
-"""The object store that the settings name. `python -m gateway.storage.object_store` makes its bucket."""
+"""The object store of the settings. `python -m gateway.storage.object_store` creates its bucket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_store(settings: Settings) -> DirectoryStore | S3Store:
-    """The store of `settings.object_store`. Raises ValueError for a form that it does not know."""
+    """Open `settings.object_store`. Raises ValueError for an unknown form of address."""
     return store_at(
         settings.object_store,
         settings.gateway_url,
@@ -25,7 +25,7 @@ def open_store(settings: Settings) -> DirectoryStore | S3Store:
 
 
 def main() -> None:
-    """Make the bucket of the environment's store; a directory needs none."""
+    """Create the bucket of the environment's store; a directory needs none."""
     settings = Settings()
     store = open_store(settings)
     if not isinstance(store, DirectoryStore):

@@ -19,7 +19,7 @@ def classifier_predictions(
     services: RecordedServices,
     link: Callable[[str], str],
 ) -> Iterator[PredictionColumns]:
-    """Rows of `tables.Prediction`. `parts` hold the images, the original first of all. Raises what services raise."""
+    """Rows of `tables.Prediction`. `parts` are batches of images, the original first. Raises what services raise."""
     for model in models:
         original: str | None = None
         for part in parts:

@@ -1,7 +1,7 @@
-"""The work on one source image: load it, let the methods make counterfactuals, call the models under test, apply.
+"""The work on one source image: load it, run the methods, call the models under test, apply.
 
-Loading and applying are one short transaction each; between them, no session is open. Everything is written by the one
-transaction that also marks the image as done, guarded by the lease: either all of it is there, or nothing.
+Load and apply are one short transaction each; no session is open between them. The transaction that marks the image as
+done also writes all results, guarded by the lease: either everything is written, or nothing.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Segmentation:
 
 @dataclass(frozen=True, slots=True)
 class ImageWork:
-    """What the work on one source image needs of its rows. `occurrence` counts equal images before it.
+    """What the work on one source image reads from the database. `occurrence` counts equal images before it.
 
-    `rendered`: ids and digests of its counterfactuals if they exist already; then `models` are those that have not
-    seen them.
+    `rendered`: ids and digests of its counterfactuals if they exist already; then `models` are those that have no
+    predictions for them.
     """
 
     id: str
@@ -71,14 +71,14 @@ class ImageWork:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """The rows that the work ends with."""
+    """The rows that the work produces."""
 
     counterfactuals: list[CounterfactualColumns]
     predictions: list[PredictionColumns]
 
 
 def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
-    """The work that the lease is for; None when the row is gone."""
+    """The work of a lease; None when the row is deleted."""
     with reading(sessions) as session:
         rows = session.execute(
             select(SourceImage, Job).join(Job, SourceImage.job_id == Job.id).where(SourceImage.id == lease.id)
@@ -113,7 +113,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
 
 
 def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: Callable[[str], str]) -> ImageResult:
-    """Make the counterfactuals, unless they exist already, and call the models under test.
+    """Generate the counterfactuals, unless they exist already, and call the models under test.
 
     `link` gives a URL of an object. Raises what methods and services raise.
     """
@@ -142,7 +142,7 @@ def _make(
     shelf: ImageShelf,
     images: list[ShownImage],
 ) -> list[CounterfactualColumns]:
-    """The rows of the counterfactuals; `images` gets those that were rendered."""
+    """The rows of the counterfactuals; appends rendered images to `images`."""
     rows: list[CounterfactualColumns] = []
     for choice in work.methods:
         method = METHODS[choice.name]
@@ -157,7 +157,7 @@ def _make(
 
 
 def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) -> bool:
-    """Write the result and mark the image as done; False, and nothing written, when the lease no longer holds."""
+    """Write the result and mark the image as done. Returns False, and writes nothing, when the lease is lost."""
     if not leases.finish(session, lease):
         return False
     common = {"job_id": work.job_id, "source_image_id": work.id}
@@ -179,8 +179,8 @@ def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) 
 
 def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
     """The source image as methods see it."""
-    # Equal images at two positions are two source images: their seeds differ. The position itself stays out of it, so
-    # that a longer or reordered job finds the calls of an earlier one.
+    # Equal images at two positions are two source images: their seeds differ. Positions do not enter the seed, so
+    # a longer or reordered job reuses the recorded calls of an earlier one.
     payload = ImagePayload(png=shelf.load(work.digest))
     digest = work.segmentation.mask_digest if work.segmentation else None
     mask = None if digest is None else ImagePayload(png=shelf.load(digest))
@@ -190,7 +190,7 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
 def row_of(
     work: ImageWork, method: str, counterfactual: MethodCounterfactual, shelf: ImageShelf
 ) -> CounterfactualColumns:
-    """A method's counterfactual as columns of `tables.Counterfactual`; its images are kept on the shelf."""
+    """A method's counterfactual as columns of `tables.Counterfactual`; keeps its images on the shelf."""
     edit, revision = counterfactual.edit, METHODS[method].revision
     changes = edit.changes if edit else ()
     only = changes[0] if len(changes) == 1 else None

@@ -1,4 +1,4 @@
-"""The images that models under test predict, in parts that a message to the evaluator holds."""
+"""Batches of images for models under test, each small enough for one message to the evaluator."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import NamedTuple
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
 
 TOP = 5  # classes that a row of `tables.Prediction` keeps
-_MOST_PNG_BYTES = MAX_MESSAGE_BYTES * 5 // 7  # base64 makes 4 of 3, and a little is left for the rest of a message
+_MOST_PNG_BYTES = MAX_MESSAGE_BYTES * 5 // 7  # base64 turns 3 bytes into 4; the rest is for other fields
 
 
 class ShownImage(NamedTuple):
-    """An image that models under test predict: a counterfactual's, or (None) the original."""
+    """An input of the models under test: a counterfactual, or the original (None)."""
 
     counterfactual_id: str | None
     image: ImagePayload
 
 
 def messages(images: Sequence[ShownImage]) -> Iterator[list[ShownImage]]:
-    """The images in parts that fit a message, by number and by bytes (noise hardly compresses)."""
+    """Batches limited by number of images and by bytes (noisy images hardly compress)."""
     message: list[ShownImage] = []
     size = 0
     for shown in images:

@@ -47,33 +47,33 @@ class Replay:
 
     @property
     def equal(self) -> bool:
-        """Whether image, words, seed, parameters, scores and verdict are all the same."""
+        """Whether image, texts, seed, parameters, scores and verdict are all equal."""
         return not self.differences
 
 
 @dataclass(slots=True)
 class ComparedServices(Services):
-    """The plain services, each reply held against the recorded one."""
+    """The plain services; each reply is compared with the recorded one."""
 
     services: ModelServices
     records: RecordedServices
     calls: int = 0
     recorded: int = 0
-    otherwise: list[str] = field(default_factory=list)
+    mismatches: list[str] = field(default_factory=list)
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """The service's own reply, whatever was recorded."""
+        """The service's reply, whatever was recorded."""
         reply = self.services.call(endpoint, request)
         agrees = self.records.agrees(endpoint, request, reply)
         self.calls += 1
         self.recorded += agrees is not None
         if agrees is False:
-            self.otherwise.append(f"{endpoint.service} answers the same {endpoint.path} request otherwise than then")
+            self.mismatches.append(f"{endpoint.service} answers the same {endpoint.path} request differently now")
         return reply
 
 
 def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, counterfactual_id: str) -> Replay:
-    """Make a counterfactual (an edit or a null arm) again. Raises NotFound, and what services and methods raise."""
+    """Render a counterfactual (an edit or a null arm) again. Raises NotFound, and what services and methods raise."""
     row, work, then = _load(sessions, counterfactual_id)
     shelf = ImageShelf(store, sessions, work.owner_id)
     compared = ComparedServices(services, RecordedServices(services, sessions, shelf, work.owner_id))
@@ -85,12 +85,12 @@ def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, coun
     causes: list[str] = []
     if differences:
         now: dict[str, ServiceInfo] = {name: services.info(name) for name in SERVICES}
-        causes = [*_weights_changed(then, now), *dict.fromkeys(compared.otherwise), *_loose_bits(now)]
+        causes = [*_weights_changed(then, now), *dict.fromkeys(compared.mismatches), *_loose_bits(now)]
     return Replay(counterfactual_id, compared.calls, compared.recorded, differences, causes)
 
 
 def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, ImageWork, dict[str, ServiceInfo]]:
-    """The row, the work that it came from, and the services as the job's report has them (none without a report)."""
+    """The row, its work, and the services recorded in the job's report (none without a report)."""
     with reading(sessions) as session:
         row = session.get(Counterfactual, counterfactual_id)
         if row is None:
@@ -115,7 +115,7 @@ def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: S
 
 
 def _differences(then: Counterfactual, now: CounterfactualColumns, shelf: ImageShelf) -> Iterator[str]:
-    """Every column that a repetition must give again, and what of the lineage explains it."""
+    """Differences in the columns that a repetition must reproduce, and in the lineage that explains them."""
     for name in ("revision", "parameters", "rendering"):
         yield from _changed(f"{name} of the method", then.lineage.get(name), now["lineage"].get(name))
     columns: Mapping[str, object] = now
@@ -150,9 +150,9 @@ def _pixels_changed(then: str | None, now: str | None, shelf: ImageShelf) -> str
 
 
 def _weights_changed(then: Mapping[str, ServiceInfo], now: Mapping[str, ServiceInfo]) -> Iterator[str]:
-    """Services whose revision is another one, with the weights that changed, or what else did."""
+    """Services whose revision changed, with the weights or other causes of the change."""
     if not then:
-        yield "the job has no report, so which weights made it is not known"
+        yield "the job has no report, so its weights are unknown"
     for name in sorted(then):
         before, after = then[name], now.get(name)
         if after is None or before.revision == after.revision:

@@ -1,7 +1,7 @@
-"""Segmenters under test on a source image and its counterfactuals: label maps, and their counts against the reference.
+"""Segmenters under test on a source image and its counterfactuals: label maps and confusion counts.
 
 The reference is the mask; in a job without masks it is each model's own map of the original (`Prediction` explains the
-columns). One map at a time is held as pixels.
+columns). Only one map at a time is in memory as pixels.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def segmenter_predictions(
 ) -> list[PredictionColumns]:
     """Rows of `tables.Prediction`; their label maps are on the shelf.
 
-    `parts` hold the images, the original first of all. The reference is the mask, or in a `metamorphic` job
-    the map of the original. Raises what services raise.
+    `parts` are batches of images; the original comes first. The reference is the mask, or in a `metamorphic` job the
+    map of the original. Raises what services raise.
     """
     rows: list[PredictionColumns] = []
     for model in models:
         reference, original = mask, None
         for image_id, label_map in _maps(model, classes, parts, services, link):
             if reference is None and metamorphic:
-                reference = np.where(label_map == OTHER, np.uint8(VOID), label_map)  # the job does not judge OTHER
+                reference = np.where(label_map == OTHER, np.uint8(VOID), label_map)  # OTHER is not evaluated
             row = _row(source_id, model.name, image_id, label_map, reference, classes, shelf)
             if image_id is None:
                 original = row["overlaps"]
@@ -61,7 +61,7 @@ def _maps(
     services: RecordedServices,
     link: Callable[[str], str],
 ) -> Iterator[tuple[str | None, Map]]:
-    """The model's label maps one by one, in the places of the job's classes."""
+    """The model's label maps one by one, with indices of the job's classes."""
     for part in parts:
         reply = services.segment(model.segment_request([shown.image for shown in part], link))
         table = class_indices(reply.classes, classes)

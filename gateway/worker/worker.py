@@ -1,13 +1,13 @@
-"""The worker: woken by messages, it claims source images and analyses until nothing is left, and keeps its leases.
+"""The worker: a message wakes it, and it leases source images and analyses until no work is left.
 
-    step          claim → load → call → apply, again and again        (as many at a time as `images_in_flight`)
-    leases        one thread: renews those of the steps, and waits for nothing but the database
+    step          claim → load → call → apply, repeatedly             (`images_in_flight` steps run at a time)
+    leases        one thread: renews the leases of the steps, and waits for nothing but the database
     watch         one thread: sweeps expired leases, and wakes an idle worker when work waits
-    housekeeping  one thread: removes what nothing needs any more, when no other worker has lately
-    repairs       one thread: gives repairs to trainers, hears of them, takes in what they came to
+    housekeeping  one thread: removes what nothing refers to, when no other worker has done so lately
+    repairs       one thread: sends repairs to trainers, reads their progress, stores their results
 
-A step that finds work leaves one message behind for the next idle step, so a job of any size needs a handful of
-messages at a time. `python -m gateway.worker` runs it; `embedded` runs the same in its own process.
+A step that finds work sends one message for the next idle step, so a job of any size needs only a few messages at a
+time. `python -m gateway.worker` runs it; `embedded` runs the same code in its own process.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ logger = logging.getLogger("contrafact.worker")
 
 
 class LeaseLost(Exception):
-    """The lease expired, or the job was cancelled: the step must not go on."""
+    """The lease expired or the job was cancelled, so the step must end."""
 
 
 class Stopping(Exception):
-    """The worker is stopping: the step releases its lease."""
+    """The worker is stopping, so the step releases its lease."""
 
 
 class Worker:
-    """What the steps of one worker process share: settings, connections, and the leases that they hold."""
+    """State shared by the steps of one worker process: settings, connections and held leases."""
 
     def __init__(
         self, settings: Settings, sessions: Sessions, store: ObjectStore, services: ModelServices, celery: Celery
     ) -> None:
-        """`services.stopping` is also what stops this worker."""
+        """`services.stopping` also stops this worker."""
         self._settings = settings
         self._sessions = sessions
         self._store = store
@@ -91,17 +91,17 @@ class Worker:
             thread.start()
 
     def stop(self) -> None:
-        """Let running steps give up their leases at their next call, and end the threads."""
+        """Stop the threads; running steps release their leases at their next call."""
         self._stopping.set()
 
     def refuse_dead(self) -> None:
-        """Raises NotReady when a thread has ended that leases depend on, while the worker runs."""
+        """Raises NotReady when a thread that leases depend on has died."""
         for thread in (self._keeping, self._watching):
             if thread.ident is not None and not (thread.is_alive() or self._stopping.is_set()):
-                raise NotReady("leases are renewed or swept no more; restart this worker")
+                raise NotReady("leases are no longer renewed or swept; restart this worker")
 
     def step(self) -> None:
-        """Work until nothing is claimable, or the share of one message is done."""
+        """Work until nothing can be leased, or `images_per_message` rows are done."""
         with self._counted():
             for number in range(self._settings.images_per_message):
                 if self._stopping.is_set() or not self._work_once(first=number == 0):
@@ -122,7 +122,7 @@ class Worker:
                     self._analyse(lease)
                 else:
                     self._work_on_image(lease)
-            except Exception as error:  # whatever one image or one analysis raises is its own failure, not the step's
+            except Exception as error:  # an error of one image or analysis must not end the step
                 outcome = type(error).__name__
                 self._settle(lease, error)
             stage = "analysis" if lease.table is Job else "image"
@@ -130,9 +130,9 @@ class Worker:
         return True
 
     def _claim(self) -> tuple[Lease, str, float] | None:
-        """A lease, the id of the request that made its job, and when it began: Unix time by the database's clock.
+        """A lease, the id of the request that created its job, and the start as Unix time on the database's clock.
 
-        The message may have been sent for another job. Workers' own clocks may differ; the database's orders them all.
+        The message may belong to another job. Clocks of workers may differ, so the database's clock counts.
         """
         seconds = self._settings.lease_seconds
         with self._sessions.begin() as session:
@@ -163,7 +163,7 @@ class Worker:
                 raise LeaseLost(lease.id)
 
     def _link(self, key: str) -> str:
-        """A URL of an object for as long as a call may take, waiting for a busy service included."""
+        """A URL of an object that stays valid for a whole call, including the wait for a busy service."""
         settings = self._settings
         seconds = settings.service_deadline_seconds + settings.service_wait_seconds + LINK_GRACE_SECONDS
         return self._store.link(key, round(seconds))
@@ -183,7 +183,7 @@ class Worker:
             raise LeaseLost(lease.id)
 
     def _settle(self, lease: Lease, error: Exception) -> None:
-        """Record what an error means for the row of the lease."""
+        """Record the error on the leased row."""
         settings = self._settings
         if isinstance(error, LeaseLost):
             logger.info("lost the lease of %s", lease.id)
@@ -232,8 +232,8 @@ class Worker:
             due = time.monotonic() + seconds
             try:
                 do()
-            except DATABASE_AWAY as error:  # for a while, which must not end the thread
-                logger.warning("leases are looked after late: %s", error)
+            except DATABASE_AWAY as error:  # temporary; the thread must go on
+                logger.warning("renewal or sweep of leases is late: %s", error)
 
     def _renew(self) -> None:
         with self._changing:
@@ -260,7 +260,7 @@ def _thread(name: str, target: Callable[..., None], *arguments: object) -> threa
 
 
 def register(celery: Celery, worker: Worker) -> None:
-    """Make the worker's step the task of its Celery app, and let it start and stop with the app's worker."""
+    """Register the worker's step as a Celery task, and start and stop the worker with Celery's."""
 
     def step(task: Any) -> None:
         with json_logging.bound(request_id=str(task.request.get("request_id") or "")):
@@ -270,7 +270,7 @@ def register(celery: Celery, worker: Worker) -> None:
     celery.task(step, bind=True, name=WORK, ignore_result=True, shared=False)
 
     class Threads(bootsteps.StartStopStep):  # type: ignore[misc]
-        """Celery's hook for what lives as long as its worker; stopped before the pool waits for its steps."""
+        """Celery's hook to start and stop threads with its worker; it runs before the pool waits for its steps."""
 
         requires = ("celery.worker.components:Pool",)
 
@@ -285,7 +285,7 @@ def register(celery: Celery, worker: Worker) -> None:
 
 
 def main() -> None:
-    """Run a worker with the settings of the environment until it is stopped."""
+    """Run a worker with the environment's settings until it is stopped."""
     json_logging.configure()
     logging.captureWarnings(True)  # Celery's about running as root among them
     settings = read_settings()
@@ -302,7 +302,7 @@ def main() -> None:
     concurrency = str(settings.images_in_flight)
     with ExitStack() as stack:
         if settings.metrics_port:
-            registry = CollectorRegistry()  # what this process counts is in prometheus_client's own
+            registry = CollectorRegistry()  # counters of this process are in prometheus_client's default registry
             ready = partial(database_answers, sessions)
             stack.enter_context(operations_port(settings.metrics_port, worker.refuse_dead, ready, registry))
         celery.worker_main(["worker", "--pool", "threads", "--concurrency", concurrency, "--loglevel", "WARNING"])

@@ -55,7 +55,7 @@ def test_too_few_reviews_say_how_many_more_it_takes(sessions: Sessions, store: D
     assert all(effect.among_valid is None for found in results.results for effect in found.cells)
     page = store.get("reports/drawn.html").decode()
     assert "Review 15 more randomly sampled accepted images to calibrate the checks" in page
-    assert "too few pictures were reviewed" in page
+    assert "too few images were reviewed" in page
 
 
 def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectoryStore) -> None:

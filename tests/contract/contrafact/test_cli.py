@@ -117,7 +117,7 @@ def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
         add_drawn_job(gateway.context.sessions, gateway.context.store)
         base_url = str(gateway.client.base_url)
-        assert "findings are there when it is done" in contrafact(base_url, "findings", "drawn")[1]
+        assert "findings are available" in contrafact(base_url, "findings", "drawn")[1]
         build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
         said = contrafact(base_url, "findings", "drawn")[0]
         assert "night-bus under dillema" in said

@@ -51,7 +51,7 @@ def test_it_shows_source_and_counterfactual_and_nothing_that_sways(client: httpx
     for address in set(re.findall(r'(?:src|<link[^>]* href)="([^"]+)"', text)):
         assert client.get(address).status_code == 200, address
     assert page(client, "/jobs/other/review") == text, "until something is said of it"
-    assert 'href="/jobs/other/review">Review pictures</a>' in page(client, "/jobs/other/view")
+    assert 'href="/jobs/other/review">Review images</a>' in page(client, "/jobs/other/view")
 
 
 def test_failures_and_lots_of_both_verdicts_come_mixed_each_once(client: httpx.Client) -> None:
@@ -63,7 +63,7 @@ def test_failures_and_lots_of_both_verdicts_come_mixed_each_once(client: httpx.C
     for _ in range(60):
         text = page(client)
         seen.append(shown(text))
-        missing.append(int(re.search(r"(\d+) more drawn by lot|Enough()", text)[1] or 0))
+        missing.append(int(re.search(r"(\d+) more randomly|large enough()", text)[1] or 0))
         said = {"verdict": "valid", "realism": 5, "note": "as it was"}
         assert client.put(f"/jobs/drawn/reviews/{seen[-1]}", json=said).status_code == 200
     assert len(set(seen)) == 60
