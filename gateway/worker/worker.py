@@ -33,7 +33,7 @@ from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.operations.housekeeping import housekeeping_loop
 from gateway.operations.probes import database_answers, operations_port
 from gateway.operations.startup import refuse_wrong_schema
-from gateway.queue import leases as leases
+from gateway.queue import leases
 from gateway.queue.celery_tasks import WORK, broker_fault, open_celery, send_repair, wake_worker
 from gateway.queue.leases import Lease
 from gateway.repairs.dispatch import look_after_now_and_then

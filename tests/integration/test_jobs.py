@@ -16,7 +16,7 @@ from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, Own
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan
-from gateway.queue import leases as leases
+from gateway.queue import leases
 from gateway.report.build import build_report
 from gateway.results import counterfactuals
 from gateway.results.counterfactuals import Listing
@@ -125,18 +125,18 @@ def test_progress_says_at_which_stage_the_images_are(sessions: Sessions) -> None
             return jobs.show(session, LOCAL_OWNER, job).progress
 
     assert (progress().stage, progress().stages) == ("waiting", StageCounts())
-    leases = []
+    taken: list[leases.Lease] = []
     stages: tuple[Stage, ...] = ("starting", "rendering", "captioning")
     for stage in stages:
         with sessions.begin() as session:
             lease = leases.claim(session, 60)
             assert lease is not None
-            leases.append(lease)
+            taken.append(lease)
             if stage != "starting":
                 leases.note_stage(session, lease, stage)
     assert progress().stages == StageCounts(starting=1, rendering=1, captioning=1)
     assert progress().stage == "rendering"
-    for number, lease in enumerate(leases):
+    for number, lease in enumerate(taken):
         with sessions.begin() as session:
             ended = leases.release(session, lease, "", delay=0) if number == 1 else leases.finish(session, lease)
             assert ended
