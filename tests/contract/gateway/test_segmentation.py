@@ -134,7 +134,7 @@ def test_results_have_cells_matrices_and_label_maps(client: httpx.Client, job: s
 
 def test_pages_and_report_show_masks_over_pictures_and_the_matrices(client: httpx.Client, job: str) -> None:
     text = html.unescape(client.get(f"/jobs/{job}/view").text)
-    for words in ("ΔIoU", "Class by class", "counterfactuals less null arms", 'class="matrix"', "mIoU "):
+    for words in ("ΔIoU", "Class by class", "counterfactuals minus null arms", 'class="matrix"', "mIoU "):
         assert words in text
     assert "acc@1" not in text
     overlay = next(part.split('"')[0] for part in text.split('src="')[1:] if "/overlays/" in part.split('"')[0])
