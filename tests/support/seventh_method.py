@@ -9,15 +9,7 @@ from pydantic import Field
 
 from gateway.methods import MethodSpec
 from gateway.methods.checks import check_images, skipped_checks
-from gateway.methods.counterfactual import (
-    Arm,
-    Change,
-    Edit,
-    MethodCounterfactual,
-    MethodImage,
-    Services,
-    TaskDescription,
-)
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Services, TaskDescription
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderRequest
@@ -50,8 +42,10 @@ def sepia(
     checked = check_images(services, image, task, reply, edits, parameters.thresholds)
     lineage = {"caption": caption, "evaluations": reply.evaluations, "skipped_checks": skipped_checks(image, task)}
     for ordinal, (edit, picture, (verdict, scores)) in enumerate(zip(edits, reply.images, checked, strict=True)):
-        arm: Arm = "edit" if edit else "null"
-        yield MethodCounterfactual(ordinal, arm, own_seed, edit, 1 if edit else None, picture, verdict, scores, lineage)
+        null = 1 if edit else None
+        yield MethodCounterfactual(
+            ordinal, "edit" if edit else "null", own_seed, edit, null, picture, verdict, scores, lineage
+        )
 
 
 SPEC = MethodSpec(
