@@ -66,12 +66,12 @@ def create(
 def list_all(as_json: Json = False) -> None:
     """List the keys: whose, what for, what they may, when they were last used."""
     with _transaction() as session:
-        found = list_keys(session)
+        rows = list_keys(session)
     if as_json:
-        print(json.dumps([asdict(key) for key in found], default=str))
+        print(json.dumps([asdict(key) for key in rows], default=str))
         return
     table = Table("id", "owner", "for", "may", "made", "last used", "revoked", box=None)
-    for key in found:
+    for key in rows:
         times = [f"{time:%Y-%m-%d %H:%M}" if time else "" for time in (key.created_at, key.used_at, key.revoked_at)]
         table.add_row(key.id, key.owner, key.name, ", ".join(key.scopes), *times)
     Console(width=None if sys.stdout.isatty() else 160).print(table)

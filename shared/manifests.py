@@ -41,14 +41,14 @@ def parse_manifest(data: bytes) -> dict[str, ManifestRow]:
     if "\0" in text or "\\u0000" in text:
         raise InvalidInput("the manifest contains the character U+0000; leave it out")
     rows = _json_rows(text) if text.lstrip().startswith("{") else _csv_rows(text)
-    found: dict[str, ManifestRow] = {}
+    by_file: dict[str, ManifestRow] = {}
     for number, row in rows:
-        if row.file in found:
+        if row.file in by_file:
             raise InvalidInput(f"line {number} of the manifest names {row.file!r} again; name each file once")
-        found[row.file] = row
-    if not found:
+        by_file[row.file] = row
+    if not by_file:
         raise InvalidInput("the manifest has no rows; give one per image, or leave the manifest out")
-    return found
+    return by_file
 
 
 def match_rows(rows: Mapping[str, ManifestRow], names: Sequence[str]) -> list[ManifestRow]:

@@ -39,7 +39,7 @@ _SCORES: dict[Metric, str] = {"accuracy": "right", "iou": "IoU"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Measured:
     """What every arm scored on the judged images (n): 1 where it is right, or the IoU of each class of the mask.
 
     `by_class` has that of each image by class, with the mean over classes where there are several; `whole` that of the
@@ -78,41 +78,49 @@ class _Said:
 
 def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
     """All figures of a repair. What was asked for and came out gives the same figures, bit for bit, under any id."""
-    said = _said(order, outcome)
+    measured = _measure(order, outcome)
     seed = derive_seed("repair", order.parameters.seed)
-    rows = {name: np.flatnonzero([one.set == name for one in order.judged]) for name in SETS}
-    sets = [_set(name, said, members, seed) for name, members in rows.items() if len(members)]
-    won_back = _won_back(said, rows, seed)
+    rows = {name: np.flatnonzero([example.set == name for example in order.judged]) for name in SETS}
+    sets = [_set(name, measured, members, seed) for name, members in rows.items() if len(members)]
+    won_back = _won_back(measured, rows, seed)
     return RepairResult(
-        metric=said.metric,
+        metric=measured.metric,
         classes=list(order.classes),
         sources_trained_on=len(order.originals),
-        sources_held_out=len(np.unique(said.source)),
+        sources_held_out=len(np.unique(measured.source)),
         counterfactuals_trained_on=len(order.counterfactuals),
         values_not_trained_on=order.values_not_trained_on,
         sets=sets,
-        cells=_cells(order, said, seed),
+        cells=_cells(order, measured, seed),
         won_back=won_back,
-        sentences=[*(_sentence(one, said.metric) for one in sets), _said_of(won_back)],
+        sentences=[
+            *(_sentence(figures_of_set, measured.metric) for figures_of_set in sets),
+            _won_back_sentence(won_back),
+        ],
         versions=outcome.versions,
     )
 
 
-def _said(order: RepairOrder, outcome: RepairOutcome) -> _Said:
-    names = {source: number for number, source in enumerate(sorted({one.source for one in order.judged}))}
+def _measure(order: RepairOrder, outcome: RepairOutcome) -> _Measured:
+    names = {source: number for number, source in enumerate(sorted({example.source for example in order.judged}))}
     size = len(order.classes)
     counts = {arm: [unpack_counts(flat, size) for flat in outcome.judgements[arm].confusion] for arm in ARMS}
     by_class: dict[Arm, list[dict[str, float]]] = {
-        arm: [with_mean(named_overlaps(one, order.classes)) for one in counts[arm]]
-        or [{one.label: float(right)} for one, right in zip(order.judged, outcome.judgements[arm].correct, strict=True)]
+        arm: [with_mean(named_overlaps(confusion, order.classes)) for confusion in counts[arm]]
+        or [
+            {example.label: float(right)}
+            for example, right in zip(order.judged, outcome.judgements[arm].correct, strict=True)
+        ]
         for arm in ARMS
     }
-    return _Said(
+    return _Measured(
         metric="iou" if order.kind == "segmentation" else "accuracy",
         classes=order.classes,
-        source=np.array([names[one.source] for one in order.judged], np.int64),
+        source=np.array([names[example.source] for example in order.judged], np.int64),
         by_class=by_class,
-        whole={arm: np.array([list(one.values())[-1] for one in by_class[arm]]) for arm in ARMS},
+        whole={
+            arm: np.array([list(scores_of_image.values())[-1] for scores_of_image in by_class[arm]]) for arm in ARMS
+        },
         counts=counts,
     )
 
@@ -124,25 +132,25 @@ def paired(mine: Floats | NDArray[np.bool_], other: Floats | NDArray[np.bool_], 
     return Paired(difference=float(values.mean()), interval=interval, sources=len(values))
 
 
-def _set(name: SetName, said: _Said, rows: Integers, seed: int) -> SetFigures:
-    best = said.best_control(rows, None)
+def _set(name: SetName, measured: _Measured, rows: Integers, seed: int) -> SetFigures:
+    best = measured.best_control(rows, None)
     return SetFigures(
         set=name,
-        sources=len(np.unique(said.source[rows])),
+        sources=len(np.unique(measured.source[rows])),
         images=len(rows),
         arms=[
             ArmFigures(
                 arm=arm,
-                accuracy=said.level(arm, rows, None, derive_seed(seed, name, arm, "level")),
+                accuracy=measured.level(arm, rows, None, derive_seed(seed, name, arm, "level")),
                 against_before=None
                 if arm == "before"
-                else said.difference(arm, "before", rows, None, derive_seed(seed, name, arm)),
-                segmentation=_pooled(said.counts[arm], rows),
+                else measured.difference(arm, "before", rows, None, derive_seed(seed, name, arm)),
+                segmentation=_pooled(measured.counts[arm], rows),
             )
             for arm in ARMS
         ],
         best_control=best,
-        against_best_control=said.difference("repaired", best, rows, None, derive_seed(seed, name, "best control")),
+        against_best_control=measured.difference("repaired", best, rows, None, derive_seed(seed, name, "best control")),
     )
 
 
@@ -153,38 +161,38 @@ def _pooled(counts: Sequence[Integers], rows: Integers) -> SegmentationScores | 
     return scores(np.sum([counts[row] for row in rows], axis=0), len(rows))
 
 
-def _cells(order: RepairOrder, said: _Said, seed: int) -> list[CellFigures]:
+def _cells(order: RepairOrder, measured: _Measured, seed: int) -> list[CellFigures]:
     """Of each class and value with enough source images, what won most first."""
     members: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for number, one in enumerate(order.judged):
-        if one.factor is not None and one.value is not None:
-            for label in said.by_class["before"][number]:
-                members[label, one.factor, one.value].append(number)
-    found = []
+    for number, example in enumerate(order.judged):
+        if example.factor is not None and example.value is not None:
+            for label in measured.by_class["before"][number]:
+                members[label, example.factor, example.value].append(number)
+    cells = []
     for (label, factor, value), numbers in sorted(members.items()):
         rows = np.array(numbers, np.int64)
-        if len(np.unique(said.source[rows])) < LEAST_SOURCES:
+        if len(np.unique(measured.source[rows])) < LEAST_SOURCES:
             continue
-        best = said.best_control(rows, label)
+        best = measured.best_control(rows, label)
         here = derive_seed(seed, label, factor, value)
-        found.append(
+        cells.append(
             CellFigures(
                 label=label,
                 factor=factor,
                 value=value,
                 trained_on=value not in order.values_not_trained_on,
-                before=said.level("before", rows, label, here),
-                repaired=said.level("repaired", rows, label, here),
-                best_control=said.level(best, rows, label, here),
-                difference=said.difference("repaired", "before", rows, label, here),
+                before=measured.level("before", rows, label, here),
+                repaired=measured.level("repaired", rows, label, here),
+                best_control=measured.level(best, rows, label, here),
+                difference=measured.difference("repaired", "before", rows, label, here),
             )
         )
-    return sorted(found, key=lambda cell: -cell.difference.difference)
+    return sorted(cells, key=lambda cell: -cell.difference.difference)
 
 
-def _won_back(said: _Said, rows: Mapping[SetName, Integers], seed: int) -> WonBack | None:
+def _won_back(measured: _Measured, rows: Mapping[SetName, Integers], seed: int) -> WonBack | None:
     """None below 12 sources, and where the counterfactuals cost the model nothing that stands up."""
-    source, before, repaired = said.source, said.whole["before"], said.whole["repaired"]
+    source, before, repaired = measured.source, measured.whole["before"], measured.whole["repaired"]
     edits = rows["counterfactuals"]
     original = dict(zip(source[rows["originals"]].tolist(), before[rows["originals"]].tolist(), strict=True))
     known = np.array([original[number] for number in source[edits].tolist()], float)
@@ -208,29 +216,29 @@ def share_interval(gained: Floats, lost: Floats, seed: int) -> tuple[float, floa
     return float(low), float(high)
 
 
-def _sentence(found: SetFigures, metric: Metric) -> str:
+def _sentence(figures: SetFigures, metric: Metric) -> str:
     """What became of a set: "originals: 98 % right before, 98 % repaired, +0 points (…), 90 source images"."""
-    arms = {arm.arm: arm for arm in found.arms}
+    arms = {arm.arm: arm for arm in figures.arms}
     before, repaired = arms["before"].accuracy.value or 0, arms["repaired"]
     change = repaired.against_before
     assert change is not None
     after = repaired.accuracy.value or 0
-    said = f"{found.set}: {before:.1%} {_SCORES[metric]} before, {after:.1%} repaired, {_points(change)}"
-    control = arms[found.best_control].accuracy.value or 0
+    text = f"{figures.set}: {before:.1%} {_SCORES[metric]} before, {after:.1%} repaired, {_points(change)}"
+    control = arms[figures.best_control].accuracy.value or 0
     return (
-        f"{said}; the best control ({found.best_control}) {control:.1%}, {_points(found.against_best_control)} "
-        f"above it; {found.images} images of {found.sources} source images"
+        f"{text}; the best control ({figures.best_control}) {control:.1%}, {_points(figures.against_best_control)} "
+        f"above it; {figures.images} images of {figures.sources} source images"
     )
 
 
 def _points(change: Paired) -> str:
-    said = f"{points(change.difference)} points"
+    text = f"{points(change.difference)} points"
     if change.interval is None:
-        return f"{said} (too few source images for an interval)"
-    return f"{said} (95 % interval {points(change.interval.low)} to {points(change.interval.high)})"
+        return f"{text} (too few source images for an interval)"
+    return f"{text} (95 % interval {points(change.interval.low)} to {points(change.interval.high)})"
 
 
-def _said_of(won: WonBack | None) -> str:
+def _won_back_sentence(won: WonBack | None) -> str:
     if won is None:
         return (
             "The counterfactuals of held-out source images cost the model nothing that stands up, so there is no share "

@@ -42,13 +42,13 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
         "nothing found": f"{name}: no effect established",
         "too few images": f"{name}: too few images to tell",
     }[effect.standing]
-    said = f"{verb} {change}: {points(effect.delta_accuracy)} points"
-    said += " of IoU" if metric == "iou" else ""
+    sentence = f"{verb} {change}: {points(effect.delta_accuracy)} points"
+    sentence += " of IoU" if metric == "iou" else ""
     interval = effect.selected_interval or effect.interval
     if interval is not None:
-        said += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
-        said += " (adjusted for selection)" if effect.selected_interval else ""
-    return f"{said}, {_images(correct)}{_outlook(effect)}{_validity(effect)}"
+        sentence += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
+        sentence += " (adjusted for selection)" if effect.selected_interval else ""
+    return f"{sentence}, {_images(correct)}{_outlook(effect)}{_validity(effect)}"
 
 
 def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
@@ -59,7 +59,7 @@ def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
 
 
 def _images(correct: Floats) -> str:
-    """How many images, and that they all say the same where they do."""
+    """How many images, and whether all of them agree."""
     n = len(correct)
     if n == 1:
         return "1 image, from which nothing follows"
@@ -80,13 +80,15 @@ def _validity(effect: CellEffect) -> str:
     """What becomes of a finding when some of its images are not valid."""
     if effect.breakdown is None:
         return ""
-    said = f"; stands unless more than {math.floor(100 * effect.breakdown)} % of them are invalid"
+    sentence = f"; stands unless more than {math.floor(100 * effect.breakdown)} % of them are invalid"
     valid = effect.among_valid
     if valid is None:
-        return said
+        return sentence
     wrong, most = round(100 * (1 - valid.valid)), math.ceil(100 * (1 - valid.valid_low))
     low, high = points(valid.interval.low), points(valid.interval.high)
-    found = "by people's reviews" if valid.source == "reviews" else "the checks let"
+    source = "by people's reviews" if valid.source == "reviews" else "the checks let"
     passed = " are invalid" if valid.source == "reviews" else " through"
-    said += f"; {found} about {wrong} %{passed} (at most {most} %), and counted against it they leave "
-    return said + f"{points(valid.estimate)} points, {low} to {high}" + ("" if valid.stands else ": not beyond doubt")
+    sentence += f"; {source} about {wrong} %{passed} (at most {most} %), and counted against it they leave "
+    return (
+        sentence + f"{points(valid.estimate)} points, {low} to {high}" + ("" if valid.stands else ": not beyond doubt")
+    )

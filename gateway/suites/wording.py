@@ -9,23 +9,23 @@ from shared.schemas.suites import CellComparison
 from shared.wording import points
 
 
-def comparison_sentence(found: CellComparison, metric: Metric) -> str:
-    """What was seen there: "`bus` with weather changed to night (dillema): 41 % right against 83 %, −42 points, …"."""
-    cell = found.cell
-    if found.method == ORIGINALS:
+def comparison_sentence(comparison: CellComparison, metric: Metric) -> str:
+    """A comparison: "`bus` with weather changed to night (dillema): 41 % right against 83 %, −42 points, …"."""
+    cell = comparison.cell
+    if comparison.method == ORIGINALS:
         what = "originals"
     elif cell is None:
-        what = f"all counterfactuals ({found.method})"
+        what = f"all counterfactuals ({comparison.method})"
     else:
         label = {"": "all classes", ALL_CLASSES: "the whole image"}.get(cell.label, f"`{cell.label}`")
-        what = f"{label} with {cell.factor} changed {cell.direction} {cell.value} ({found.method})"
+        what = f"{label} with {cell.factor} changed {cell.direction} {cell.value} ({comparison.method})"
     score = "right" if metric == "accuracy" else "IoU"
-    said = f"{what}: {_percent(found.accuracy.value)} {score} against {_percent(found.against.value)}"
-    said += f", {points(found.difference)} points"
-    interval = found.selected_interval or found.interval
+    sentence = f"{what}: {_percent(comparison.accuracy.value)} {score} against {_percent(comparison.against.value)}"
+    sentence += f", {points(comparison.difference)} points"
+    interval = comparison.selected_interval or comparison.interval
     if interval is not None:
-        said += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
-    return f"{said}, {found.sources} source images"
+        sentence += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
+    return f"{sentence}, {comparison.sources} source images"
 
 
 def _percent(value: float | None) -> str:

@@ -19,23 +19,25 @@ class KernelDistance:
     sources: int
 
 
-def kernel_distance(real: Floats, real_source: Integers, made: Floats, made_source: Integers) -> KernelDistance | None:
+def kernel_distance(
+    real: Floats, real_source: Integers, generated: Floats, generated_source: Integers
+) -> KernelDistance | None:
     """KID: squared maximum mean discrepancy under the kernel (x·y / width + 1)³ (Bińkowski et al. 2018, 1801.01401).
 
-    `real` and `made` are images × width, L2-normalised; they are scaled to a mean square of 1, for which the kernel is
-    meant, so that x·y / width is their cosine. Counterfactuals resemble their own source image, and their siblings,
-    more than images drawn independently would: so no pair of images of one source enters. None for fewer than three
-    sources on either side.
+    `real` and `generated` are images × width, L2-normalised; they are scaled to a mean square of 1, for which the
+    kernel is meant, so that x·y / width is their cosine. Counterfactuals resemble their own source image, and their
+    siblings, more than images drawn independently would: so no pair of images of one source enters. None for fewer
+    than three sources on either side.
     """
-    names, numbers = np.unique(np.concatenate([real_source, made_source]), return_inverse=True)
-    if min(len(np.unique(real_source)), len(np.unique(made_source))) < 3:
+    names, numbers = np.unique(np.concatenate([real_source, generated_source]), return_inverse=True)
+    if min(len(np.unique(real_source)), len(np.unique(generated_source))) < 3:
         return None
     first, second = numbers[: len(real)], numbers[len(real) :]
     sums, counts = np.zeros((3, len(names))), np.zeros((3, len(names)))
     totals, pairs = np.zeros(3), np.zeros(3)
-    sides = ((real, first), (made, second))
-    for place, (one, other) in enumerate(((0, 0), (1, 1), (0, 1))):
-        by_source, weights = _between(*sides[one], *sides[other], len(names))
+    sides = ((real, first), (generated, second))
+    for place, (left, right) in enumerate(((0, 0), (1, 1), (0, 1))):
+        by_source, weights = _between(*sides[left], *sides[right], len(names))
         # A source takes part as either side of a pair; leaving it out takes its row and its column away.
         sums[place], counts[place] = (m.sum(axis=0) + m.sum(axis=1) for m in (by_source, weights))
         totals[place], pairs[place] = by_source.sum(), weights.sum()
@@ -62,6 +64,6 @@ def _between(x: Floats, x_source: Integers, y: Floats, y_source: Integers, sourc
 
 
 def _distance(totals: Floats, pairs: Floats) -> Floats:
-    """Mean kernel within the real, plus within the made, less twice across; along the first axis."""
+    """Mean kernel within the real, plus within the generated, less twice across; along the first axis."""
     means = totals / pairs
     return np.asarray(means[0] + means[1] - 2 * means[2])
