@@ -229,7 +229,8 @@ def load_network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any
 
 def for_inference(network: Network) -> Network:
     """Lay a network's parameters out as `channels_last`, and turn off training and gradients."""
-    return network.to(memory_format=torch.channels_last).eval().requires_grad_(False)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch declares no overload for it
+    return network.eval().requires_grad_(False)
 
 
 def _prompt_encoder(base: Weights, device: str) -> PromptEncoder:
