@@ -28,7 +28,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     def load(make_batcher: MakeBatcher) -> Captioner:
         disable_progress_bar()
-        weights = native_weights(profile, prepare_torch(torch, settings), settings.dtype)
+        weights = native_weights(torch, profile, prepare_torch(torch, settings), settings.dtype)
         return ENGINES[profile.engine](weights, settings, make_batcher)
 
     service = ModelService("caption_service", CODE_REVISION, settings, load, turns)

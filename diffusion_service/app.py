@@ -46,7 +46,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
     def load(make_batcher: MakeBatcher) -> DiffusionModel:
         disable_progress_bar()
         device = prepare_torch(torch, settings)
-        weights = native_weights(profile, device, settings.dtype)
+        weights = native_weights(torch, profile, device, settings.dtype)
         wanted = Acceleration(settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype)
         return DiffusionModel(
             weights,
@@ -54,7 +54,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
             make_batcher,
             deterministic=settings.deterministic,
             batches_at_once=batches_at_once(settings, device),
-            acceleration=wanted.on(device),
+            acceleration=wanted.on(device, weights.base.dtype),
         )
 
     service = ModelService("diffusion_service", CODE_REVISION, settings, load, turns)

@@ -47,7 +47,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
     def load(make_batcher: MakeBatcher) -> EvaluatorModel:
         disable_progress_bar()
         device = prepare_torch(torch, settings)
-        weights = native_weights(profile, device, settings.dtype)
+        weights = native_weights(torch, profile, device, settings.dtype)
         return EvaluatorModel(weights, device, make_batcher, settings.model_origin)
 
     revision = f"{CODE_REVISION}, onnxruntime {version('onnxruntime')}"

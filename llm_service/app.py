@@ -58,7 +58,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
     def load(make_batcher: MakeBatcher) -> _Models:
         disable_progress_bar()
         device = prepare_torch(torch, settings)
-        weights = native_weights(profile, device, settings.dtype)
+        weights = native_weights(torch, profile, device, settings.dtype)
         language, masked = ENGINES[profile.engine](weights, settings, make_batcher), weights.masked_words
         if masked is None:
             return _Models(language, None)

@@ -79,7 +79,10 @@ def memory(
         if info.gpu is not None:
             sharing[info.gpu.uuid].append(name)
         elif info.device.startswith("cuda"):
-            yield False, f"{name} runs on {info.device}, but nvidia-smi is not there to say how large that is"
+            yield (
+                False,
+                f"{name} runs on {info.device}, whose memory is unknown: nvidia-smi does not list that GPU there",
+            )
     for names in sharing.values():
         gpu = infos[names[0]].gpu
         assert gpu is not None

@@ -83,6 +83,17 @@ def test_the_table_and_its_ratios_say_what_the_rows_say(rows: list[Row]) -> None
     json.dumps([one._asdict() for one in rows])
 
 
+def test_a_side_without_a_counterfactual_is_named_and_not_left_out(rows: list[Row]) -> None:
+    judged = [one._replace(accepted=n, good=0) for one, n in zip(rows, (0, 2, 0, 4, 4, 4), strict=True)]
+    sentences = ratios(judged)
+    pairs = sum(theirs.papers and not ours.papers and theirs.method == ours.method for theirs in rows for ours in rows)
+    assert len(sentences) == len(ratios(rows)) == 3 * pairs
+    settings, ours = (sentences[at].partition("accepted counterfactual: ")[2] for at in (1, 4))
+    assert settings == "no ratio: 0 of 2 accepted by lance, papers' way"
+    assert ours == "no ratio: 0 of 2 accepted by lance, papers' way and 0 of 2 accepted by lance"
+    assert "no ratio: lance, papers' way is not judged and lance, their settings is not judged" in ratios(rows)[2]
+
+
 def test_operations_are_those_that_torch_counts(arms: Arms) -> None:
     (source,) = sources(1, 1)
     for arm in (arms.arms[0], arms.arms[2], arms.arms[4], arms.arms[5]):

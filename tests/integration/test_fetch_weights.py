@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from shared.fetch_weights import LISTING, HubFiles, hub_files
-from shared.profiles import load_profile
+from shared.profiles import WholeUNet, load_profile
 from shared.weights import REPOSITORY
 from tests.support.small_diffusion import write_diffusion
-from tests.support.small_few_step import matrices, write_lora
+from tests.support.small_few_step import matrices, write_lora, write_unet_file
 from tests.support.small_hub import COMMIT, SmallHub, served
 from tests.support.small_profile import write_profile
 
@@ -134,6 +134,20 @@ def test_of_a_lora_one_file_is_fetched() -> None:
     assert [item.patterns for item in wanted] == [("sdxl_lightning_4step_lora.safetensors",)]
 
 
+def test_of_a_whole_unet_in_one_file_that_file_is_fetched() -> None:
+    modern = load_profile("modern")
+    few_step = modern.diffusion.few_step
+    assert few_step is not None
+    assert few_step.lora is not None
+    file = "sdxl_lightning_4step_unet.safetensors"
+    unet = WholeUNet(**few_step.lora.model_dump(exclude={"file", "scale"}), file=file)
+    diffusion = modern.diffusion.model_copy(
+        update={"few_step": few_step.model_copy(update={"lora": None, "unet": unet})}
+    )
+    wanted = hub_files(modern.model_copy(update={"diffusion": diffusion}))
+    assert [item.patterns for item in wanted if item.repository == "ByteDance/SDXL-Lightning"] == [(file,)]
+
+
 def test_a_subfolder_of_weights_is_all_that_is_fetched(tmp_path: Path, profile: Path) -> None:
     wanted = [item for item in hub_files(load_profile(str(profile))) if item.repository == "us/diffusion"]
     controlnet = [item for item in wanted if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
@@ -156,22 +170,26 @@ def test_services_start_offline_from_the_volume(service: str, profile: Path, add
 
 
 @pytest.mark.slow
-def test_a_lora_is_loaded_offline_from_the_volume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["lora", "unet"])
+def test_one_file_of_few_step_weights_is_loaded_offline_from_the_volume(tmp_path: Path, kind: str) -> None:
     write_diffusion(tmp_path)
-    repository = tmp_path / "repository"
-    file = write_lora(repository, matrices(tmp_path / "base"), "kohya")
+    repository, base = tmp_path / "repository", tmp_path / "base"
+    if kind == "lora":
+        file = write_lora(repository, matrices(base), "kohya")
+    else:
+        file = write_unet_file(repository, base / "unet")
     shutil.copy(repository / file, repository / "another.safetensors")
-    lora = f'hub = "us/lora", revision = "{COMMIT}", file = "{file}", licence = "none", gigabytes = 0.01'
+    source = f'hub = "us/few", revision = "{COMMIT}", file = "{file}", licence = "none", gigabytes = 0.01'
     small = write_profile(tmp_path)
-    table = f"[diffusion]\nfew_step.steps = 2\nfew_step.lora = {{ {lora} }}\n"
+    table = f"[diffusion]\nfew_step.steps = 2\nfew_step.{kind} = {{ {source} }}\n"
     small.write_text(small.read_text().replace("[diffusion]\n", table))
-    hub = SmallHub({"us/lora": repository})
+    hub = SmallHub({"us/few": repository})
     with served(hub) as url:
         code, text = fetch(small, tmp_path / "volume", url)
     assert code == 0, text
-    assert hub.served == [f"us/lora/{file}"]
+    assert hub.served == [f"us/few/{file}"]
     environment = {"HF_HOME": str(tmp_path / "volume"), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
     done = run("tests.support.start_service", "diffusion_service", CONTRAFACT_PROFILE=str(small), **environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert COMMIT in done.stdout
-    assert "few-step lora" in done.stdout
+    assert f"few-step {kind}" in done.stdout

@@ -9,10 +9,11 @@ import torch
 from diffusers import ControlNetModel
 
 from benchmarks import cost_weights
-from benchmarks.cost_meter import Pass, Spent
+from benchmarks.cost_arms import Arm
+from benchmarks.cost_meter import Meter, Pass, Spent
 from benchmarks.cost_pipelines import PUBLISHED_CODE
 from benchmarks.cost_weights import Shape
-from benchmarks.full_size import SIBLINGS, Kind, Prices, measure_prices
+from benchmarks.full_size import SIBLINGS, Kind, Prices, full_size_table, measure_prices
 from tests.support.small_costs import SMALL
 
 
@@ -47,6 +48,20 @@ def test_a_loop_costs_its_passes_at_the_nearest_size_measured() -> None:
     assert prices.of(one("segmenter", 1)) is None
     passes = Counter({one("unet", 1): 3, one("unet", 1, trained=True): 2, one("segmenter", 1): 7})
     assert prices.loop(Spent(passes)) == 130
+
+
+def test_an_arm_without_a_good_counterfactual_is_named() -> None:
+    prices = Prices()
+    for name in ("unet", "controlnet", "decoder", "text encoder 0"):
+        prices.seconds[Kind(name)] = {1: 1.0, 2: 2.0}
+    spent = Spent(Counter({Pass("unet", ((1, 4, 64, 64),), False, False): 4}))
+    papers, ours = (
+        Arm(name, "dillema", name == "papers", "", (), Meter({}), lambda _: [], spent, produced=2, good=good)
+        for name, good in (("papers", 1), ("ours", 0))
+    )
+    assert full_size_table(prices, [papers, ours])[-1] == (
+        "papers against ours: 1.0 × the CPU seconds, per produced; per good one no ratio: 0 of 2 good by ours"
+    )
 
 
 def test_the_full_size_is_that_of_stable_diffusion_1_5() -> None:

@@ -113,7 +113,7 @@ def _redrawn_whole(whole: Pictures, count: int) -> Pixels:
 @torch.inference_mode()
 def _redrawn(images: Pixels, texts: Sequence[str] | None, strength: float) -> Pixels:
     """Images noised by up to `strength` and denoised under their own edges; unconditionally without texts."""
-    diffusion = native_weights(load_profile("tiny").diffusion, "cpu", ServiceSettings().dtype)
+    diffusion = native_weights(torch, load_profile("tiny").diffusion, "cpu", ServiceSettings().dtype)
     weights = load(diffusion.base, diffusion.controlnets, device="cpu")
     done = []
     for start in range(0, len(images), _BATCH):

@@ -97,7 +97,7 @@ class Gallery:
         self.segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
         if unknown := [label for label in domain.protected if label not in self.segmenter.labels]:
             raise SystemExit(f"the profile's segmenter knows no {', '.join(unknown)}; it is of another domain")
-        diffusion = native_weights(profile.diffusion, "cpu", ServiceSettings().dtype)
+        diffusion = native_weights(torch, profile.diffusion, "cpu", ServiceSettings().dtype)
         weights = load(diffusion.base, diffusion.controlnets, device="cpu", vae=diffusion.vae)
         few_step = load_few_step(diffusion.few_step, diffusion.base, weights) if diffusion.few_step else None
         self._editor = ControlNetEditor(weights, _control_images(profile.diffusion, self.segmenter), few_step)

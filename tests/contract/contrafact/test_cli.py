@@ -94,7 +94,9 @@ def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
     made = [json.loads(contrafact(url, "submit", tmp_path / "set.zip", *TASK, *options, "--json")[0]) for _ in range(2)]
     assert made[0]["id"] == made[1]["id"]
     assert (made[0]["images"], made[0]["labelled"]) == (2, 1)
-    unlabelled = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")[0]
+    unlabelled, said = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")
+    assert "uploading set.zip  0 bytes of" in said
+    assert "uploaded set.zip" in said
     assert (json.loads(unlabelled)["models"], json.loads(unlabelled)["labelled"]) == ([], 0)
 
 
