@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.cost_arms import Arm
-from gateway.analysis.certainty import wilson
+from tinyworld.rates import wilson
 
 
 class Row(NamedTuple):
