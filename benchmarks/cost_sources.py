@@ -18,7 +18,7 @@ from gateway.methods.lance import LanceParameters
 from gateway.methods.sweep import Attempt, best
 from shared.images import Pixels, decode
 from shared.profiles import Profile
-from tinyworld.judges.oracles import in_place, judge
+from tinyworld.judges.oracles.objects import in_place, judge
 from tinyworld.judges.trials import TASK, Evaluator, Proposal, payload, proposals, source_picture
 from tinyworld.measure.counterfactuals import oracle_verdict
 from tinyworld.objects.pictures import rendered

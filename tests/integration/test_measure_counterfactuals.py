@@ -11,10 +11,10 @@ from PIL import Image
 
 from shared.profiles import load_profile
 from tinyworld.judges.editors import drawing
+from tinyworld.judges.records import RECORDS, records
 from tinyworld.measure.counterfactual_report import report
 from tinyworld.measure.counterfactuals import FIRST, NULL_EVERY, Measurement, edits_in_turn, read_again, sheets
 from tinyworld.measure.models import decibels, scenes_of
-from tinyworld.measure.records import RECORDS, records
 from tinyworld.objects.world import withheld
 
 

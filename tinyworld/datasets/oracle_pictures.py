@@ -26,12 +26,12 @@ from shared.profiles import load_profile
 from shared.service import ServiceSettings
 from tinyworld.datasets.failures import failure
 from tinyworld.datasets.round_trips import with_round_trips
-from tinyworld.judges.oracles import NONE, ORACLES
+from tinyworld.folders import RUNS, WEIGHTS
+from tinyworld.judges.oracles.objects import NONE, ORACLES
 from tinyworld.objects.captions import caption
 from tinyworld.objects.pictures import Pictures, Pixels, as_pixel_values, pictures, split_scene
-from tinyworld.objects.world import Split, sample_scene
-from tinyworld.train.loop import RUNS
-from tinyworld.train.model_card import WEIGHTS
+from tinyworld.objects.world import sample_scene
+from tinyworld.scenes import Split
 
 RENDERED = 10_000
 ROUND_TRIPS = 800

@@ -21,11 +21,13 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from shared.seeds import derive_seed
 from tinyworld.datasets.captioned_pictures import DOMAINS
+from tinyworld.folders import weights_of
 from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
+from tinyworld.networks.factor_heads import FactorHeads, factor_accuracy, factor_loss
 from tinyworld.networks.new_words import add_embeddings, add_words
-from tinyworld.objects.factors import FACTORS, FactorHeads, factor_accuracy, factor_loss
+from tinyworld.objects.world import FACTORS
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
-from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
+from tinyworld.train.model_card import save_model, title_of, write_card
 
 CAPTIONS = 60_000
 _WIDTH, _LAYERS = 128, 3

@@ -15,9 +15,9 @@ from gateway.methods.counterfactual import MethodImage
 from gateway.methods.recaption import recaptioned
 from gateway.model_services.clients import ModelServices
 from shared.service import ServiceSettings
+from tinyworld.judges.records import RECORDS, Record
 from tinyworld.judges.trials import TASK, payload
 from tinyworld.measure.recaption import recaption_records, table
-from tinyworld.measure.records import RECORDS, Record
 from tinyworld.objects.render import render
 from tinyworld.objects.world import Scene, sample_scene
 

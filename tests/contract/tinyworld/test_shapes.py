@@ -23,8 +23,8 @@ from tests.support.serving import serving
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile
 from tinyworld.calibrate.broken import Trial
-from tinyworld.calibrate.checks import held_out, thresholds
-from tinyworld.calibrate.shapes import CHECKS, Judge, edit_of, shifted, trials, written
+from tinyworld.calibrate.shapes import CHECKS, ShapeEvaluator, edit_of, shifted, trials, written
+from tinyworld.calibrate.thresholds import held_out, thresholds
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import CLASSES, THINGS, RoadScene, sample_scene
 
@@ -67,7 +67,7 @@ def made(profile: Path) -> list[Trial]:
     segmenter = load_profile(str(profile)).evaluator.segmenter
     assert segmenter is not None
     scenes = [scene_of("calibration", index).changed(time="day", weather="clear") for index in range(SCENES)]
-    found, silent = trials(Judge(segmenter), scenes, lambda images: images, SIDE)
+    found, silent = trials(ShapeEvaluator(segmenter), scenes, lambda images: images, SIDE)
     assert silent == 0
     return found
 

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from tinyworld.judges.label import Label, error_lines, errors, joined, read_answers, shipped_labels, write_sheets
+from tinyworld.judges.records import RECORDS, Record
 from tinyworld.measure.counterfactual_report import report
-from tinyworld.measure.records import RECORDS, Record
 
 
 def record(number: int, arm: Literal["edit", "null"] = "edit", **changes: object) -> Record:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from shared.profiles import load_profile
-from tinyworld.judges.protected_scenes import OBJECTS, ProtectedEdit, object_edits, overlaps
+from tinyworld.judges.protection.domain import ProtectedEdit, overlaps
+from tinyworld.judges.protection.gallery import Gallery, parameters
+from tinyworld.judges.protection.objects import OBJECTS, object_edits
 from tinyworld.measure.protection import (
     VISIBLE,
-    Gallery,
     Thing,
     judge_images,
     keep_setting,
-    parameters,
     progress,
     report,
 )

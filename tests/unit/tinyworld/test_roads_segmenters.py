@@ -16,14 +16,15 @@ from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 from gateway.intake.masks import mask_reader
 from shared.label_maps import VOID
 from shared.schemas.masks import MaskSpec
-from tinyworld.judges.road_segmenters import class_ious, detection_rates, instances
+from tinyworld.judges.segmentation import class_ious, detection_rates, instances
+from tinyworld.networks.segmenters import Architecture, class_masks, new_road_segmenter, segmented
 from tinyworld.roads import pictures
 from tinyworld.roads.demo import demo_scenes, mask_spec, write_demo
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
 from tinyworld.roads.render import render
-from tinyworld.roads.segmenters import Architecture, class_masks, new_segmenter, segmented
 from tinyworld.roads.world import CLASSES, FACTOR_VALUES, PALETTE, sample_scene
-from tinyworld.train import loop, road_segmenter
+from tinyworld.train import loop
+from tinyworld.train.segmenter import roads as train_segmenter
 
 ROAD, SIDEWALK, PEDESTRIAN = (CLASSES.index(name) for name in ("road", "sidewalk", "pedestrian"))
 
@@ -31,7 +32,7 @@ ROAD, SIDEWALK, PEDESTRIAN = (CLASSES.index(name) for name in ("road", "sidewalk
 @pytest.mark.parametrize("architecture", ["segformer", "fine segformer", "upernet"])
 def test_every_architecture_has_a_logit_per_class_and_pixel(architecture: Architecture) -> None:
     torch.manual_seed(0)
-    model = new_segmenter(architecture)
+    model = new_road_segmenter(architecture)
     assert segmented(model, torch.zeros(2, 3, 128, 128)).shape == (2, len(CLASSES), 128, 128)
     assert [model.config.id2label[place] for place in range(len(CLASSES))] == list(CLASSES)
     assert sum(parameter.numel() for parameter in model.parameters()) < 1_200_000
@@ -79,10 +80,10 @@ def test_a_segmenter_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_s
 ) -> None:
     monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(pictures, "CACHE", tmp_path / "cache")
-    monkeypatch.setitem(road_segmenter.PLANS, name, replace(road_segmenter.PLANS[name], round_trips=2))
+    monkeypatch.setitem(train_segmenter.PLANS, name, replace(train_segmenter.PLANS[name], round_trips=2))
     steps, seconds = [], 0.2
     for _ in range(2):
-        folder = road_segmenter.train_segmenter(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
+        folder = train_segmenter.train_segmenter(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
         record = json.loads((folder / "training.json").read_text())
         steps.append(record["spent_steps"])
         seconds = record["spent_seconds"] + 0.5  # time spent before a stop counts against the budget

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from gateway.analysis.certainty import wilson
 from gateway.methods import METHODS as KNOWN
 from gateway.methods.shifts import Shift, shifted
 from shared.schemas.results import JobResults
 from tinyworld.objects.captions import read
+from tinyworld.rates import wilson
 from tinyworld.yardstick.contrafact import METHODS, SIZES, factors_of, merged, parameters_of
 from tinyworld.yardstick.formats import Agreement, AtDose, Score, Spent
 from tinyworld.yardstick.printing import compared
