@@ -10,8 +10,7 @@ import pytest
 from gateway.methods import METHODS
 from gateway.methods.checks import EDIT_CHECKS, judge
 from gateway.methods.counterfactual import Change, Edit
-from gateway.methods.lance import LanceParameters
-from gateway.methods.sweep import SweepParameters
+from gateway.methods.lance import LanceParameters, SweepParameters
 from shared.profiles import SHIPPED, load_profile
 from tinyworld.calibrate.broken import KINDS, Trial
 from tinyworld.calibrate.checks import thresholds

@@ -7,9 +7,8 @@ from itertools import islice
 
 import pytest
 
-from gateway.methods.arms import ACCEPTED, Proposal
 from gateway.methods.counterfactual import Edit, Verdict
-from gateway.methods.siblings import repeat_accepted, round_robin, spread, until_accepted
+from gateway.methods.schedule import ACCEPTED, Proposal, round_robin, spread, until_accepted, until_enough
 
 OPTIONS = {
     "rainy": [("rainy", phrase) for phrase in ("snowy", "foggy", "clear")],
@@ -77,6 +76,7 @@ def test_proposals_end_with_the_last_accepted_one_that_is_wanted() -> None:
     assert list(until_accepted([B, A, B], 2)) == [B, A, B]
 
 
-def test_accepted_proposals_are_repeated() -> None:
-    assert repeat_accepted([A, B, C], 1) == [A, B, C]
-    assert repeat_accepted([A, B, C], 3) == [A, B, C, A, C, A, C]
+def test_enough_are_several_edits_or_one_edit_several_times() -> None:
+    assert until_enough([A, B, C, D], 2, same_edit=False) == [A, B, C]
+    assert until_enough([B, A, C], 3, same_edit=True) == [B, A, A, A]
+    assert until_enough([B], 3, same_edit=True) == [B]
