@@ -30,7 +30,7 @@ StoredShare = TypedDict("StoredShare", {"class": str, "probability": float})
 
 
 class MethodChoices(TypeDecorator[list[MethodChoice]]):
-    """Methods with their parameters, validated on the way in and out."""
+    """Methods with their parameters. A row is trusted: `plan` checked it when the job was submitted."""
 
     impl = JSON_COLUMN
     cache_ok = True
@@ -41,7 +41,7 @@ class MethodChoices(TypeDecorator[list[MethodChoice]]):
         return [method.model_dump(mode="json") for method in _METHODS.validate_python(value)]
 
     def process_result_value(self, value: list[JsonObject] | None, dialect: Dialect) -> list[MethodChoice] | None:
-        return None if value is None else _METHODS.validate_python(value)
+        return None if value is None else [MethodChoice.model_construct(**choice) for choice in value]
 
 
 class CounterfactualColumns(TypedDict):

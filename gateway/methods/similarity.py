@@ -125,6 +125,6 @@ def _embed(services: TextEmbedder, of_edits: Sequence[Sequence[_Comparison]], la
     vectors: dict[str, Vector] = {}
     for group in (names, [text for text in phrases if text not in set(names)]):
         for texts in chunks(group, MAX_TEXTS):
-            rows = services.embed_texts(EmbedTextsRequest(texts=list(texts))).texts
+            rows = services.embed_texts(EmbedTextsRequest(texts=texts)).texts
             vectors.update(zip(texts, map(np.asarray, rows), strict=True))
     return vectors
