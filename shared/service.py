@@ -1,8 +1,10 @@
 """The frame of every model service: health, readiness, metrics, info, deadlines, one loaded model, its batchers.
 
-A service's `app.py` gives a name, a `load` function and its endpoints:
+A service's `app.py` gives a name, a `load` function and its endpoints (`torch_service` of `shared.devices` is
+`ModelService` with the profile's section on the device):
 
-    service = ModelService("caption_service", CODE_REVISION, settings, load, turns)
+    section = lambda profile: profile.caption
+    service = torch_service(torch, transformers, "caption_service", CODE_REVISION, section, load, settings, turns)
 
     @service.post(Services.caption)
     async def captions(request: CaptionRequest, deadline: float) -> CaptionReply:

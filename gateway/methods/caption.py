@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.methods.counterfactual import MethodImage, Services
+from gateway.methods.counterfactual import MethodImage
+from shared.endpoints import Services
 from shared.schemas.caption import CaptionRequest
 
 

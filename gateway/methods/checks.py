@@ -41,9 +41,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.methods.counterfactual import Edit, MethodImage, Services, TaskDescription, Verdict
+from gateway.methods.counterfactual import Edit, MethodImage, TaskDescription, Verdict
 from gateway.methods.recaption import Recaptioned, recaptioned
 from shared.chunks import chunks
+from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedRequest, ShapesReply, ShapesRequest, StructureRequest
 

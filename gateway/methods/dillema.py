@@ -25,7 +25,6 @@ from gateway.methods.counterfactual import (
     Factor,
     MethodCounterfactual,
     MethodImage,
-    Services,
     TaskDescription,
 )
 from gateway.methods.questions import (
@@ -51,6 +50,7 @@ from gateway.methods.schedule import (
     with_seeds,
 )
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
+from shared.endpoints import Services
 from shared.schemas.diffusion import ControlRegion
 from shared.schemas.language import Message
 

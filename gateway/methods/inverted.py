@@ -9,10 +9,11 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods.checks import CHECKS, Scores, Thresholds, check_images
-from gateway.methods.counterfactual import Edit, MethodImage, Services, Verdict
+from gateway.methods.counterfactual import Edit, MethodImage, Verdict
 from gateway.methods.recaption import Recaption
 from gateway.methods.schedule import Inputs, RenderedArm
 from shared.chunks import chunks
+from shared.endpoints import Services
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
     EditControl,

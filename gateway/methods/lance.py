@@ -25,15 +25,7 @@ from pydantic import Field, TypeAdapter
 
 from gateway.methods.caption import write_caption
 from gateway.methods.checks import EDIT_CHECKS, Scores, Thresholds
-from gateway.methods.counterfactual import (
-    Change,
-    Edit,
-    MethodCounterfactual,
-    MethodImage,
-    Services,
-    TaskDescription,
-    Verdict,
-)
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription, Verdict
 from gateway.methods.inverted import (
     MOST_IMAGES,
     Attempt,
@@ -67,6 +59,7 @@ from gateway.methods.similarity import TextEmbedder, similarities
 from gateway.methods.text_checks import check_protected_classes, check_stems
 from gateway.methods.word_diff import check_diff
 from gateway.methods.words import names_class
+from shared.endpoints import Services
 from shared.schemas.diffusion import Fraction
 from shared.schemas.language import Message
 

@@ -16,11 +16,12 @@ from pydantic import Field
 
 from gateway.methods.caption import write_caption
 from gateway.methods.checks import WORD_CHECKS
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Services, TaskDescription
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import render_null_arms
 from gateway.methods.lance import SweepParameters, keep_best, sweep_fractions
 from gateway.methods.schedule import Inputs, Proposal, rows
 from gateway.methods.words import content_words, stem
+from shared.endpoints import Services
 from shared.schemas.language import Filling, FillRequest, Gap
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals

@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from gateway.methods.counterfactual import Services
+from gateway.methods.counterfactual import 
+from shared.endpoints import Services
 from shared.schemas.language import GenerateRequest, Message
 
 Schema = dict[str, Any]

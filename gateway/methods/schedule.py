@@ -15,17 +15,10 @@ from random import Random
 from typing import Any, Generic, TypeVar
 
 from gateway.methods.checks import Scores, skipped_checks
-from gateway.methods.counterfactual import (
-    Change,
-    Edit,
-    MethodCounterfactual,
-    MethodImage,
-    Services,
-    TaskDescription,
-    Verdict,
-)
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription, Verdict
 from gateway.methods.questions import Exchange
 from gateway.methods.word_diff import tokens
+from shared.endpoints import Services
 from shared.schemas.base import Contract, ImagePayload
 from shared.seeds import derive_seed
 

@@ -20,7 +20,6 @@ from gateway.methods.counterfactual import (
     Factor,
     MethodCounterfactual,
     MethodImage,
-    Services,
     TaskDescription,
     Verdict,
 )
@@ -28,6 +27,7 @@ from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_a
 from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm, accepted_edits, rows
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
 from gateway.methods.words import occurrences
+from shared.endpoints import Services
 from shared.schemas.base import Contract
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals

@@ -23,9 +23,9 @@ from gateway.database.sessions import database_now, open_engine, open_sessions, 
 from gateway.database.tables import Job, SourceImage
 from gateway.operations.startup import database_name, schema_fault
 from gateway.operations.weights_check import memory, needed_weights, service_faults
-from gateway.queue.celery_tasks import broker_fault, open_celery
 from gateway.settings import Settings
 from gateway.storage.object_store import open_store
+from shared.celery_app import broker_fault, open_celery
 from shared.endpoints import INFO
 from shared.logging import masked
 from shared.problems import Problem, from_reply

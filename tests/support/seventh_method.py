@@ -9,7 +9,8 @@ from pydantic import Field
 
 from gateway.methods import MethodSpec
 from gateway.methods.checks import check_images, skipped_checks
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Services, TaskDescription
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderRequest
