@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from gateway.methods.counterfactual import 
 from shared.endpoints import Services
 from shared.schemas.language import GenerateRequest, Message
 
