@@ -171,9 +171,7 @@ def dillema(
     caption = write_caption(image, services, parameters)  # 1
     keywords = find_keywords(inputs, caption)  # 2
     alternatives = partial(find_alternatives, inputs, caption)  # 3: asked for when a keyword has its turn
-    changes = spread_changes(
-        keywords, alternatives, p.edits_per_counterfactual, p.alternatives_per_keyword, inputs.derive_seed("plan")
-    )
+    changes = spread_changes(inputs, keywords, alternatives, p.edits_per_counterfactual, p.alternatives_per_keyword)
     rewritten = (rewrite_caption(inputs, proposal) for proposal in changes)  # 4
     siblings = until_enough(rewritten, p.counterfactuals_per_image, same_edit=p.same_caption)
     proposals = with_seeds(inputs, [*refused(keywords), *siblings], same_seed=p.same_seed)

@@ -105,11 +105,11 @@ def spread(
 
 
 def spread_changes(
+    inputs: Inputs[Contract],
     keywords: Sequence[Proposal],
     alternatives_of: Callable[[Change], tuple[list[Change], Exchange]],
     width: int,
     rounds: int,
-    seed: int,
 ) -> Iterator[Proposal]:
     """The changes to try, without a new caption yet: `spread` over the accepted keywords, whose to-phrases are empty.
 
@@ -123,6 +123,7 @@ def spread_changes(
         return answers(by_phrase[phrase].edit.changes[0])
 
     tried: set[frozenset[tuple[str, str]]] = set()
+    seed = inputs.derive_seed("plan")
     for changes in spread(list(by_phrase), lambda phrase: answer(phrase)[0], width, rounds, seed):
         values = frozenset((change.from_phrase, change.to_value.lower()) for change in changes)
         verdict = _DUPLICATE if values in tried else ACCEPTED
