@@ -15,7 +15,7 @@ CHOICE = MethodChoice(name="shifts", parameters={"shifts": [{"phrase": "at dusk"
 
 
 def test_a_choice_comes_back_from_its_row_as_it_was() -> None:
-    column, dialect = MethodChoices(), sqlite.dialect()  # type: ignore[no-untyped-call]
+    column, dialect = MethodChoices(), sqlite.dialect()
     stored = json.loads(json.dumps(column.process_bind_param([CHOICE], dialect)))
     assert column.process_result_value(stored, dialect) == [CHOICE]
 
