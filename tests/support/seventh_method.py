@@ -24,9 +24,7 @@ class SepiaParameters(Contract):
 
     phrase: Annotated[str, Field(min_length=1, max_length=100, description="How the caption says it.")] = "in sepia"
     steps: Annotated[int, Field(ge=1, le=200, description="Steps of the diffusion.")] = 20
-    thresholds: Annotated[dict[str, dict[str, float]], Field(description="Of the checks.")] = Field(
-        default_factory=dict
-    )
+    thresholds: Annotated[dict[str, dict[str, float]], Field(description="Of the checks.", default_factory=dict)]
 
 
 def sepia(
