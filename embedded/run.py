@@ -29,10 +29,11 @@ from gateway.context import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Cont
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
-from gateway.queue.celery_tasks import open_celery, wake_worker
+from gateway.queue.celery_tasks import wake_worker
 from gateway.repairs import dispatch
 from gateway.settings import Settings
 from gateway.worker.worker import Worker, register
+from shared.celery_app import open_celery
 from shared.profiles import load_profile
 from shared.schemas.service import SERVICES, ServiceName
 from shared.service import ServiceSettings

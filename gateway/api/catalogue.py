@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from gateway.api.dependencies import Gateway, problems
 from gateway.jobs import choices
 from gateway.operations.probes import refuse_unready
+from shared.endpoints import HEALTHZ, READYZ
 from shared.schemas.jobs import MethodsReply, ProfilesReply
 
 router = APIRouter(tags=["catalogue"])
@@ -25,14 +26,14 @@ def list_profiles(gateway: Gateway) -> ProfilesReply:
     return choices.profiles_listing(gateway.settings.profile)
 
 
-@health.get("/healthz")
+@health.get(HEALTHZ)
 def healthz() -> dict[str, str]:
     """The process is alive."""
     return {"status": "alive"}
 
 
 @health.get(
-    "/readyz",
+    READYZ,
     responses=problems(s503="the database does not answer, no broker can be used, or the gateway is stopping"),
 )
 def readyz(gateway: Gateway) -> dict[str, str]:

@@ -9,7 +9,6 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from gateway.context import Context
-from gateway.context import stored as stored
 from shared.problems import InvalidInput
 from shared.schemas.problems import ProblemDocument
 

@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from gateway.api.dependencies import Gateway, Owner, problems, stored
-from gateway.context import Context
+from gateway.api.dependencies import Gateway, Owner, problems
+from gateway.context import Context, stored
 from gateway.database.sessions import reading
 from gateway.intake.mask_files import keep_values
 from gateway.intake.sources import keep_image

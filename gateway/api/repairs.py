@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems, stored
+from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems
+from gateway.context import stored
 from gateway.database.sessions import reading
 from gateway.repairs import repairs
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems, stored
+from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems
+from gateway.context import stored
 from gateway.database.sessions import reading
 from gateway.database.tables import Report
 from gateway.jobs import jobs

@@ -27,11 +27,12 @@ from gateway.auth.keys import PREFIX, Caller, Limits
 from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY
 from gateway.database.tables import LOCAL_OWNER
+from shared.endpoints import HEALTHZ, READYZ
 from shared.problem_replies import problem_reply
 from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
 from shared.storage import LINK_PATH
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/login"})
+OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})
 FORM_PATH = "/"  # its form works without scripts, so it can send no token; the browser says whose page it is
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 REVIEWS = re.compile(r"/jobs/[^/]+/(reviews(/|$)|report$)")  # a suite's name may contain any of these words

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import delete, func, insert, select, tuple_
 from sqlalchemy.orm import Session
@@ -100,7 +101,7 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
     ).one()
     report = session.scalar(select(Report.job_id).where(Report.job_id == job_id))
     return JobDetail(
-        **view(job).model_dump(),
+        **_shown(job),
         images=images,
         labelled=labels + masks,
         progress=progress(session, job),
@@ -116,7 +117,13 @@ def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
     rows = session.execute(truths.where(SourceImage.job_id == job_id, SourceImage.digest.is_not(None))).all()
     held = [masked or ([] if label is None else [label]) for label, masked in rows]
     return JobPlan(
-        **view(job).model_dump(include={"task", "kind", "methods", "models", "classes", "profile", "seed"}),
+        task=job.task_description,
+        kind=job.kind,
+        methods=job.methods,
+        models=job.models,
+        classes=job.classes,
+        profile=job.profile,
+        seed=job.seed,
         images=len(held),
         labelled=sum(map(bool, held)),
         missing=0,
@@ -186,8 +193,12 @@ def failures(session: Session, job_id: str) -> list[ImageFailure]:
 
 def view(job: Job) -> JobView:
     """A job as lists show it."""
-    columns = {name: getattr(job, name) for name in JobView.model_fields if name != "task"}
-    return JobView.model_validate({"task": job.task_description, **columns})
+    return JobView(**_shown(job))
+
+
+def _shown(job: Job) -> dict[str, Any]:
+    """The fields of a `JobView`, as the row has them."""
+    return {name: job.task_description if name == "task" else getattr(job, name) for name in JobView.model_fields}
 
 
 def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:

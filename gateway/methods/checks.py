@@ -35,13 +35,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.methods.counterfactual import Edit, MethodImage, Services, TaskDescription, Verdict
+from gateway.methods.counterfactual import Edit, MethodImage, TaskDescription, Verdict
 from gateway.methods.recaption import Recaptioned, recaptioned
+from shared.chunks import chunks
+from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedRequest, ShapesReply, ShapesRequest, StructureRequest
 
@@ -255,9 +258,8 @@ def _embed(
     prompts = [template.format(name) for name in names for template in templates]
     texts = [*captions, *prompts]
     first = services.embed(EmbedRequest(images=[source.image, *reply.images], texts=texts[:MAX_TEXTS]))
-    rows = first.texts
-    for start in range(MAX_TEXTS, len(texts), MAX_TEXTS):
-        rows = rows + services.embed(EmbedRequest(texts=texts[start : start + MAX_TEXTS])).texts
+    further = (services.embed(EmbedRequest(texts=part)).texts for part in chunks(texts[MAX_TEXTS:], MAX_TEXTS))
+    rows = [*first.texts, *chain.from_iterable(further)]
     width = len(first.images[0])
     vectors = np.asarray(rows).reshape(-1, width)
     means = vectors[len(captions) :].reshape(len(names), len(templates), width).mean(axis=1)

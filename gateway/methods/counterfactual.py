@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from shared.endpoints import Services as Services
+from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]

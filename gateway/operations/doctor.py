@@ -23,9 +23,10 @@ from gateway.database.sessions import database_now, open_engine, open_sessions, 
 from gateway.database.tables import Job, SourceImage
 from gateway.operations.startup import database_name, schema_fault
 from gateway.operations.weights_check import memory, needed_weights, service_faults
-from gateway.queue.celery_tasks import broker_fault, open_celery
 from gateway.settings import Settings
 from gateway.storage.object_store import open_store
+from shared.celery_app import broker_fault, open_celery
+from shared.endpoints import INFO
 from shared.logging import masked
 from shared.problems import Problem, from_reply
 from shared.profiles import Profile, ProfileError, load_profile
@@ -216,14 +217,14 @@ def _ask(name: ServiceName, url: str, clocks: list[Clock]) -> ServiceInfo | str:
     """A service's description of itself, or its fault in words."""
     variable = f"CONTRAFACT_{name.removesuffix('_service').upper()}_URL"
     try:
-        reply = httpx.get(f"{url}/v1/info", timeout=PROBE_SECONDS, trust_env=False)
+        reply = httpx.get(f"{url}{INFO.path}", timeout=PROBE_SECONDS, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return f"nobody answers at {masked(url)}: start the service, or set {variable} ({masked(str(error))})"
     _read_clock(clocks, name, reply)
     if reply.status_code != 200:
         return f"not ready: {from_reply(reply.status_code, reply.content).detail}"
     try:
-        info = ServiceInfo.model_validate_json(reply.content)
+        info = INFO.reply.model_validate_json(reply.content)
     except ValidationError:
         return f"what answers at {masked(url)} is no service of this version of Contrafact"
     return info if info.service == name else f"{masked(url)} is {info.service}: set {variable} to the right one"

@@ -17,6 +17,7 @@ from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY, Sessions, reading
 from gateway.metrics import exposition
 from shared import problem_replies
+from shared.endpoints import HEALTHZ, METRICS, READYZ
 from shared.problems import NotReady
 
 Check = Callable[[], None]
@@ -45,17 +46,17 @@ def probes_app(alive: Check, ready: Check, registry: CollectorRegistry) -> FastA
     """`/healthz`, `/readyz` and `/metrics`; a check that raises is answered with its problem document."""
     app = FastAPI(title="probes", openapi_url=None)
 
-    @app.get("/healthz")
+    @app.get(HEALTHZ)
     def healthz() -> dict[str, str]:
         alive()
         return {"status": "alive"}
 
-    @app.get("/readyz")
+    @app.get(READYZ)
     def readyz() -> dict[str, str]:
         ready()
         return {"status": "ready"}
 
-    @app.get("/metrics")
+    @app.get(METRICS)
     def metrics() -> Response:
         return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
 

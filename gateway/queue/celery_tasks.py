@@ -12,8 +12,6 @@ from typing import Any
 from celery import Celery
 
 from gateway.metrics import MESSAGES
-from shared.celery_app import broker_fault as broker_fault
-from shared.celery_app import open_celery as open_celery
 from shared.logging import request_id
 from shared.schemas.repairs import QUEUE, REPAIR, RepairLease
 

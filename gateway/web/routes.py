@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
-from gateway.api.dependencies import Cursor, Gateway, JobId, Owner, stored
+from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
 from gateway.api.images import IMMUTABLE, ImageDigest
+from gateway.context import stored
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.jobs.task_description import renamed_masks

@@ -15,7 +15,7 @@ import numpy as np
 from gateway.database.columns import CounterfactualColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
-from gateway.methods import METHODS
+from gateway.methods import METHODS, typed_parameters
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
@@ -108,8 +108,7 @@ def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: S
     if method is None:
         raise NotFound(f"this version has no method {row.method!r}; replay with the version that made it")
     choice = next(choice for choice in work.methods if choice.name == row.method)
-    parameters = method.parameters.model_validate(choice.parameters)
-    source = image_step.source_of(work, shelf)
+    source, parameters = image_step.source_of(work, shelf), typed_parameters(choice)
     counterfactuals = method.function(source, work.task_description, services, parameters, work.seed)
     return next((repeated for repeated in counterfactuals if repeated.ordinal == row.ordinal), None)
 

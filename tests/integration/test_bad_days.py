@@ -26,9 +26,10 @@ from gateway.database.sessions import Sessions, database_now, migrate, open_engi
 from gateway.database.tables import SourceImage
 from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
-from gateway.queue.celery_tasks import broker_fault, open_celery, send_repair, wake_worker
+from gateway.queue.celery_tasks import send_repair, wake_worker
 from gateway.settings import Settings
 from gateway.worker.worker import Worker
+from shared.celery_app import broker_fault, open_celery
 from shared.problem_replies import problem_reply
 from shared.problems import DependencyFailed, OutOfMemory, Problem
 from shared.s3_store import S3Store

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions
-from gateway.queue.celery_tasks import open_celery, wake_worker
+from gateway.queue.celery_tasks import wake_worker
+from shared.celery_app import open_celery
 from shared.storage import DirectoryStore
 from tests.support.deployment import Part, free_port, gateway, redis, redis_url, worker
 from tests.support.gateway_under_test import picture

@@ -21,8 +21,7 @@ from gateway.methods import METHODS
 from gateway.methods.checks import EDIT_CHECKS, Thresholds, check_images
 from gateway.methods.counterfactual import MethodImage
 from gateway.methods.inverted import Pictures, invert_and_edit
-from gateway.methods.lance import LanceParameters
-from gateway.methods.sweep import SweepParameters
+from gateway.methods.lance import LanceParameters, SweepParameters
 from gateway.model_services.clients import ModelServices
 from shared.images import decode
 from shared.profiles import SHIPPED, load_profile

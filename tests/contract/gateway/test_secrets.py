@@ -18,8 +18,9 @@ from gateway.auth.keys import create_key, hash_of
 from gateway.auth.middleware import COOKIE
 from gateway.commands import app as command_line
 from gateway.operations.doctor import examine
-from gateway.queue.celery_tasks import open_celery, wake_worker
+from gateway.queue.celery_tasks import wake_worker
 from gateway.settings import Settings, read_settings
+from shared.celery_app import open_celery
 from shared.service import ModelService, ServiceSettings
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.log_lines import Nothing

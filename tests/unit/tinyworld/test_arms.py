@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.methods.arms import Proposal, RenderedArm, accepted_edits, rows
 from gateway.methods.counterfactual import Edit, Verdict
+from gateway.methods.schedule import Proposal, RenderedArm, accepted_edits, rows
 from shared.schemas.base import ImagePayload
 
 REFUSED = Verdict(False, "class words", "it touches the class")

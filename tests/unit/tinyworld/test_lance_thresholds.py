@@ -11,8 +11,7 @@ import pytest
 from gateway.methods import METHODS
 from gateway.methods.checks import EDIT_CHECKS, judge
 from gateway.methods.counterfactual import Change, Edit
-from gateway.methods.lance import LanceParameters
-from gateway.methods.sweep import SweepParameters
+from gateway.methods.lance import LanceParameters, SweepParameters
 from shared.profiles import SHIPPED, load_profile
 from tinyworld.calibrate.broken import Kind, Trial
 from tinyworld.calibrate.edits import toml, with_thresholds
