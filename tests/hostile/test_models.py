@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.hostile.conftest import refused
 from tests.support.gateway_under_test import Gateway, picture
 from tests.support.hostile.names import form
 from tests.support.hostile.packs import TARS, ZIPS, Pack, tarred, zipped
+from tests.support.hostile.refusals import refused
 from tests.support.model_packages import HUB, safetensors
 
 pytestmark = [pytest.mark.usefixtures("watch"), pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)]

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.hostile.conftest import refused
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
 from tests.support.hostile.names import form
+from tests.support.hostile.refusals import refused
 from tests.support.hostile.specs import ADDRESSES, DEEP_AT_THE_EDGE, FIELDS, NUMBERS, SHAPES, TASK, Spec
 
 pytestmark = pytest.mark.usefixtures("watch")

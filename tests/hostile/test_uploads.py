@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from gateway.database.tables import Job
-from tests.hostile.conftest import refused
 from tests.support.gateway_under_test import Gateway, picture
 from tests.support.hostile.manifests import MANIFESTS, Manifest
 from tests.support.hostile.names import KEPT_NAMES, REFUSED_NAMES, Name, form
 from tests.support.hostile.packs import MANY_IN_TAR, TARS, ZIPS, Pack, tarred, zipped
+from tests.support.hostile.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("watch")
 GENERATE = json.dumps({"task": "classify the vehicle", "models": []})
