@@ -97,7 +97,7 @@ def test_what_is_not_the_logins_form_is_refused(locked: Gateway, key: str, kind:
     ours = {"Origin": str(locked.client.base_url).rstrip("/"), **({"Content-Type": kind} if kind else {})}
     reply = locked.client.post("/login", content=f"key={key}".encode(), headers=ours)
     assert (reply.status_code, reply.headers["Content-Type"]) == (415, "application/problem+json")
-    assert "send application/x-www-form-urlencoded" in reply.json()["detail"]
+    assert "application/x-www-form-urlencoded" in reply.json()["detail"]
     assert COOKIE not in reply.cookies
     charset = {**ours, "Content-Type": "Application/X-WWW-Form-Urlencoded; charset=UTF-8"}
     assert locked.client.post("/login", content=f"key={key}".encode(), headers=charset).status_code == 303

@@ -112,9 +112,9 @@ def refusal(sessions: Sessions, **settings: object) -> str:
 def test_a_deployment_does_not_start_without_keys(sessions: Sessions) -> None:
     refuse_unsafe_start(Settings(), sessions)
     deployed = {"broker_url": "redis://cache:6379/0"}
-    assert "set CONTRAFACT_AUTHENTICATION=true" in refusal(sessions, **deployed)
-    assert "run `contrafact keys create NAME` first" in refusal(sessions, authentication=True, **deployed)
-    assert "run `contrafact keys create NAME` first" in refusal(sessions, authentication=True)
+    assert "CONTRAFACT_AUTHENTICATION" in refusal(sessions, **deployed)
+    assert "contrafact keys create" in refusal(sessions, authentication=True, **deployed)
+    assert "contrafact keys create" in refusal(sessions, authentication=True)
     with sessions.begin() as session:
         create_key(session, "ann")
     refuse_unsafe_start(Settings(authentication=True, broker_url="redis://cache:6379/0"), sessions)

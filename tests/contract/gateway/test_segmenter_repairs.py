@@ -180,8 +180,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence(gateway: Gateway) -> None:
     sessions, store = gateway.context.sessions, gateway.context.store
     reply = gateway.client.post("/jobs/made/repairs", json={"model": "m1"})
     assert reply.status_code == 422
-    assert "does classification, and the job's models do segmentation" in reply.json()["detail"]
+    assert "classification" in reply.json()["detail"]
     add_job(sessions, store, "bare", sources=3, masks=False)
     reply = gateway.client.post("/jobs/bare/repairs", json=ASKED)
     assert reply.status_code == 422
-    assert "no accepted counterfactual of a source image with ground truth" in reply.json()["detail"]
+    assert "no accepted counterfactual" in reply.json()["detail"]

@@ -126,7 +126,7 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(folder: Path, mo
     monkeypatch.setattr(Trainer, "training_step", noting)
     with pytest.raises(InterruptedError):
         train(weights(folder), PAIRS, RECIPE, folder / "again")
-    with pytest.raises(ValueError, match="has checkpoints of other pairs, weights or settings; remove it"):
+    with pytest.raises(ValueError, match="checkpoints"):
         train(weights(folder), PAIRS[1:], RECIPE, folder / "again")
     steps.clear()
     trained = train(weights(folder), PAIRS, RECIPE, folder / "again")
@@ -150,17 +150,17 @@ def test_the_record_says_what_was_trained_on_what(folder: Path) -> None:
 def test_adapters_of_other_weights_or_kinds_and_pickles_are_refused(folder: Path, tmp_path: Path) -> None:
     model, _, base = load_causal(weights(folder))
     other = base.model_copy(update={"revision": "0" * 64})
-    with pytest.raises(ValueError, match=r"was trained on revision .* of its base, and .* is revision 000000000000"):
+    with pytest.raises(ValueError, match="revision 000000000000"):
         with_adapter(model, adapter(folder / "adapter"), other)
     LoraConfig().save_pretrained(str(tmp_path))
     torch.save({}, tmp_path / "adapter_model.bin")
-    with pytest.raises(FileNotFoundError, match=r"lacks adapter_model.safetensors; name the folder of a LoRA"):
+    with pytest.raises(FileNotFoundError, match=r"adapter_model\.safetensors"):
         with_adapter(model, adapter(tmp_path), base)
     (tmp_path / "adapter_model.safetensors").write_bytes(
         (folder / "adapter" / "adapter_model.safetensors").read_bytes()
     )
     IA3Config().save_pretrained(str(tmp_path))
-    with pytest.raises(ValueError, match=r"is an adapter of the kind .*; only LoRA is loaded here"):
+    with pytest.raises(ValueError, match="LoRA"):
         with_adapter(model, adapter(tmp_path), base)
 
 
@@ -169,14 +169,14 @@ def test_a_server_gets_no_adapter(tmp_path: Path) -> None:
     path.write_text(
         path.read_text().replace("[diffusion]", 'adapter = { path = "a", licence = "x", gigabytes = 1 }\n[diffusion]')
     )
-    with pytest.raises(ProfileError, match="engine 'openai' loads no adapter; let the server load it"):
+    with pytest.raises(ProfileError, match="adapter"):
         load_profile(str(path))
 
 
 def test_bad_pairs_are_named_by_line(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(f'{PAIRS[0].model_dump_json()}\n\n{{"messages": [], "reply": "x", "answer": 1}}\n')
-    with pytest.raises(BadLine, match=r"pairs.jsonl, line 3: .*there is no field answer"):
+    with pytest.raises(BadLine, match=r"pairs.jsonl, line 3: .*answer"):
         list(read_lines(path, Pair))
 
 

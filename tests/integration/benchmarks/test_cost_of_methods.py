@@ -74,9 +74,8 @@ def test_the_table_and_its_ratios_say_what_the_rows_say(rows: list[Row]) -> None
     assert "not judged" in text
     first, *_ = ratios(rows)
     share = rows[0].evaluations / rows[1].evaluations
-    assert first.startswith(
-        f"lance, papers' way against lance, their settings, per produced counterfactual: {share:.1f} ×"
-    )
+    assert first.startswith(f"{rows[0].name} against {rows[1].name}")
+    assert f"{share:.1f} ×" in first
     judged = [one._replace(accepted=n, good=1) for one, n in zip(rows, (1, 2, 2, 4, 4, 4), strict=True)]
     assert f"per accepted counterfactual: {2 * share:.1f} × the evaluations" in ratios(judged)[1]
     assert f"per good counterfactual: {share:.1f} × the evaluations" in ratios(judged)[2]

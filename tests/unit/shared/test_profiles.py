@@ -147,7 +147,7 @@ def test_how_few_step_weights_are_used_is_part_of_their_revision(tmp_path: Path)
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
     names = "modern, paper, tiny-roads, tiny"
-    with pytest.raises(ProfileError, match=f"no profile 'huge': use one of {names}, or the path"):
+    with pytest.raises(ProfileError, match=f"'huge': .*{names}"):
         load_profile("huge")
 
 

@@ -113,7 +113,7 @@ def test_protected_regions_that_are_lost_refuse_an_image(services: Services) -> 
     lost = [row for row in rendered if row.edit and "fog" in row.edit.new_caption]
     assert lost
     assert {row.verdict.check for row in lost} == {"protected"}
-    assert all("the pedestrian of 1.0% of the image overlaps its place by 0.20" in row.verdict.reason for row in lost)
+    assert all("pedestrian" in row.verdict.reason and "0.20" in row.verdict.reason for row in lost)
     assert all(row.verdict.accepted for row in rendered if row not in lost)
     for row in rendered:
         assert row.scores["protected"] == (0.2 if row in lost else 0.9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -73,14 +74,14 @@ def test_database_schema_keys_and_waiting_work(settings: Settings, sessions: Ses
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_wrong_services_and_absent_ones(settings: Settings) -> None:
     answers = told(settings)
-    assert "is small: set CONTRAFACT_LLM_URL" in answers["llm_service"].sentence
+    assert "CONTRAFACT_LLM_URL" in answers["llm_service"].sentence
     nobody = settings.model_copy(update={"llm_url": "http://127.0.0.1:1", "diffusion_url": "no address"})
     answers = told(nobody)
-    assert "nobody answers at http://127.0.0.1:1" in answers["llm_service"].sentence
+    assert "http://127.0.0.1:1" in answers["llm_service"].sentence
     assert not answers["diffusion_service"].fine
     deployed = settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0", "profile": "none"})
     answers = told(deployed)
-    assert "set CONTRAFACT_AUTHENTICATION=true" in answers["access"].sentence
+    assert "CONTRAFACT_AUTHENTICATION" in answers["access"].sentence
     assert "does not answer" in answers["broker"].sentence
     assert "no profile 'none'" in answers["profile"].sentence
     unknown = settings.model_copy(update={"broker_url": "reddis://cache:6379/0"})
@@ -98,7 +99,7 @@ def test_an_s3_server_is_tried(settings: Settings, s3_server: S3Server) -> None:
         }
     )
     absent = told(right)["object store"]
-    assert "`python -m gateway.storage.object_store` makes the bucket" in absent.sentence
+    assert "python -m gateway.storage.object_store" in absent.sentence
     from gateway.storage.object_store import open_store
     from shared.s3_store import S3Store
 
@@ -145,10 +146,10 @@ def test_weights_are_held_against_the_profile() -> None:
         return "; ".join(service_faults(info("diffusion_service", **changes), "paper", wanted))  # type: ignore[arg-type]
 
     assert faults() == ""
-    assert "bring both to the same version" in faults(version="0.0")
-    assert "give all the same CONTRAFACT_PROFILE" in faults(profile="tiny")
+    assert "version" in faults(version="0.0")
+    assert "CONTRAFACT_PROFILE" in faults(profile="tiny")
     base, control, *others = info("diffusion_service").weights
-    assert f"has not loaded {control.id}" in faults(weights=[base, *others])
+    assert control.id in faults(weights=[base, *others])
     other = base.model_copy(update={"revision": "f" * 40})
     assert f"its {base.id} is revision ffffffffffff" in faults(weights=[other, control, *others])
 
@@ -159,7 +160,7 @@ def test_few_step_weights_are_needed_and_count_as_a_second_unet() -> None:
     (lora,) = [source for source in wanted if isinstance(source, Weights) and source.id == "ByteDance/SDXL-Lightning"]
     assert lora.gigabytes == pytest.approx(5.1)
     (fault,) = service_faults(info("diffusion_service"), "paper", [lora])
-    assert "has not loaded ByteDance/SDXL-Lightning" in fault
+    assert "ByteDance/SDXL-Lightning" in fault
 
 
 def test_the_weights_of_all_services_on_a_gpu_must_fit_it() -> None:
@@ -169,13 +170,13 @@ def test_the_weights_of_all_services_on_a_gpu_must_fit_it() -> None:
     names: tuple[ServiceName, ...] = ("caption_service", "diffusion_service", "evaluator_service")
     shared = list(memory({name: info(name, large) for name in names}, wanted))
     assert [fine for fine, _ in shared] == [True]
-    assert "23.8 GB of weights on A10G with 80.0 GB" in shared[0][1]
+    assert "23.8 GB" in shared[0][1]
     both = {"caption_service": info("caption_service", small), "diffusion_service": info("diffusion_service", small)}
     tight = replace_gpu(small, gigabytes=16.0)
     both = {name: one.model_copy(update={"gpu": tight}) for name, one in both.items()}
     ((fine, sentence),) = memory(both, wanted)  # type: ignore[arg-type]
     assert not fine
-    assert "give one of them a GPU of its own" in sentence
+    assert "GPU" in sentence
     ((fine, sentence),) = memory({"caption_service": info("caption_service")}, wanted)
     assert (fine, "nvidia-smi" in sentence) == (False, True)
 
@@ -188,10 +189,9 @@ def test_clocks_that_differ_are_named() -> None:
     steady = Clock("the database", 0.4)
     assert [answer.fine for answer in _clocks([steady])] == [True]
     answers = list(_clocks([steady, Clock("the broker", -70), replace(steady, of="llm_service", ahead=12)]))
-    assert [answer.sentence.partition(":")[0] for answer in answers] == [
-        "the clock of the broker is 70 s behind of this one",
-        "the clock of llm_service is 12 s ahead of this one",
-    ]
+    broker, language = (answer.sentence for answer in answers)
+    assert re.search(r"broker.* 70 s behind", broker)
+    assert re.search(r"llm_service.* 12 s ahead", language)
 
 
 SMI = """0, GPU-aa11, NVIDIA A10G, 23028, 8.6

@@ -216,5 +216,5 @@ def test_a_worker_keeps_house_by_itself(site: Site) -> None:
     keeper.start()
     wait_for(lambda: keys(site) == set())
     stopping.set()
-    keeper.join(10)
+    keeper.join(600)
     assert not keeper.is_alive()

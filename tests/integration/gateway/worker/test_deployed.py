@@ -12,9 +12,11 @@ import pytest
 from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions
 from gateway.queue.celery_tasks import open_celery, wake_worker
+from gateway.settings import Settings
 from shared.storage import DirectoryStore
 from tests.support.deployment import Part, free_port, gateway, redis, redis_url, worker
 from tests.support.gateway_under_test import picture
+from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import Site, wait_for
 
@@ -29,7 +31,6 @@ def test_another_worker_takes_over_from_a_killed_one(sessions: Sessions, databas
             "CONTRAFACT_DATABASE_URL": database_url,
             "CONTRAFACT_BROKER_URL": redis_url(broker),
             "CONTRAFACT_OBJECT_STORE": f"directory:{tmp_path / 'objects'}",
-            "CONTRAFACT_LEASE_SECONDS": "6",
             "CONTRAFACT_LEASE_RENEWAL_SECONDS": "0.5",
             "CONTRAFACT_SWEEP_SECONDS": "0.5",
             "CONTRAFACT_IMAGES_IN_FLIGHT": "4",
@@ -45,6 +46,7 @@ def test_another_worker_takes_over_from_a_killed_one(sessions: Sessions, databas
             first.start()
             wait_for(lambda: sum(image.state == "leased" for image in site.images()) == 4, seconds=600)
             first.kill()
+            let_time_pass(sessions, Settings().lease_seconds + 1)
             small.gate.set()
             second.start()
             wait_for(lambda: site.state() == "done", seconds=600)

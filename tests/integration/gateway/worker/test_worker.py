@@ -14,6 +14,7 @@ from gateway.queue.celery_tasks import wake_worker
 from gateway.worker.worker import register
 from shared.problems import GenerationFailed, InvalidInput, Overloaded
 from shared.turns import START_TIME_HEADER
+from tests.support.rows import let_time_pass
 from tests.support.work_site import QUICK, Site, wait_for
 
 # Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
@@ -201,7 +202,8 @@ def test_celery_runs_many_images_at_a_time_and_wakes_itself(site: Site) -> None:
 def test_the_work_of_a_dead_worker_is_taken_over_and_not_repeated(site: Site) -> None:
     site.add_job(images=1)
     with site.sessions.begin() as session:
-        assert leases.claim(session, seconds=0.2) is not None  # and its worker dies
+        assert leases.claim(session, QUICK.lease_seconds) is not None  # and its worker dies
+    let_time_pass(site.sessions, QUICK.lease_seconds + 1)
     worker = site.worker()
     worker.start()
     wait_for(lambda: worker.step() or site.state() == "done")
