@@ -50,7 +50,7 @@ async def upload_image(
     response_class=Response,
     responses={
         200: {"content": {"image/png": FILE}, "description": "the canonical pixels as lossless PNG"},
-        304: {"description": "you have it already"},
+        304: {"description": "not modified"},
         **problems(s404="no such image, or not yours"),
     },
 )

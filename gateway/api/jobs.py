@@ -15,9 +15,9 @@ from gateway.jobs.submit import planned, submit
 from shared.schemas.jobs import JobDetail, JobPlan, JobsPage
 
 router = APIRouter(tags=["jobs"])
-Key = Annotated[str | None, Header(min_length=1, max_length=200, description="the same key never makes a second job")]
+Key = Annotated[str | None, Header(min_length=1, max_length=200, description="the same key never creates a second job")]
 
-DryRun = Annotated[bool, Query(description="check the request and answer its plan (200); nothing is written")]
+DryRun = Annotated[bool, Query(description="validate the request and return its plan (200); nothing is stored")]
 
 
 @router.post(
@@ -26,7 +26,7 @@ DryRun = Annotated[bool, Query(description="check the request and answer its pla
     response_model=JobDetail,
     openapi_extra=REQUEST_BODY,
     responses={
-        200: {"model": JobPlan, "description": "the plan, of a dry run"},
+        200: {"model": JobPlan, "description": "the plan (dry run)"},
         202: {"headers": {"Location": {"description": "the job's path", "schema": {"type": "string"}}}},
         **problems(
             s400="a file or the form cannot be read",
@@ -85,7 +85,7 @@ def cancel_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
         return jobs.show(session, owner, job)
 
 
-@router.post("/jobs/{job}/retry", responses=problems(s404="no such job", s409="there is nothing to try again"))
+@router.post("/jobs/{job}/retry", responses=problems(s404="no such job", s409="there is nothing to retry"))
 def retry_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     """Take up the failed and cancelled images of a job again. What is done stays; the report is made again."""
     with gateway.sessions.begin() as session:

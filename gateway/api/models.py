@@ -48,7 +48,7 @@ _BODY: dict[str, object] = {
                         "name": {
                             "type": "string",
                             "pattern": NAME_PATTERN,
-                            "description": "short for a `spec` of nothing but the name",
+                            "description": "shorthand for a `spec` with only the name",
                         },
                         "spec": _SPEC,
                     },
@@ -72,7 +72,7 @@ def list_models(gateway: Gateway, owner: Owner) -> ModelsListing:
     response_model=ModelView,
     openapi_extra=_BODY,
     responses={
-        200: {"model": ModelView, "description": "you have this very model under this name already"},
+        200: {"model": ModelView, "description": "you already have this model under this name"},
         201: {"headers": {"Location": {"description": "the model's path", "schema": {"type": "string"}}}},
         **problems(
             s400="a file or the form cannot be read",
@@ -133,7 +133,7 @@ async def _uploaded(request: Request) -> AsyncIterator[tuple[ModelSpec, list[Nam
 async def _spec(form: FormData) -> ModelSpec:
     spec, name = await part_of(form, "spec", MAX_SPEC_BYTES), await part_of(form, "name", MAX_SPEC_BYTES)
     if (spec is None) == (name is None):
-        raise InvalidInput("name the model: -F name=my-model, or a `spec` part with a name; one of them")
+        raise InvalidInput("name the model with either -F name=my-model or a `spec` part")
     if spec is not None:
         return parse(ModelSpec, spec, "spec")
     return parse(ModelSpec, json.dumps({"name": (name or b"").decode("utf-8", "replace")}).encode(), "name")

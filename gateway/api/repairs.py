@@ -12,7 +12,7 @@ from gateway.repairs import repairs
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
 
 router = APIRouter(tags=["repairs"])
-RepairId = Annotated[str, Path(max_length=64, description="the id that POST /jobs/{job}/repairs answered")]
+RepairId = Annotated[str, Path(max_length=64, description="the id that POST /jobs/{job}/repairs returned")]
 TAR = "application/x-tar"
 
 

@@ -51,7 +51,7 @@ def show_failure_points(
 
 
 @router.get(
-    "/jobs/{job}/report", response_class=HTMLResponse, responses=problems(s404="no such job, or no report of it yet")
+    "/jobs/{job}/report", response_class=HTMLResponse, responses=problems(s404="no such job, or it has no report yet")
 )
 def show_report(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
     """The report: one HTML page that needs nothing else, to read, print and keep."""

@@ -94,7 +94,7 @@ def show_run_results(
     gateway: Gateway,
     owner: Owner,
     baseline: Annotated[
-        str | None, Query(max_length=64, description="a run to compare with; else its null arms")
+        str | None, Query(max_length=64, description="a run to compare with; default: the run's own null arms")
     ] = None,
     max_drop: Annotated[float, Query(ge=0, le=100, description="points that a cell may drop")] = MAX_DROP,
 ) -> RunResults:

@@ -217,7 +217,7 @@ def _not_kept(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
         return None
     worst = min(fates, key=lambda fate: fate.iou)
     reason = (
-        f"{lost} of {len(fates)} protected regions are not where they were; {worst.name} overlaps its place by "
+        f"{lost} of {len(fates)} protected regions moved; {worst.name} overlaps its place by "
         f"{worst.iou:.2f}, and {limits.iou:.2f} is wanted"
     )
     return Verdict(False, "protected", reason)

@@ -58,7 +58,7 @@ def check_change(change: Change, ground_truth: str | None, classes: Sequence[str
         return _refused("class words", f"“{change.to_phrase}” touches the ground truth “{ground_truth}”")
     for label in classes:
         if names_class(change.to_phrase, label):
-            return _refused("other class", f"“{change.to_phrase}” brings in the class “{label}”")
+            return _refused("other class", f"“{change.to_phrase}” adds the class “{label}”")
     return _check_protected(change.to_phrase, change.from_phrase)
 
 
@@ -78,7 +78,7 @@ def check_caption(
         return _refused("class kept", f"the new caption lost the ground truth “{ground_truth}”")
     for label in classes:
         if label != ground_truth and names_class(new_caption, label) and not names_class(caption, label):
-            return _refused("other class", f"the new caption brings in the class “{label}”")
+            return _refused("other class", f"the new caption adds the class “{label}”")
     return _check_protected(new_caption, caption)
 
 
@@ -241,9 +241,9 @@ def _by_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict |
     if before >= touching and kept < min(before, max(limits("class_kept"))):
         return _refused("class kept", f"the new caption has no word for the class: similarity {kept:.2f}")
     if scores.get("other_class", 0.0) >= min(limits("other_class")):
-        return _refused("other class", f"another class comes in: similarity {scores['other_class']:.2f}")
+        return _refused("other class", f"the change adds another class: similarity {scores['other_class']:.2f}")
     if scores.get("paraphrase", 0.0) >= min(limits("paraphrase")):
-        return _refused("paraphrase", f"the new phrase says what the old one said: {scores['paraphrase']:.2f}")
+        return _refused("paraphrase", f"the new phrase means the same as the old one: {scores['paraphrase']:.2f}")
     return None
 
 

@@ -125,10 +125,10 @@ def test_masks_come_by_index_and_by_colour(
     [
         ({"task": "ab"}, [], "at least 3 characters"),
         ({"methods": []}, [], "no method is chosen"),
-        ({"methods": ["magic"]}, [], "there is no method 'magic'; there are dillema"),
+        ({"methods": ["magic"]}, [], "'magic'"),
         ({"shifts": "in thick fog"}, [], "only the method shifts makes"),
-        ({"models": ["nobody"]}, [], "there is no model under test 'nobody'"),
-        ({}, ["a.png"], "not what their values mean"),
+        ({"models": ["nobody"]}, [], "'nobody'"),
+        ({}, ["a.png"], "description of their values"),
         ({"classes": "road: 0"}, ["a.png"], "what the masks mean: body: Invalid JSON"),
         ({"classes": '{"classes": [{"name": "road"}]}'}, ["a.png"], "needs either an index or a colour"),
         ({"classes": json.dumps(INDICES)}, ["a.png"], "tests no segmentation by default; name `models`"),

@@ -190,7 +190,7 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
     (row,) = [line for line in run("list").splitlines() if "laptop" in line]
     run("revoke", row.split()[0])
     assert "no such key" in run("revoke", "nonsense", code=2)
-    assert "there is no scope 'root'" in run("create", "ann", "--scope", "root", code=2)
+    assert "'root'" in run("create", "ann", "--scope", "root", code=2)
 
 
 def test_the_command_line_of_users_starts_that_of_operators(sessions: Sessions, tmp_path: Path) -> None:

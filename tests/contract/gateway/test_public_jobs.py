@@ -167,13 +167,13 @@ def test_the_same_idempotency_key_makes_one_job(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"clases": ["car"]}, ("no field clases", "allowed are task, methods")),
-        ({"methods": ["dilemma"]}, ("no method 'dilemma'", "dillema")),
-        ({"methods": [{"name": "dillema", "parameters": {"step": 1}}]}, ("no field step", "counterfactuals_per_image")),
+        ({"clases": ["car"]}, ("unknown field clases", "allowed are task, methods")),
+        ({"methods": ["dilemma"]}, ("unknown method 'dilemma'", "dillema")),
+        ({"methods": [{"name": "dillema", "parameters": {"step": 1}}]}, ("unknown field step", "counterfactuals_per_image")),
         ({"methods": [{"name": "dillema", "parameters": {"steps": 0}}]}, ("steps", "greater than or equal to 1")),
         ({"methods": [{"name": "dillema", "parameters": {"guidance": float("inf")}}]}, ("ordinary",)),
         ({"methods": ["dillema", "dillema"]}, ("more than once",)),
-        ({"models": ["resnet"]}, ("no model under test 'resnet'", "street-classifier")),
+        ({"models": ["resnet"]}, ("unknown model under test 'resnet'", "street-classifier")),
         ({"task": ""}, ("task", "at least 3")),
         ({"seed": -1}, ("seed",)),
     ],
@@ -185,7 +185,7 @@ def test_a_wrong_spec_is_refused_in_words(gateway: Gateway, spec: dict[str, Any]
 
 def test_a_wrong_form_is_refused_in_words(gateway: Gateway) -> None:
     post = gateway.client.post
-    refused(post("/jobs", files=images(1), data={"taks": TASK}), 422, "no part taks", "images, masks, task, spec")
+    refused(post("/jobs", files=images(1), data={"taks": TASK}), 422, "unknown part taks", "images, masks, task, spec")
     refused(post("/jobs", files=images(1)), 422, "say what your model does")
     refused(post("/jobs", files=[("spec", ("s", b'{"task": "abc"}'))]), 422, "no images")
     refused(post("/jobs", files=images(1), data={"spec": "{"}), 400, "spec")
@@ -233,8 +233,8 @@ def test_characters_that_no_database_keeps_are_refused(gateway: Gateway) -> None
 
 
 def test_unknown_parameters_and_paths_are_refused(gateway: Gateway) -> None:
-    refused(gateway.client.get("/jobs?limt=3"), 422, "no parameter limt", "cursor, limit")
-    refused(gateway.client.get("/methods?a=1"), 422, "there are none here")
+    refused(gateway.client.get("/jobs?limt=3"), 422, "unknown parameter limt", "cursor, limit")
+    refused(gateway.client.get("/methods?a=1"), 422, "unknown parameter a")
     refused(gateway.client.get("/jobs?limit=0"), 422, "limit")
     refused(gateway.client.get("/nothing"), 404)
     refused(gateway.client.put("/jobs"), 405)
@@ -290,7 +290,7 @@ def test_the_catalogue(gateway: Gateway) -> None:
 
 def test_a_cancelled_job_is_taken_up_again(gateway: Gateway) -> None:
     job = create(gateway).json()["id"]
-    refused(gateway.client.post(f"/jobs/{job}/retry"), 409, "nothing of this job failed")
+    refused(gateway.client.post(f"/jobs/{job}/retry"), 409, "no image of this job failed")
     assert gateway.client.post(f"/jobs/{job}/cancel").json()["progress"]["images"]["cancelled"] == 2
     before = len(gateway.wakes)
     again = gateway.client.post(f"/jobs/{job}/retry")

@@ -116,7 +116,7 @@ def test_checkpoints_go_and_the_list_has_the_repair(gateway: Gateway, repair: st
         ({"model": "day", "held_out": 0.1}, 422, "would be held out"),
         ({"model": "day", "hold_out_values": ["night", "dusk"]}, 422, "at least 12 are needed"),
         ({"model": "day", "steps": 0}, 422, "steps"),
-        ({"model": "day", "epochs": 3}, 422, "there is no field epochs"),
+        ({"model": "day", "epochs": 3}, 422, "unknown field epochs"),
     ],
 )
 def test_what_cannot_be_repaired_is_refused_in_a_sentence(

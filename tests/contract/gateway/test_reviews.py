@@ -76,7 +76,7 @@ def test_pages_of_any_size_hold_every_review_once_newest_first(gateway: Gateway)
         ({**VALID, "realism": 6}, "realism"),
         ({**VALID, "realism": 2.5}, "realism"),
         ({**VALID, "note": "x" * 1_001}, "note"),
-        ({**VALID, "score": 1}, "there is no field score; allowed are verdict, edit_shown, realism, note"),
+        ({**VALID, "score": 1}, "unknown field score"),
     ],
 )
 def test_what_is_no_review_is_refused(gateway: Gateway, said: dict[str, object], words: str) -> None:

@@ -333,7 +333,7 @@ def test_a_parquet_export_has_the_mask_beside_the_image(client: httpx.Client, jo
     ("changes", "sentence"),
     [
         ({"label_map": {}}, "does not know the mask classes 'heaven'; it knows 'sky', 'road', 'car'"),
-        ({"models": ["m1"]}, "the ground truth are masks, but the model under test 'm1' classifies"),
+        ({"models": ["m1"]}, "the ground truth is masks, but the model under test 'm1' classifies"),
         ({"models": ["m1", SEGMENTER]}, "test models of one kind in a job"),
         ({"models": None}, f"tests no segmentation by default; name `models`: '{SEGMENTER}'"),
         ({"masks": None}, "does not say what the masks mean"),

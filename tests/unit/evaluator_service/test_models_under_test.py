@@ -169,7 +169,7 @@ def branching(inner: onnx.NodeProto) -> list[onnx.NodeProto]:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"\x80\x04\x95nonsense", "no ONNX file"),
+        (b"\x80\x04\x95nonsense", "not an ONNX file"),
         (b"", "no operators"),
         (tiny([FLATTEN, GEMM], weights=external()), "keeps its data in another file"),
         (tiny([helper.make_node("Evil", ["pixels"], ["logits"], domain="evil.ops")]), "'Evil' of 'evil.ops'"),
@@ -192,7 +192,7 @@ def test_an_onnx_file_is_a_classifier_of_pictures_or_refused(tmp_path: Path) -> 
     cases: list[tuple[bytes, dict[str, Any], str]] = [
         (fine, {"classes": ["a", "b"], **prepared}, "has 3 outputs, `classes` names 2"),
         (fine, prepared, "without names"),
-        (fine, {"classes": list("abc")}, "nothing says how pictures"),
+        (fine, {"classes": list("abc")}, "the preprocessing"),
         (fine, {"classes": list("abc"), "preprocessing": {"height": 9, "width": 4}}, "cannot be loaded"),
         (fine, {"classes": list("abc"), "output": "probabilities", **prepared}, "do not sum to 1"),
         (fine, {"classes": list("abc"), "preprocessing": {"height": 4, "width": 4, "layout": "nhwc"}}, "4 channels"),

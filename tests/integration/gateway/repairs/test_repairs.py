@@ -183,7 +183,7 @@ def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) ->
         site.silence(SETTINGS.lease_seconds + 1)
     assert site.look() == []
     assert site.row("aa").state == "failed"
-    assert "without getting further" in site.row("aa").failure
+    assert "without making progress" in site.row("aa").failure
 
 
 def test_a_message_may_wait_in_line_and_a_new_start_gives_out_anew(site: Site) -> None:

@@ -54,7 +54,7 @@ def test_nonsense_is_a_problem_never_a_crash(data: bytes) -> None:
         ("file,label\na.png", "line 2 of the manifest has 1 columns, not 2"),
         ("file,label\na.png,car\na.png,bus", "line 3 of the manifest names 'a.png' again"),
         ("file,label\n", "no rows"),
-        ('{"file": "a.png", "class": "car"}', "line 1 of the manifest: .*no field class; allowed are file, label"),
+        ('{"file": "a.png", "class": "car"}', "line 1 of the manifest: .*unknown field class; allowed are file, label"),
         ('{"file": "a.png"}\n{"file"', "line 2 of the manifest"),
     ],
 )

@@ -26,7 +26,7 @@ NULL = RegionOutcome(iou=0.9, outline=4.0, inside=(90.0,) * 3, around=(90.0,) * 
             "things",
             "of the things that a segmenter finds in the source, 20% are where they were, and 50% are wanted",
         ),
-        ("recaption", "captioned anew, it names 20% of what a caption of the source names; 50% is wanted"),
+        ("recaption", "its new caption names 20% of what a caption of the source names; 50% is wanted"),
         ("label", "the ground truth has a probability of only 20%; 50% is wanted"),
     ],
 )
@@ -40,7 +40,7 @@ def test_a_check_states_its_score_and_its_threshold(check: str, reason: str) -> 
     [
         (
             {"iou": 0.1},
-            "1 of 2 protected regions are not where they were; the pedestrian of 0.2% of the image overlaps its place "
+            "1 of 2 protected regions moved; the pedestrian of 0.2% of the image overlaps its place "
             "by 0.10, and 0.50 is wanted",
         ),
         ({"outline": 9.0}, "its outline is 2.2 times as sharp as in the null arm, and at most 2.0 is allowed"),

@@ -57,11 +57,11 @@ def test_sentences_say_when_images_all_agree_and_when_there_is_one() -> None:
         cell("fog"): differences(np.repeat([-1, 0], [2, 12])),
     }
     sentences = {value: effect.sentence for value, effect in effects_of(cells).items()}
-    assert "20 images (every one of them lost)" in sentences["night"]
-    assert "20 images (not one of them changed); so many show drops of" in sentences["rain"]
+    assert "20 images (all of them lost)" in sentences["night"]
+    assert "20 images (none of them changed); this many images detect drops of" in sentences["rain"]
     assert "too few images to tell" in sentences["snow"]
-    assert "1 image, from which nothing follows" in sentences["snow"]
-    assert "14 images; so many show drops of" in sentences["fog"]
+    assert "1 image, too few for a conclusion" in sentences["snow"]
+    assert "14 images; this many images detect drops of" in sentences["fog"]
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_invalid_images_are_stated_with_their_source() -> None:
     checked, doubtful = (
         effects_of(cells, validity=Checked({"default": errors}, screened))["night"].sentence for errors in (good, blind)
     )
-    assert "; the checks let about " in checked
-    assert "counted against it they leave −" in checked
-    assert doubtful.endswith("not beyond doubt")
+    assert "; the checks pass about " in checked
+    assert " %), which leaves −" in checked
+    assert doubtful.endswith(" (inconclusive)")
     tallies = (Tally(valid=8), Tally(valid=30, invalid=2))
     reviewed = effects_of(cells, validity=Reviewed({}, {cell("night"): tallies}, (Tally(), Tally())))["night"]
-    assert "by people's reviews about 5 % are invalid" in reviewed.sentence
+    assert "; reviews found about 5 % invalid images" in reviewed.sentence
