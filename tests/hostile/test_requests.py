@@ -174,7 +174,12 @@ def test_an_event_number_that_cannot_be_is_refused(gateway: Gateway, number: str
         ("multipart/form-data; boundary=x", form(*[(b'name="task"', b"abc")] * 6), 400, "cannot be read"),
         ("multipart/form-data; boundary=x", form(*[(b'name="task"', b"abc")] * 2), 422, "more than one part task"),
         ("multipart/form-data; boundary=x", form(*[(b'name="spec"; filename="s"', b"{}")] * 2), 422, "more than one"),
-        ("multipart/form-data; boundary=x", form((b'name="../images"; filename="a"', b"x")), 422, "unknown part ../images"),
+        (
+            "multipart/form-data; boundary=x",
+            form((b'name="../images"; filename="a"', b"x")),
+            422,
+            "part ../images",
+        ),
         ("multipart/mixed; boundary=x", b"", 415, "send multipart/form-data"),
         ("application/xml", b"<a/>", 415, "application/json"),
         ("application/json; charset=utf-16", b"{}", 422, "task"),

@@ -169,7 +169,10 @@ def test_the_same_idempotency_key_makes_one_job(gateway: Gateway) -> None:
     [
         ({"clases": ["car"]}, ("unknown field clases", "allowed are task, methods")),
         ({"methods": ["dilemma"]}, ("unknown method 'dilemma'", "dillema")),
-        ({"methods": [{"name": "dillema", "parameters": {"step": 1}}]}, ("unknown field step", "counterfactuals_per_image")),
+        (
+            {"methods": [{"name": "dillema", "parameters": {"step": 1}}]},
+            ("field step", "counterfactuals_per_image"),
+        ),
         ({"methods": [{"name": "dillema", "parameters": {"steps": 0}}]}, ("steps", "greater than or equal to 1")),
         ({"methods": [{"name": "dillema", "parameters": {"guidance": float("inf")}}]}, ("ordinary",)),
         ({"methods": ["dillema", "dillema"]}, ("more than once",)),
