@@ -64,21 +64,21 @@ def list_jobs(gateway: Gateway, owner: Owner, cursor: Cursor = None, limit: Limi
 
 @router.get("/jobs/{job}", responses=problems(s404="no such job"))
 def show_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
-    """A job: its state, its source images by state, and how far its edits came."""
+    """A job: its state, its source images by state, and the progress of its edits."""
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)
 
 
 @router.get("/jobs/{job}/plan", responses=problems(s404="no such job"))
 def show_plan(job: JobId, gateway: Gateway, owner: Owner) -> JobPlan:
-    """What a job was to do, and which drops in accuracy its source images can show."""
+    """A job's plan: what it runs, and which drops in accuracy its source images can show."""
     with reading(gateway.sessions) as session:
         return jobs.plan_of(session, owner, job)
 
 
-@router.post("/jobs/{job}/cancel", responses=problems(s404="no such job", s409="the job is over"))
+@router.post("/jobs/{job}/cancel", responses=problems(s404="no such job", s409="the job has ended"))
 def cancel_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
-    """Stop a running job. What is done stays; cancelling twice is fine."""
+    """Stop a running job. Finished images stay; cancelling twice is fine."""
     with gateway.sessions.begin() as session:
         jobs.cancel(session, owner, job)
     with reading(gateway.sessions) as session:
@@ -87,7 +87,7 @@ def cancel_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
 
 @router.post("/jobs/{job}/retry", responses=problems(s404="no such job", s409="there is nothing to retry"))
 def retry_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
-    """Take up the failed and cancelled images of a job again. What is done stays; the report is made again."""
+    """Retry the failed and cancelled images of a job. Finished images stay; the report is rebuilt."""
     with gateway.sessions.begin() as session:
         jobs.retry(session, owner, job)
     gateway.wake()
