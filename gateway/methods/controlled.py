@@ -69,10 +69,10 @@ class ControlledParameters(Contract):
     ] = ()
     protect: Annotated[
         tuple[str, ...],
-        Field(max_length=50, description="The segmenter's labels to be held and checked; none: edges alone hold."),
+        Field(max_length=50, description="Segmenter labels to protect and check; none: only edges are controlled."),
     ] = ()
     protection: Annotated[
-        HeldShapes, Field(description="How they are held (by, strength), and checked (iou, seam, light).")
+        HeldShapes, Field(description="How protected classes are held (by, strength) and checked (iou, seam, light).")
     ] = HeldShapes()
     steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps.")] = 20
     guidance: Annotated[float, Field(ge=1, le=30, description="Classifier-free guidance scale.")] = 7.5
@@ -80,7 +80,7 @@ class ControlledParameters(Contract):
     recaption: Recaption = False
     thresholds: Annotated[
         dict[str, dict[str, float]],
-        Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
+        Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -109,23 +109,23 @@ class LanceParameters(SweepParameters):
     """What a job may choose about LANCE. Defaults are ours; the paper's values are named where they differ."""
 
     factors: Annotated[
-        tuple[LanceFactor, ...], Field(min_length=1, description="What is asked for, one question each.")
+        tuple[LanceFactor, ...], Field(min_length=1, description="Factors to edit, one question each.")
     ] = LANCE_FACTORS
-    edits_per_factor: Annotated[int, Field(ge=1, le=5, description="Most edits asked for in one question.")] = 2
+    edits_per_factor: Annotated[int, Field(ge=1, le=5, description="Maximum number of edits per question.")] = 2
     counterfactuals_per_image: Annotated[
-        int, Field(ge=1, le=30, description="Most edits of an image that are rendered, spread over the factors.")
+        int, Field(ge=1, le=30, description="Maximum number of rendered edits per image, spread over the factors.")
     ] = 6
     protect: ProtectedClasses = ()
     temperature: Annotated[float, Field(ge=0, le=2, description="Of the language model.")] = 0.7
     label_aware: Annotated[
-        bool, Field(description="A caption that does not name the class of its image is begun with it.")
+        bool, Field(description="Prefix a caption with its image's class if it does not name it.")
     ] = True
     caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
         "a photo of"
     )
     text_thresholds: Annotated[
         dict[str, dict[str, float]],
-        Field(description="Of the text checks, by check and factor (or `default`); the profile fills them in."),
+        Field(description="Thresholds of text checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
 
 
@@ -205,7 +205,7 @@ def refuse_duplicates(proposals: Iterable[Proposal]) -> list[Proposal]:
         (change,) = proposal.edit.changes
         keys = {f"{change.from_phrase} -> {change.to_value}".lower(), " ".join(tokens(proposal.edit.new_caption))}
         if proposal.verdict.accepted and keys & earlier:
-            verdict = Verdict(False, "duplicate edit", "another edit says the same")
+            verdict = Verdict(False, "duplicate edit", "another edit is the same")
             checked.append(replace(proposal, verdict=verdict))
             continue
         checked.append(proposal)
