@@ -150,7 +150,7 @@ def test_a_gateway_whose_broker_cannot_be_used_is_not_ready_and_says_why(session
 @pytest.mark.parametrize(
     ("url", "without", "reason"),
     [
-        ("redis://:secret@127.0.0.1:none/0", "", "names no broker that can be used"),
+        ("redis://:secret@127.0.0.1:none/0", "", "CONTRAFACT_BROKER_URL"),
         ("redis://:secret@127.0.0.1:1/0", "packaging", "install the packages of the extra `gateway`"),
         ("redis://:secret@127.0.0.1:1/0", "redis", "install the packages of the extra `gateway`"),
     ],

@@ -86,7 +86,7 @@ def test_labels_come_from_manifest_folders_or_nowhere(gateway: Gateway) -> None:
         archive.writestr("set/automobile/1.png", picture(1))
         archive.writestr("set/bus/2.png", picture(2))
     folders = [("images", ("set.zip", packed.getvalue()))]
-    refused(create(gateway, folders), 422, "does not know the labels 'automobile'", "label_map")
+    refused(create(gateway, folders), 422, "'automobile'", "label_map")
     assert labels(gateway, create(gateway, folders, label_map={"automobile": "car"}).json()["id"]) == ["car", "bus"]
     assert labels(gateway, create(gateway, folders, ground_truth="none").json()["id"]) == [None, None]
     job = create(gateway, folders, models=[]).json()
@@ -105,7 +105,7 @@ def test_one_bad_image_fails_alone(gateway: Gateway) -> None:
     (failure,) = job["failures"]
     assert (failure["position"], failure["name"]) == (1, "bad.png")
     assert "PNG" in failure["reason"]
-    refused(create(gateway, [("images", ("bad.png", b"no picture"))]), 422, "none of the 1 images can be used")
+    refused(create(gateway, [("images", ("bad.png", b"no picture"))]), 422, "none of the 1 images")
 
 
 def test_images_uploaded_before_make_a_job(gateway: Gateway) -> None:
@@ -293,7 +293,7 @@ def test_the_catalogue(gateway: Gateway) -> None:
 
 def test_a_cancelled_job_is_taken_up_again(gateway: Gateway) -> None:
     job = create(gateway).json()["id"]
-    refused(gateway.client.post(f"/jobs/{job}/retry"), 409, "no image of this job failed")
+    refused(gateway.client.post(f"/jobs/{job}/retry"), 409, "no image")
     assert gateway.client.post(f"/jobs/{job}/cancel").json()["progress"]["images"]["cancelled"] == 2
     before = len(gateway.wakes)
     again = gateway.client.post(f"/jobs/{job}/retry")

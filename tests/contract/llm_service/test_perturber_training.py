@@ -110,7 +110,7 @@ def test_the_loss_counts_the_reply_alone(folder: Path) -> None:
     assert tokenizer.decode(learnt) == '{"to":"snow"}</s>'  # this template ends no turn itself
     assert tokenizer.decode(asked).endswith("user: Caption: bus 10 in the rainassistant: ")
     assert row["labels"] == [IGNORED] * len(asked) + learnt
-    with pytest.raises(ValueError, match=r"pair 7 has .* tokens, more than 20; leave it out"):
+    with pytest.raises(ValueError, match=r"pair 7 has .* more than 20"):
         tokens(tokenizer, PAIRS[0], 20, 7)
 
 
@@ -182,7 +182,7 @@ def test_bad_pairs_are_named_by_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("pairs", "recipe", "says"),
-    [([], Recipe(), "0 pairs leave none to learn from"), (PAIRS[:1], Recipe(held_out=1.0), "1 pairs leave none")],
+    [([], Recipe(), "0 pairs"), (PAIRS[:1], Recipe(held_out=1.0), "1 pairs")],
 )
 def test_too_few_pairs_are_refused(folder: Path, pairs: Sequence[Pair], recipe: Recipe, says: str) -> None:
     with pytest.raises(ValueError, match=says):

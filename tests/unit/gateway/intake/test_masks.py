@@ -96,7 +96,7 @@ def test_classes_of_one_name_are_one_class() -> None:
     [
         (BY_INDEX, np.array([[0, 3, 9]], np.uint8), r"1 of its pixels are of no class, the first \(x 2, y 0\) has the"),
         (BY_INDEX, COLOURS[[[0, 1]]], "in colour, but `masks` names indices"),
-        (BY_COLOUR, COLOURS[[[0, 1]]] + np.uint8(1), "has the colour #814181; add it to `masks.classes`"),
+        (BY_COLOUR, COLOURS[[[0, 1]]] + np.uint8(1), "the colour #814181"),
         (BY_INDEX, np.zeros((101, 100), np.uint8), "more than 10000"),
     ],
 )
@@ -129,10 +129,10 @@ def test_nonsense_is_a_problem_never_a_crash(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"classes": [{"name": "road"}]}, "needs either an index or a colour"),
+        ({"classes": [{"name": "road"}]}, "an index or a colour"),
         ({"classes": [{"name": "road", "index": 1, "colour": "#000000"}]}, "needs either"),
         ({"classes": [{"name": "a", "index": 1}, {"name": "b", "colour": "#000000"}]}, "not some by each"),
-        ({"classes": [{"name": "a", "index": 1}, {"name": "b", "index": 1}]}, "value '1' is there more than once"),
+        ({"classes": [{"name": "a", "index": 1}, {"name": "b", "index": 1}]}, "value '1' appears more than once"),
         ({"classes": [{"name": "a", "index": 1}], "void": [1]}, "more than once"),
         ({"classes": [{"name": "a", "index": 1}], "void": ["#000000"]}, "not some by each"),
         ({"classes": [{"name": "all classes", "index": 1}]}, "no class may be named"),

@@ -24,7 +24,7 @@ NULL = RegionOutcome(iou=0.9, outline=4.0, inside=(90.0,) * 3, around=(90.0,) * 
         ("shapes", "a segmenter finds the classes of the mask 20% as well as in the source; 50% is wanted"),
         (
             "things",
-            "of the things that a segmenter finds in the source, 20% are where they were, and 50% are wanted",
+            "of the things that a segmenter finds in the source, 20% kept their places; 50% are wanted",
         ),
         ("recaption", "its new caption names 20% of what a caption of the source names; 50% is wanted"),
         ("label", "the ground truth has a probability of only 20%; 50% is wanted"),
