@@ -48,6 +48,6 @@ def broker_fault(celery: Celery) -> str:
         )
     except (LookupError, ValueError) as error:
         return (
-            f"CONTRAFACT_BROKER_URL={name} names no broker that can be used ({error.args[0]}): give redis://HOST:6379/0"
+            f"CONTRAFACT_BROKER_URL={name} is not a usable broker URL ({error.args[0]}): give redis://HOST:6379/0"
         )
     return ""
