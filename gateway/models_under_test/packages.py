@@ -149,7 +149,7 @@ def _new(path: Path) -> IO[bytes]:
     try:
         return path.open("xb")
     except FileExistsError as error:
-        raise InvalidInput(f"there are several {path.name}; send the files of one model") from error
+        raise InvalidInput(f"there is more than one {path.name}; send the files of one model") from error
 
 
 def _write_new(path: Path, data: bytes) -> None:
