@@ -53,8 +53,8 @@ REQUEST_BODY: dict[str, object] = {
                         "masks": {
                             "type": "array",
                             "items": {"type": "string", "format": "binary"},
-                            "description": "segmentation masks, PNG files of the same stems as the images; an archive "
-                            "has them in a folder `masks`. `masks` of the spec says what they mean",
+                            "description": "segmentation masks: PNG files with the same stems as the images, or the "
+                            "folder `masks` of an archive. `masks` of the spec gives their meaning",
                         },
                         "task": {"type": "string", "description": "shorthand for a `spec` with only the task"},
                         "spec": {"$ref": "#/components/schemas/JobSpec"},

@@ -104,8 +104,8 @@ class JobSpec(Contract):
     calibration: Annotated[
         Name | None,
         Field(
-            description="the data set, of those that GET /profiles lists, that your images are like: the errors of the "
-            "automatic checks that were measured on it then enter the results; default: their errors are not known"
+            description="the data set of `GET /profiles` that your images resemble: results are corrected for the "
+            "check errors measured on it; default: none, the errors are unknown"
         ),
     ] = None
     seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
