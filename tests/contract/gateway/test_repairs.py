@@ -59,8 +59,10 @@ def test_a_repair_wins_back_the_night_and_says_against_what(gateway: Gateway, re
     assert (result.sources_trained_on, result.sources_held_out) == (21, 21)
     assert result.values_not_trained_on == ["fog"]  # the rarest
     sets = {one.set: {arm.arm: arm.accuracy for arm in one.arms} for one in result.sets}
-    assert sets["originals"]["before"].value == 1.0
-    assert (sets["counterfactuals"]["before"].value or 0) < 0.4
+    # Seen: originals 1, counterfactuals 1/3 before (as guessed) and 1 repaired, 2/3 above each control; under AVX512 and
+    # SSE4.1 alike.
+    assert (sets["originals"]["before"].value or 0) > 0.9
+    assert (sets["counterfactuals"]["before"].value or 0) < 0.6
     assert (sets["counterfactuals"]["repaired"].value or 0) > 0.9
     assert sets["counterfactuals"]["repaired"].n == 42
     assert result.won_back is not None

@@ -44,7 +44,7 @@ class Work(RuleBasedStateMachine):
     @rule()
     def claim(self) -> None:
         with self.sessions.begin() as session:
-            lease = leases.claim_analysis(session, 60) or leases.claim(session, 60)
+            lease = leases.claim_analysis(session, 3_600) or leases.claim(session, 3_600)
         if lease is not None:
             assert lease.job_id not in self.cancelled
             self.held.append(lease)
@@ -69,7 +69,7 @@ class Work(RuleBasedStateMachine):
             elif outcome == "lose":
                 leases.record_lost(session, lease, "died", MAX_LOST, delay=0)
             else:
-                leases.renew(session, [lease], 60)
+                leases.renew(session, [lease], 3_600)
 
     @rule()
     def everybody_dies(self) -> None:
