@@ -166,7 +166,7 @@ def test_a_file_that_says_what_masks_mean_comes_back_as_text_to_mend(gateway: Ga
     both = {**typed, "classes": json.dumps(INDICES)}
     reply = sent(gateway, both, [("a.png", picture())], [("a.png", GREY_MASK)], ("classes.json", wrong))
     sentence, text = refused(reply, 422)
-    assert "classes" in sentence
+    assert "as text" in sentence
     assert f">{both['classes']}</textarea>" in text
     for content, status in ((b"\xff\xfe", 400), (b"[" * 100_000, 413)):
         reply = sent(gateway, typed, [("a.png", picture())], [("a.png", GREY_MASK)], ("classes.json", content))

@@ -91,7 +91,8 @@ def test_a_repair_wins_back_the_night_in_iou(gateway: Gateway, repair: str) -> N
     assert result.values_not_trained_on == ["fog"]
     sets = {one.set: {arm.arm: arm for arm in one.arms} for one in result.sets}
     assert sets.keys() == {"originals", "counterfactuals", "values not trained on"}
-    # Seen: originals 0.95, counterfactuals 0.06 before and 0.60 repaired, won back 0.60; under AVX512 and SSE4.1 alike.
+    # Seen with seeds 0 and 1, under AVX512 and SSE4.1: originals 0.93 to 0.95, counterfactuals 0.03 to 0.06 before and
+    # 0.59 to 0.60 repaired, won back 0.60 to 0.62, the best control augmented (0.02 below).
     originals, edits = sets["originals"], sets["counterfactuals"]
     assert (originals["before"].accuracy.value or 0) > 0.7
     assert (edits["before"].accuracy.value or 0) < (originals["before"].accuracy.value or 0) - 0.2
@@ -127,7 +128,7 @@ def test_the_model_reads_back_as_a_segmenter_and_does_what_was_said(
         counts += confusion(mask, class_indices(model.classes, CLASSES)[found], 3)
     result = RepairResult.model_validate(gateway.client.get(f"/repairs/{repair}").json()["result"])
     (cell,) = [cell for cell in result.cells if (cell.label, cell.value) == (ALL_CLASSES, "night")]
-    # Seen: 0.595 against 0.605.
+    # Seen: at most 0.01 apart.
     assert float(overlaps(counts).mean()) == pytest.approx(cell.repaired.value or 0, abs=0.15)
 
 
