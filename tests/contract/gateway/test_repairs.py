@@ -59,8 +59,8 @@ def test_a_repair_wins_back_the_night_and_says_against_what(gateway: Gateway, re
     assert (result.sources_trained_on, result.sources_held_out) == (21, 21)
     assert result.values_not_trained_on == ["fog"]  # the rarest
     sets = {one.set: {arm.arm: arm.accuracy for arm in one.arms} for one in result.sets}
-    # Seen with seeds 0 and 1, under AVX512 and SSE4.1: originals 1, counterfactuals 0 to 0.33 before and 1 repaired, won
-    # back 1, the best control 0.67 below.
+    # Seen with seeds 0 and 1, under AVX512 and SSE4.1: originals 1, counterfactuals 0 to 0.33 before and 1 repaired,
+    # won back 1, the best control 0.67 below.
     assert (sets["originals"]["before"].value or 0) > 0.9
     assert (sets["counterfactuals"]["before"].value or 0) < 0.6
     assert (sets["counterfactuals"]["repaired"].value or 0) > 0.9
