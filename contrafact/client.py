@@ -399,7 +399,7 @@ class Client:
             return self._http.send(request)
         except httpx.ConnectError as error:
             raise Unreachable(
-                f"nobody answers at {self._http.base_url}; start `contrafact serve`, or set CONTRAFACT_URL"
+                f"nothing answers at {self._http.base_url}; start `contrafact serve`, or set CONTRAFACT_URL"
             ) from error
         except httpx.TransportError as error:
             raise Unreachable(f"the connection to {self._http.base_url} broke off: {error!r}") from error

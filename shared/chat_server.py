@@ -78,7 +78,7 @@ class ChatServer:
             parsed = _Reply.model_validate_json(reply)
             choice = parsed.choices[0]
         except (ValidationError, IndexError) as error:
-            raise DependencyFailed(f"{self.server.url} answered no chat completion: {reply[:200]!r}") from error
+            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {reply[:200]!r}") from error
         return Completion(
             text=choice.message.content or "",
             finished=choice.finish_reason != "length",

@@ -92,7 +92,7 @@ def fetch(requests: list[HubFiles], home: Path) -> None:
                 f"cannot fetch {request}: {error}\nIs the Hub reachable, its licence accepted, HF_TOKEN set?"
             ) from error
         if not any(path.suffix in (".safetensors", ".gguf") for path in Path(folder).rglob("*")):
-            raise IncompleteWeights(f"{request} has no file like {', '.join(request.patterns)}; mend the profile")
+            raise IncompleteWeights(f"{request} has no file like {', '.join(request.patterns)}; correct the profile")
         fetched.add(request)
         _write_listing(home, fetched)
 

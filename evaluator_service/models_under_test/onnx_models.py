@@ -134,7 +134,7 @@ def _preparation(folder: Path, description: ModelDescription, whole: bool) -> tu
     if (folder / PROCESSOR_NAME).is_file():
         return processors(str(folder), whole=whole), "nchw"
     raise InvalidInput(
-        "nothing says how pictures become this model's input; give `preprocessing` in the spec or in "
+        "the preprocessing of this model's input is not given; give `preprocessing` in the spec or in "
         f"{DESCRIPTION_NAME}, or put the {PROCESSOR_NAME} of its image processor beside the file"
     )
 

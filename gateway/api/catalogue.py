@@ -34,9 +34,9 @@ def healthz() -> dict[str, str]:
 
 @health.get(
     READYZ,
-    responses=problems(s503="the database does not answer, no broker can be used, or the gateway is stopping"),
+    responses=problems(s503="the database does not answer, no broker is usable, or the gateway is stopping"),
 )
 def readyz(gateway: Gateway) -> dict[str, str]:
-    """The database answers, the broker's client is there, and the gateway is not stopping."""
+    """The database answers, the broker's client is installed, and the gateway is not stopping."""
     refuse_unready(gateway)
     return {"status": "ready"}

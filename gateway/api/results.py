@@ -46,16 +46,16 @@ def show_counterfactual(job: JobId, counterfactual: str, gateway: Gateway, owner
 def show_failure_points(
     job: JobId, gateway: Gateway, owner: Owner, cursor: Cursor = None, limit: Limit = 50
 ) -> FailurePointsPage:
-    """The severity at which each image first fails under each corruption; a page of images, without if none ran."""
+    """The severity at which each image first fails under each corruption: a page of images, empty if none ran."""
     with reading(gateway.sessions) as session:
         return failure_points_page(session, owner, job, cursor, limit)
 
 
 @router.get(
-    "/jobs/{job}/report", response_class=HTMLResponse, responses=problems(s404="no such job, or no report of it yet")
+    "/jobs/{job}/report", response_class=HTMLResponse, responses=problems(s404="no such job, or it has no report yet")
 )
 def show_report(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
-    """The report: one HTML page that needs nothing else, to read, print and keep."""
+    """The report: one self-contained HTML page."""
     with reading(gateway.sessions) as session:
         state = jobs.find(session, owner, job).state
         report = session.get(Report, job)

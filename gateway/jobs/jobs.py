@@ -70,7 +70,7 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
     insert_missing(session, Job, [_job_row(job_id, owner, order)])
     job = find(session, owner, job_id)
     if job.request_hash != order.hash:
-        raise Conflict("this Idempotency-Key was used for another request; take a new key")
+        raise Conflict("this Idempotency-Key was used for another request; use a new key")
     if job.events > 0:  # its first event is written below, in the transaction that made it
         return job_id, False
     turn = turns([source.label for source in order.sources])
@@ -160,7 +160,7 @@ def retry(session: Session, owner: str, job_id: str) -> None:
     """Retry what failed or was cancelled. Raises Conflict when there is nothing to retry."""
     find(session, owner, job_id)
     if leases.retry_job(session, job_id) is None:
-        raise Conflict("nothing of this job failed or was cancelled, but for files that are no images; send those anew")
+        raise Conflict("no image of this job failed or was cancelled, except unusable files; send those in a new job")
 
 
 def report_anew(session: Session, owner: str, job_id: str) -> None:
@@ -168,7 +168,7 @@ def report_anew(session: Session, owner: str, job_id: str) -> None:
     job = find(session, owner, job_id)
     if not leases.analyse_again(session, job_id):
         session.refresh(job)
-        raise Conflict(f"the job is {job.state}; only a job that is done has its report made anew")
+        raise Conflict(f"the job is {job.state}; the report of a job can be rebuilt when the job is done")
 
 
 def remove(session: Session, owner: str, job_id: str) -> str | None:

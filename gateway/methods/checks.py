@@ -153,7 +153,7 @@ def shape_scores(
 def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
     """The verdict that scores earn; an edit of several factors needs the strictest of their thresholds."""
     if "direction" in checks and "direction" not in scores:
-        return Verdict(False, "no change", "to the scorer, image or caption are the same as before")
+        return Verdict(False, "no change", "the scorer sees no difference in the image or in the caption")
     for check in checks:
         if check not in scores or check not in thresholds:
             continue
@@ -176,12 +176,12 @@ _REASONS = {
     "structure": "only {score:.0%} of the outlines of what must stay are kept; {lowest:.0%} are wanted",
     "caption": "the image is not nearer to the new caption than to the old: margin {score:.3f}, wanted {lowest:.3f}",
     "fit": "the image fits its caption less than the source fits its own: {score:.3f}, wanted {lowest:.3f}",
-    "likeness": "the image is not like the source any more: cosine {score:.3f}, wanted {lowest:.3f}",
+    "likeness": "the image is no longer like the source: cosine {score:.3f}, wanted {lowest:.3f}",
     "match": "the image does not match the new caption: cosine {score:.3f}, wanted {lowest:.3f}",
     "word": "the image is not nearer to the new word than to the old: margin {score:.3f}, wanted {lowest:.3f}",
     "shapes": "a segmenter finds the classes of the mask {score:.0%} as well as in the source; {lowest:.0%} is wanted",
-    "recaption": "captioned anew, it names {score:.0%} of what a caption of the source names; {lowest:.0%} is wanted",
-    "things": "of the things that a segmenter finds in the source, {score:.0%} are where they were, and {lowest:.0%} "
+    "recaption": "its new caption names {score:.0%} of what a caption of the source names; {lowest:.0%} is wanted",
+    "things": "of the things that a segmenter finds in the source, {score:.0%} kept their places; {lowest:.0%} "
     "are wanted",
     "direction": "the image did not change as the caption did: φ = {score:.3f}, wanted {lowest:.3f}",
     "label": "the ground truth has a probability of only {score:.0%}; {lowest:.0%} is wanted",

@@ -70,10 +70,10 @@ class ControlledParameters(Contract):
     ] = ()
     protect: Annotated[
         tuple[str, ...],
-        Field(max_length=50, description="The segmenter's labels to be held and checked; none: edges alone hold."),
+        Field(max_length=50, description="Segmenter labels to protect and check; none: only edges are controlled."),
     ] = ()
     protection: Annotated[
-        HeldShapes, Field(description="How they are held (by, strength), and checked (iou, seam, light).")
+        HeldShapes, Field(description="How protected classes are held (by, strength) and checked (iou, seam, light).")
     ] = HeldShapes()
     steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps.")] = 20
     guidance: Annotated[float, Field(ge=1, le=30, description="Classifier-free guidance scale.")] = 7.5
@@ -81,7 +81,7 @@ class ControlledParameters(Contract):
     recaption: Recaption = False
     thresholds: Annotated[
         dict[str, dict[str, float]],
-        Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
+        Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -221,7 +221,7 @@ def _not_kept(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
         return None
     worst = min(fates, key=lambda fate: fate.iou)
     reason = (
-        f"{lost} of {len(fates)} protected regions are not where they were; {worst.name} overlaps its place by "
+        f"{lost} of {len(fates)} protected regions moved; {worst.name} overlaps its place by "
         f"{worst.iou:.2f}, and {limits.iou:.2f} is wanted"
     )
     return Verdict(False, "protected", reason)

@@ -66,7 +66,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`accepted` with no check, or rejected with the name of the check that refused it and why, in words."""
+    """`accepted` with no check, or rejected with the name of the check that rejected it and why, in words."""
 
     accepted: bool
     check: str = ""

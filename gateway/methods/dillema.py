@@ -282,9 +282,10 @@ class DillemaParameters(ControlledParameters):
     caption_max_tokens: Annotated[int, Field(ge=1, le=256, description="Longest caption.")] = 96
     caption_beams: Annotated[int, Field(ge=1, le=8, description="Beams of the caption search.")] = 1
     temperature: Annotated[
-        float, Field(ge=0, le=2, description="Of the alternatives; keywords and captions are written greedily.")
+        float,
+        Field(ge=0, le=2, description="Temperature of alternatives; keywords and captions are greedy."),
     ] = 0.7
-    max_keywords: Annotated[int, Field(ge=1, le=16, description="Most keywords asked for.")] = 8
+    max_keywords: Annotated[int, Field(ge=1, le=16, description="Maximum number of keywords.")] = 8
     alternatives_per_keyword: Annotated[int, Field(ge=1, le=5, description="Most alternatives per keyword.")] = 3
 
     @model_validator(mode="after")

@@ -65,7 +65,7 @@ class EditingParameters(InversionParameters):
     recaption: Recaption = False
     thresholds: Annotated[
         dict[str, dict[str, float]],
-        Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
+        Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
 
 

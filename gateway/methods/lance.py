@@ -223,9 +223,9 @@ def check_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict
     if before >= touching and kept < min(before, max(limits("class_kept"))):
         return Verdict(False, "class kept", f"the new caption has no word for the class: similarity {kept:.2f}")
     if scores.get("other_class", 0.0) >= min(limits("other_class")):
-        return Verdict(False, "other class", f"another class comes in: similarity {scores['other_class']:.2f}")
+        return Verdict(False, "other class", f"the change adds another class: similarity {scores['other_class']:.2f}")
     if scores.get("paraphrase", 0.0) >= min(limits("paraphrase")):
-        return Verdict(False, "paraphrase", f"the new phrase says what the old one said: {scores['paraphrase']:.2f}")
+        return Verdict(False, "paraphrase", f"the new phrase means the same as the old one: {scores['paraphrase']:.2f}")
     return None
 
 
@@ -275,21 +275,21 @@ class LanceParameters(SweepParameters):
     """What a job may choose about LANCE. Defaults are ours; the paper's values are named where they differ."""
 
     factors: Annotated[
-        tuple[LanceFactor, ...], Field(min_length=1, description="What is asked for, one question each.")
+        tuple[LanceFactor, ...], Field(min_length=1, description="Factors to edit, one question each.")
     ] = LANCE_FACTORS
-    edits_per_factor: Annotated[int, Field(ge=1, le=5, description="Most edits asked for in one question.")] = 2
+    edits_per_factor: Annotated[int, Field(ge=1, le=5, description="Maximum number of edits per question.")] = 2
     counterfactuals_per_image: Annotated[
-        int, Field(ge=1, le=30, description="Most edits of an image that are rendered, spread over the factors.")
+        int, Field(ge=1, le=30, description="Maximum number of rendered edits per image, spread over the factors.")
     ] = 6
     protect: ProtectedClasses = ()
     temperature: Annotated[float, Field(ge=0, le=2, description="Of the language model.")] = 0.7
     label_aware: Annotated[
-        bool, Field(description="A caption that does not name the class of its image is begun with it.")
+        bool, Field(description="Prefix a caption with its image's class if it does not name it.")
     ] = True
     caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
         "a photo of"
     )
     text_thresholds: Annotated[
         dict[str, dict[str, float]],
-        Field(description="Of the text checks, by check and factor (or `default`); the profile fills them in."),
+        Field(description="Thresholds of text checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)

@@ -146,7 +146,7 @@ def refuse_duplicates(proposals: Iterable[Proposal]) -> list[Proposal]:
         (change,) = proposal.edit.changes
         keys = {f"{change.from_phrase} -> {change.to_value}".lower(), " ".join(tokens(proposal.edit.new_caption))}
         if proposal.verdict.accepted and keys & earlier:
-            verdict = Verdict(False, "duplicate edit", "another edit says the same")
+            verdict = Verdict(False, "duplicate edit", "another edit is the same")
             checked.append(replace(proposal, verdict=verdict))
             continue
         checked.append(proposal)

@@ -45,7 +45,7 @@ def check_change(change: Change, ground_truth: str | None, classes: Sequence[str
         return _refused("class words", f"“{change.to_phrase}” touches the ground truth “{ground_truth}”")
     for label in classes:
         if names_class(change.to_phrase, label):
-            return _refused("other class", f"“{change.to_phrase}” brings in the class “{label}”")
+            return _refused("other class", f"“{change.to_phrase}” adds the class “{label}”")
     return _check_protected(change.to_phrase, change.from_phrase)
 
 
@@ -65,7 +65,7 @@ def check_caption(
         return _refused("class kept", f"the new caption lost the ground truth “{ground_truth}”")
     for label in classes:
         if label != ground_truth and names_class(new_caption, label) and not names_class(caption, label):
-            return _refused("other class", f"the new caption brings in the class “{label}”")
+            return _refused("other class", f"the new caption adds the class “{label}”")
     return _check_protected(new_caption, caption)
 
 

@@ -130,7 +130,7 @@ class ModelServices(Services):
             reason = f"{service} at {masked(self._urls[service])} cannot be reached: {error}"
             raise NotReady(reason, members={"unreachable": service}) from error
         except httpx.TimeoutException as error:
-            raise BrokenOff(f"{service} gave no answer to {path} in {deadline:g} s") from error
+            raise BrokenOff(f"{service} did not answer {path} within {deadline:g} s") from error
         except httpx.TransportError as error:
             self._revisions.pop(service, None)
             raise BrokenOff(f"{service} broke off during {path}: {error!r}") from error
@@ -159,4 +159,4 @@ def _read(message: type[Reply], body: bytes, service: ServiceName) -> Reply:
     try:
         return message.model_validate_json(body)
     except ValidationError as error:
-        raise BrokenOff(f"{service} answered something that is no {message.__name__}: {error}") from error
+        raise BrokenOff(f"{service} returned something other than a {message.__name__}: {error}") from error

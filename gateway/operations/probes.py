@@ -36,7 +36,7 @@ def database_answers(sessions: Sessions) -> None:
 def refuse_unready(context: Context) -> None:
     """Raises NotReady while a gateway should get no requests."""
     if context.stopping.is_set():
-        raise NotReady("this gateway is stopping; ask another one")
+        raise NotReady("this gateway is stopping; send the request to another one")
     if context.broker_fault:
         raise NotReady(context.broker_fault)
     database_answers(context.sessions)

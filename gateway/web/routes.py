@@ -113,7 +113,7 @@ def show_overlay(job: JobId, image: ImageDigest, label_map: ImageDigest, gateway
     try:
         png = painted_png(stored(gateway, keys[0]), stored(gateway, keys[1]), colours)
     except ValueError as error:
-        raise InvalidInput(f"this cannot be painted: {error}") from error
+        raise InvalidInput(f"this overlay cannot be drawn: {error}") from error
     return Response(png, media_type="image/png", headers={"Cache-Control": IMMUTABLE})
 
 

@@ -79,7 +79,7 @@ def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, coun
     compared = ComparedServices(services, RecordedServices(services, sessions, shelf, work.owner_id))
     repeated = _repeat(row, work, shelf, compared)
     if repeated is None:
-        differences = [f"{row.method} makes no counterfactual number {row.ordinal} of this source image any more"]
+        differences = [f"{row.method} no longer makes counterfactual number {row.ordinal} of this source image"]
     else:
         differences = list(_differences(row, image_step.row_of(work, row.method, repeated, shelf), shelf))
     causes: list[str] = []
@@ -163,7 +163,7 @@ def _weights_changed(then: Mapping[str, ServiceInfo], now: Mapping[str, ServiceI
             if loaded.get(item.role) != (item.id, item.revision[:12])
         ]
         rest = f"the same weights under other code, libraries, device or batch shapes ({before.device}, {after.device})"
-        yield f"{name} is another: {'; '.join(changed) or rest}"
+        yield f"{name} has changed: {'; '.join(changed) or rest}"
 
 
 def _loose_bits(now: Mapping[str, ServiceInfo]) -> Iterator[str]:

@@ -251,11 +251,11 @@ def test_what_does_not_fit_is_refused_on_loading(folder: Path, networks: StableD
             load_few_step(few_step(folder, **changed), base, networks)
     narrow = UNet2DConditionModel.from_config({**networks.unet.config, "block_out_channels": (32, 32)})
     narrow.save_pretrained(folder / "other" / "unet")
-    with pytest.raises(ValueError, match=r"does not have the layout of base: block_out_channels is .32, 32"):
+    with pytest.raises(ValueError, match="block_out_channels"):
         load_few_step(few_step(folder / "other"), base, networks)
     foreign = {name.replace("down_blocks.0", "down_blocks.7"): pair for name, pair in lora.items()}
     file = write_lora(folder / "foreign", foreign, "kohya")
-    with pytest.raises(ValueError, match=r"no LoRA of base's UNet: it has no unet\.down_blocks\.7"):
+    with pytest.raises(ValueError, match=r"unet\.down_blocks\.7"):
         load_few_step(few_step(folder / "foreign", file), base, networks)
     wide = {name: (torch.cat([down] * 2, dim=1), up) for name, (down, up) in lora.items()}
     with pytest.raises(ValueError, match="does not fit base's UNet"):

@@ -72,7 +72,7 @@ def test_a_deployment_without_its_parts_tells_nothing(secrets: None, log: io.Str
     assert done.exit_code != 0
     everything = [str(end.value), log.getvalue(), done.output, *(str(asdict(answer)) for answer in answers)]
     assert CANARY not in "".join(everything)
-    assert "no wake-up" in log.getvalue()
+    assert "wake-up" in log.getvalue()
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ def test_the_file_of_a_whole_unet_is_part_of_its_revision() -> None:
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
     names = "modern, paper, tiny-roads, tiny"
-    with pytest.raises(ProfileError, match=f"no profile 'huge': use one of {names}, or the path"):
+    with pytest.raises(ProfileError, match=f"'huge': .*{names}"):
         load_profile("huge")
 
 

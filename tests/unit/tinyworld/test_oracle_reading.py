@@ -73,6 +73,7 @@ def test_oracles_learn_a_picture_by_heart(name: str) -> None:
         torch.autograd.backward(value)
         optimiser.step()
         losses.append(value.item())
+    # Seen with seeds 0 and 1, under AVX512 and SSE4.1: 0.06 to 0.17.
     assert losses[-1] < 0.6 * losses[0]
 
 

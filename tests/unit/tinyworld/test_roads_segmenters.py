@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,13 +83,19 @@ def test_a_segmenter_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_s
     monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(pictures, "CACHE", tmp_path / "cache")
     monkeypatch.setitem(train_segmenter.PLANS, name, replace(train_segmenter.PLANS[name], round_trips=2))
-    steps, seconds = [], 0.2
-    for _ in range(2):
-        folder = train_segmenter.train_segmenter(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
-        record = json.loads((folder / "training.json").read_text())
-        steps.append(record["spent_steps"])
-        seconds = record["spent_seconds"] + 0.5  # time spent before a stop counts against the budget
-    assert 0 < steps[0] < steps[1]
+    batches, moved = list[int](), train_segmenter._moved
+
+    def counted(*arguments: Any) -> Any:
+        batches.append(1)
+        return moved(*arguments)
+
+    monkeypatch.setattr(train_segmenter, "_moved", counted)
+    for steps in (1, 3):  # steps of an earlier run count against the budget
+        folder = train_segmenter.train_segmenter(
+            name, tmp_path / "model", seconds=math.inf, count=6, judged=2, steps=steps
+        )
+        assert json.loads((folder / "training.json").read_text())["spent_steps"] == steps
+    assert len(batches) == 3 * 12, "the second run took two steps"
     assert (folder / "model.safetensors").exists()
     assert name in (folder / "README.md").read_text()
     model = AutoModelForSemanticSegmentation.from_pretrained(folder, dtype=torch.float32)

@@ -100,11 +100,18 @@ class _Data:
     labels: Image  # n x 128 x 128
 
 
-def train_segmenter(name: str, out: Path, *, seconds: float, count: int, judged: int = 150) -> Path:
-    """Train the segmenter `name` of `PLANS` on `count` images, evaluate it, save it with a card; returns its folder."""
+def train_segmenter(
+    name: str, out: Path, *, seconds: float, count: int, judged: int = 150, steps: int | None = None
+) -> Path:
+    """Train the segmenter `name` of `PLANS` on `count` images, evaluate it, save it with a card; returns its folder.
+
+    Training ends after `seconds` or, where given, `steps`, with the one that is spent first.
+    """
     plan = PLANS[name]
     data = _labelled(pictures(plan.split, count, _scenes(name, plan.split)), name, plan.round_trips)
-    recipe = Recipe(f"roads/{name}", seconds, batch=12, learning_rate=2e-3, warmup_steps=40, ema=0.99, seed=plan.seed)
+    recipe = Recipe(
+        f"roads/{name}", seconds, batch=12, learning_rate=2e-3, warmup_steps=40, ema=0.99, seed=plan.seed, steps=steps
+    )
     torch.manual_seed(plan.seed)
     model = new_road_segmenter(plan.architecture)
     fields = random_fields(plan.seed)
