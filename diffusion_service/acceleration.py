@@ -120,6 +120,9 @@ def _cpu_reasons(requested: Acceleration) -> list[tuple[str, str]]:
     reasons = []
     if requested.compile == "reduce-overhead":
         reasons.append(("compile", "CUDA graphs need a GPU; use default"))
+    elif requested.compile != "off" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        # Seen in torch 2.13: the C++ code that it writes there names `at::vec` and does not include it.
+        reasons.append(("compile", "torch.compile needs a CPU with AVX2, or another vector extension that torch knows"))
     if requested.attention in _ON_GPUS_ONLY:
         reasons.append(("attention", "that kernel is for GPUs; use flash or math"))
     if requested.pinned:

@@ -88,11 +88,21 @@ def test_nothing_is_compiled_without_a_compiler(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     for mode, device in (("default", "cpu"), ("default", "cuda:0"), ("reduce-overhead", "cuda:0")):
         caplog.clear()
         gpu_of_capability(monkeypatch, 9)
         assert replace(OFF, compile=mode).on(device, "float32") == OFF
         assert f"compile={mode} is ignored on {device}: torch.compile needs a C++ compiler" in caplog.text
+
+
+def test_nothing_is_compiled_for_a_cpu_without_vector_extensions(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    with caplog.at_level(logging.WARNING, "contrafact.diffusion"):
+        assert Acceleration(compile="default").on("cpu", "float32") == OFF
+    assert "compile=default is ignored on cpu: torch.compile needs a CPU with AVX2" in caplog.text
 
 
 def gpu_of_capability(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
@@ -204,6 +214,7 @@ def test_a_chosen_kernel_of_attention_draws_the_same_image(folder: Path, kernel:
 
 @pytest.mark.slow
 @pytest.mark.skipif(acceleration._compiler() is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="torch.compile needs AVX2")
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 def test_compiled_networks_draw_the_same_image(folder: Path) -> None:
     (expected,) = images(editor(folder, OFF).render(KEY, [item()]))
