@@ -422,10 +422,11 @@ class Repair(Table):
 
 
 class RecordedCall(Table):
-    """A recorded reply of a model service: images in `reply` are digests; `seconds` is the duration of the call.
+    """A recorded reply of a model service; `seconds` is the duration of the call.
 
-    Its images are in the object store before the row is written. The row is deleted when no job of its owner has the
-    source image `source_digest` any more.
+    Images in `reply` are digests, large tables of numbers are marks (`gateway.model_services.vectors`); both are in
+    the object store before the row is written. The row is deleted when no job of its owner has the source image
+    `source_digest` any more: the first that made the call, where several share it.
     """
 
     __tablename__ = "recorded_calls"

@@ -1,6 +1,7 @@
 """Housekeeping: removes what no row needs from database and object store, some time after its last use.
 
     recorded calls   about source images that no job of their owner has any more
+    vectors          of recorded calls without a row
     uploads          that no job of their owner has, some weeks after the upload
     objects          of images without a row (left by a crash): they get a row, and then the next line applies
     images           that no row refers to: marked when first seen, removed with their objects after the grace period
@@ -75,6 +76,7 @@ class Removed:
     """Counts of what one housekeeping removed, and of the objects without a row that it met."""
 
     recorded_calls: int = 0
+    vectors: int = 0
     uploads: int = 0
     images: int = 0
     reports: int = 0
@@ -117,6 +119,7 @@ def run_housekeeping(
     removed = Removed()
     removed.recorded_calls = _portions(sessions, lambda session: _forget_calls(session, graces.anything), go_on)
     removed.uploads = _portions(sessions, lambda session: _forget_uploads(session, graces.uploads), go_on)
+    removed.vectors = _remove_vectors(sessions, store, graces.anything, go_on)
     removed.found_objects = _find_objects(sessions, store, graces.anything, go_on)
     _note_unneeded(sessions)
     removed.images = _remove_images(sessions, store, graces.anything, go_on)
@@ -248,6 +251,20 @@ def _remove_reports(sessions: Sessions, store: ObjectStore, grace: float, go_on:
             known = set(session.scalars(select(Report.object_key).where(Report.object_key.in_(portion))))
         for key in sorted(set(portion) - known):
             store.delete(key)
+            removed += 1
+    return removed
+
+
+def _remove_vectors(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+    """A call that is recorded again meanwhile may lose its vectors to this; then it is made once more."""
+    removed = 0
+    objects = _older(store.iterate("calls/"), grace)
+    while go_on() and (portion := list(islice(objects, ROWS_PER_STATEMENT))):
+        calls = {item.key.rpartition("/")[2].removesuffix(".npz"): item.key for item in portion}
+        with reading(sessions) as session:
+            known = set(session.scalars(select(RecordedCall.key).where(RecordedCall.key.in_(calls))))
+        for call in sorted(calls.keys() - known):
+            store.delete(calls[call])
             removed += 1
     return removed
 

@@ -46,6 +46,7 @@ class Site:
         seed: int = 0,
         methods: Sequence[dict[str, object]] = METHODS,
         pictures: int = 5,
+        classes: Sequence[str] = CLASSES,
     ) -> None:
         """`pictures` is the seed of the source images: jobs of the same one share them, and what was recorded."""
         with self.sessions.begin() as session:
@@ -60,7 +61,7 @@ class Site:
                     id=job_id,
                     owner_id=LOCAL_OWNER,
                     task_description="name the vehicle",
-                    classes=CLASSES,
+                    classes=list(classes),
                     methods=list(methods),
                     models=list(models),
                     profile="tiny",
