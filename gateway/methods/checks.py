@@ -285,7 +285,7 @@ def _means(vectors: Vector, templates: int) -> Vector:
     """The unit mean of each name's prompts; `vectors` are prompts × width, names in order."""
     if not len(vectors):
         return vectors
-    means = vectors.reshape(-1, templates, vectors.shape[1]).mean(axis=1)
+    means: Vector = vectors.reshape(-1, templates, vectors.shape[1]).mean(axis=1)
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     return means
 

@@ -1,8 +1,8 @@
 """Vectors of recorded replies: large tables of numbers are kept as float32 in the object store, not as text in a row.
 
 A table is a list of equally long lists of floats: embeddings (texts × width), probabilities (images × classes). In the
-recorded reply, {"$vectors": n} stands for the table that is array n of the call's object, an `.npz` file. Values that
-float32 does not hold exactly stay float64, so a reply comes back as it was.
+recorded reply, {"$vectors": n} stands for the table that is array `arr_n` of the call's object, an `.npz` file. Values
+that float32 does not hold exactly stay float64, so a reply comes back as it was.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def without_vectors(reply: JsonValue) -> tuple[JsonValue, bytes | None]:
     if not tables:
         return marked, None
     file = io.BytesIO()
-    np.savez(file, **{str(number): table for number, table in enumerate(tables)})
+    np.savez(file, *tables)
     return marked, file.getvalue()
 
 
@@ -80,7 +80,7 @@ def _has_mark(value: JsonValue) -> bool:
 def _restored(value: JsonValue, arrays: Mapping[str, Table]) -> JsonValue:
     if isinstance(value, dict):
         if _is_mark(value):
-            table: JsonValue = arrays[str(value[_MARK])].tolist()
+            table: JsonValue = arrays[f"arr_{value[_MARK]}"].tolist()
             return table
         return {name: _restored(item, arrays) for name, item in value.items()}
     if isinstance(value, list):

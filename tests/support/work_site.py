@@ -18,6 +18,7 @@ from gateway.worker.worker import Worker
 from shared.images import encode
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
+from tests.support.job_counts import store_counts
 from tests.support.small_services import CLASSES, SmallServices
 
 METHODS = [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}}]
@@ -73,6 +74,7 @@ class Site:
                 SourceImage(id=f"{job_id}-{n}", job_id=job_id, position=n, digest=digest, ground_truth="car")
                 for n, digest in enumerate(digests)
             )
+            store_counts(session, job_id)
 
     def state(self, job_id: str = "job") -> str:
         with self.sessions() as session:
