@@ -17,7 +17,7 @@ from gateway.database.tables import Event, Job, Repair, Report, SourceImage
 
 IMAGES_PER_TRANSACTION = 50  # with their counterfactuals and predictions: some 100 ms
 EVENTS_PER_TRANSACTION = 2_000
-REQUEST_SECONDS = 1.0
+REQUEST_SECONDS = 5.0
 
 
 def mark_deleted(session: Session, job_id: str) -> None:

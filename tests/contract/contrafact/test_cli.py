@@ -109,8 +109,6 @@ def test_the_same_command_finds_its_job_and_again_starts_another(url: str, tests
         assert len(set(ids)) == 3
         contrafact(url, *command, "--wait")
         assert "--again" in contrafact(url, *command)[1]
-        contrafact(url, "delete", ids[0])
-        assert contrafact(url, *command)[0].strip() == ids[0], "a key follows from the request, and an id from the key"
 
 
 def test_the_catalogue(url: str) -> None:
