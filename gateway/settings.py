@@ -71,6 +71,8 @@ class Settings(BaseSettings):
     """Lost leases (failures of unknown cause) before the image fails."""
     housekeeping_seconds: Annotated[float, Field(gt=0)] = 3_600.0
     """Interval of housekeeping, which one worker runs for all."""
+    listing_seconds: Annotated[float, Field(gt=0)] = 24 * 3_600.0
+    """Interval at which housekeeping also lists the object store, to find objects without a row."""
     grace_seconds: Annotated[float, Field(gt=0)] = 24 * 3_600.0
     """How long unreferenced data stays; must exceed the longest upload and the longest work on an image."""
     upload_grace_seconds: Annotated[float, Field(gt=0)] = 30 * 24 * 3_600.0

@@ -78,6 +78,11 @@ def image_key(digest: str) -> str:
     return f"images/{digest[:2]}/{digest}.png"
 
 
+def call_key(key: str) -> str:
+    """The key of the vectors in the reply of the recorded call `key`."""
+    return f"calls/{key[:2]}/{key}.npz"
+
+
 def model_key(digest: str, model_id: str) -> str:
     """The key of an uploaded model under test: its package's digest and the id of its row, so that none is shared."""
     return f"models/{digest[:2]}/{digest}-{model_id}.tar"

@@ -6,6 +6,7 @@ done also writes all results, guarded by the lease: either everything is written
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from gateway.database.columns import CounterfactualColumns, JsonObject, PredictionColumns, StoredChange
+from gateway.database.counts import edit_counts, total
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
@@ -172,7 +174,11 @@ def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) 
         "edits": len(edits),
         "accepted": sum(row["accepted"] for row in edits),
     }
-    add_event(session, work.job_id, "image", payload)
+    fates = (
+        edit_counts(row["method"], row["arm"], row["check"], int(row["image_digest"] is not None))
+        for row in result.counterfactuals
+    )
+    add_event(session, work.job_id, "image", payload, total([Counter(done=1), *fates]))
     return True
 
 

@@ -30,6 +30,7 @@ from gateway.database.tables import Job
 from gateway.metrics import STEPS
 from gateway.model_services.clients import BrokenOff, ModelServices, is_passing
 from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.recurring import RecurringReplies
 from gateway.operations.housekeeping import housekeeping_loop
 from gateway.operations.probes import database_answers, operations_port
 from gateway.operations.startup import refuse_wrong_schema
@@ -76,6 +77,7 @@ class Worker:
         self._store = store
         self._services = services
         self._celery = celery
+        self._recurring = RecurringReplies()
         self._leases: dict[str, Lease] = {}
         self._changing = threading.Lock()
         self._steps = 0
@@ -157,7 +159,9 @@ class Worker:
             with self._sessions.begin() as session:
                 leases.note_stage(session, lease, stage)
 
-        services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check, work.digest, note)
+        services = RecordedServices(
+            self._services, self._sessions, shelf, work.owner_id, check, work.digest, note, self._recurring
+        )
         result = image_step.call(work, services, shelf, self._link)
         with self._sessions.begin() as session:
             if not image_step.apply(session, lease, work, result):
