@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
+from gateway.settings import Settings
 from shared import images
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
+from shared.service import ServiceSettings
 
 RGB = arrays.arrays(np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12), st.just(3)))
 GREY = arrays.arrays(np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12)))
@@ -146,3 +148,16 @@ def test_damaged_files_are_problems_never_crashes(data: st.DataObject) -> None:
     except Problem as problem:
         outcome = problem.status
     assert isinstance(outcome, images.CanonicalImage) or outcome in (400, 413, 422)
+
+
+def test_one_variable_limits_images_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services refused what a gateway with a higher limit had taken in."""
+    data = saved(gradient())
+    images.max_image_pixels.cache_clear()
+    monkeypatch.setenv("CONTRAFACT_MAX_IMAGE_PIXELS", "100")
+    try:
+        with pytest.raises(TooLarge, match="more than 100"):
+            images.decode(data)
+        assert ServiceSettings().max_image_pixels == Settings().max_image_pixels == 100
+    finally:
+        images.max_image_pixels.cache_clear()
