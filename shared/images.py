@@ -13,6 +13,7 @@ import io
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal, NamedTuple
@@ -190,18 +191,23 @@ def _decode(
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         _check(image, data, max_pixels)
-        with _decoding().taken(image.width * image.height):
-            image.load()
-            if image.format == "PNG":
-                _refuse_missing_rows(data)
-            image = _convert(_upright(image), mode)
-            size = image.size if working_side is None else working_size(*image.size, working_side)
-            scaled = image if size == image.size else image.resize(size, scaling)
-            return to_array(scaled), image.size
+        with _decoding().taken(image.width * image.height), closing(image):  # its memory is free before others begin
+            return _loaded(image, data, mode, working_side, scaling)
     except UnidentifiedImageError as error:
         raise Malformed("the file is not a PNG, JPEG or WebP image; convert it to one of these") from error
     except (OSError, SyntaxError, ValueError, EOFError, zlib.error) as error:
         raise Malformed(f"the image is broken ({error}); export it again") from error
+
+
+def _loaded(
+    image: Image.Image, data: bytes, mode: Mode, working_side: int | None, scaling: Image.Resampling
+) -> tuple[Pixels, tuple[int, int]]:
+    image.load()
+    if image.format == "PNG":
+        _refuse_missing_rows(data)
+    image = _convert(_upright(image), mode)
+    size = image.size if working_side is None else working_size(*image.size, working_side)
+    return to_array(image if size == image.size else image.resize(size, scaling)), image.size
 
 
 def _check(image: Image.Image, data: bytes, max_pixels: int) -> None:
