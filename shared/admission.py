@@ -12,27 +12,26 @@ RETRY_SECONDS = 10.0
 
 
 class Budget:
-    """Admits work while the sizes of all admitted work stay within `most`; one larger than that runs alone."""
+    """Admits work while the sizes of all admitted work stay within `most()`; one larger than that runs alone."""
 
-    def __init__(self, most: int) -> None:
-        self._most = self._free = most
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most, self._used = most, 0
         self._changed = threading.Condition()
-        self._door = (
-            threading.Lock()
-        )  # whoever waits holds it, so that small work does not overtake large work for ever
+        self._door = threading.Lock()  # held while waiting, so that small work does not overtake large work for ever
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
         """Wait until `size` is free, and take it until the block ends. Do not nest: two halves may wait for ever."""
-        size = min(size, self._most)
+        most = self._most()
+        size = min(size, most)
         with self._door, self._changed:
-            self._changed.wait_for(lambda: self._free >= size)
-            self._free -= size
+            self._changed.wait_for(lambda: self._used + size <= most)
+            self._used += size
         try:
             yield
         finally:
             with self._changed:
-                self._free += size
+                self._used -= size
                 self._changed.notify_all()
 
 

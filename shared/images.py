@@ -177,10 +177,8 @@ def max_image_pixels() -> int:
     return ImageSettings().max_image_pixels
 
 
-@cache
-def _decoding() -> Budget:
-    """The pixels that this process may decode at a time. One of 40 megapixels takes up to half a gigabyte."""
-    return Budget(max_image_pixels())
+# The pixels that this process may decode at a time: an image of 40 megapixels takes a quarter of a gigabyte.
+_DECODING = Budget(max_image_pixels)
 
 
 def _decode(
@@ -191,7 +189,7 @@ def _decode(
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         _check(image, data, max_pixels)
-        with _decoding().taken(image.width * image.height), closing(image):  # its memory is free before others begin
+        with _DECODING.taken(image.width * image.height), closing(image):  # its memory is free before others begin
             return _loaded(image, data, mode, working_side, scaling)
     except UnidentifiedImageError as error:
         raise Malformed("the file is not a PNG, JPEG or WebP image; convert it to one of these") from error

@@ -66,7 +66,7 @@ def test_a_file_beyond_the_limit_is_refused_before_it_is_read(gateway: Gateway) 
 
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
 def test_vast_flat_pictures_sent_at_once_are_decoded_one_after_another(gateway: Gateway) -> None:
-    """Four of 131 kB took 1.7 GB: four were decoded at a time, whatever their size."""
+    """Four of 40 megapixels took 2.1 GB: four were decoded at a time, whatever their size."""
     side = 6_324  # 40 megapixels
     rows = chunk(b"IDAT", deflated(side * (3 * side + 1) + 1024**2))
     files = [SIGNATURE + header(side, side) + rows + chunk(b"IEND", b"")] * 4

@@ -12,7 +12,7 @@ from shared.problems import NotReady
 
 
 def test_work_in_progress_stays_within_the_budget() -> None:
-    budget, lock, now, most = Budget(100), threading.Lock(), 0, 0
+    budget, lock, now, most = Budget(lambda: 100), threading.Lock(), 0, 0
 
     def work(size: int) -> None:
         nonlocal now, most
@@ -33,7 +33,7 @@ def test_work_in_progress_stays_within_the_budget() -> None:
 
 
 def test_work_larger_than_the_budget_runs_alone_and_failed_work_gives_its_share_back() -> None:
-    budget = Budget(10)
+    budget = Budget(lambda: 10)
     with pytest.raises(KeyError), budget.taken(1_000):
         raise KeyError
     with budget.taken(10):
@@ -41,7 +41,7 @@ def test_work_larger_than_the_budget_runs_alone_and_failed_work_gives_its_share_
 
 
 def test_small_work_does_not_overtake_large_work() -> None:
-    budget = Budget(10)
+    budget = Budget(lambda: 10)
     order: list[str] = []
     inside, leave = threading.Event(), threading.Event()
 
