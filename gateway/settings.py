@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     max_request_bytes: int = 2 * 1024**3
     max_archive_bytes: int = 8 * 1024**3
     """Unpacked bytes of one archive."""
-    max_spooled_bytes: Annotated[int, Field(ge=1)] = 16 * 1024**3
+    max_spooled_bytes: Annotated[int, Field(ge=1)] = 12 * 1024**3
     """Bytes of all uploads that one gateway process receives at a time; further ones get 503."""
     max_image_bytes: int = 20 * 1024**2
     max_image_pixels: Annotated[int, Field(ge=1)] = 40_000_000
@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     """Longer side in pixels at which images are kept, edited and tested; larger ones are scaled down at intake."""
     max_images_per_job: int = 100_000
     max_model_bytes: int = 1024**3
-    """One upload of a model under test, packed and unpacked. A gateway takes in one at a time, in memory."""
+    """One upload of a model under test, packed and unpacked. A gateway takes in one at a time, piece by piece."""
     max_models_per_owner: Annotated[int, Field(ge=0)] = 50
     """Uploaded models under test that one owner may keep."""
 
