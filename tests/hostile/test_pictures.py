@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -16,7 +15,6 @@ from shared.problems import Problem
 from tests.hostile.conftest import refused
 from tests.support.gateway_under_test import Gateway, picture
 from tests.support.hostile.pictures import KEPT, PAYLOAD, REFUSED, Kept, Refused
-from tests.support.hostile.png import SIGNATURE, chunk, deflated, header
 
 pytestmark = pytest.mark.usefixtures("watch")
 
@@ -62,17 +60,6 @@ def test_in_a_job_each_hostile_picture_fails_alone(gateway: Gateway) -> None:
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
 def test_a_file_beyond_the_limit_is_refused_before_it_is_read(gateway: Gateway) -> None:
     refused(put(gateway, bytes(20 * 1024**2 + 1)), 413, "larger than 20,971,520 bytes")
-
-
-@pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
-def test_vast_flat_pictures_sent_at_once_are_decoded_one_after_another(gateway: Gateway) -> None:
-    """Four of 40 megapixels took 2.1 GB: four were decoded at a time, whatever their size."""
-    side = 6_324  # 40 megapixels
-    rows = chunk(b"IDAT", deflated(side * (3 * side + 1) + 1024**2))
-    files = [SIGNATURE + header(side, side) + rows + chunk(b"IEND", b"")] * 4
-    with ThreadPoolExecutor(4) as pool:
-        replies = list(pool.map(lambda data: put(gateway, data), files))
-    assert [reply.status_code for reply in replies] == [200] * 4
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,3 +163,21 @@ def test_one_variable_limits_images_in_every_process(monkeypatch: pytest.MonkeyP
         assert ServiceSettings().max_image_pixels == Settings().max_image_pixels == 100
     finally:
         images.max_image_pixels.cache_clear()
+
+
+def test_vast_flat_pictures_are_decoded_one_after_another() -> None:
+    """Four of 40 megapixels took 2 GB: four were decoded at a time, whatever their size."""
+    side = 5_000
+    data = saved(Image.new("RGB", (side, side)))
+    assert len(data) < 200_000
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark
+    with ThreadPoolExecutor(4) as pool:
+        kept = list(pool.map(lambda _: images.canonical(data, working_side=256), range(4)))
+    assert {(image.width, image.height, image.file_size) for image in kept} == {(256, 256, (side, side))}
+    assert memory("VmHWM") - before < 300 * 1024**2
+
+
+def memory(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name + ":"))
+    return int(line.split()[1]) * 1024
