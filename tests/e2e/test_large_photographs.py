@@ -21,6 +21,7 @@ from sklearn.datasets import load_sample_images
 
 from embedded.run import run_embedded
 from shared.images import decode
+from tests.support.work_site import wait_for
 from tinyworld.roads.demo import mask_spec
 from tinyworld.roads.world import CLASSES
 
@@ -51,7 +52,8 @@ def mask(number: int) -> bytes:
 
 
 def run_job(client: httpx.Client, archive: bytes, spec: dict[str, Any]) -> dict[str, Any]:
-    """The plan that a dry run answers, the job at its end, and its counterfactuals."""
+    """A job that ended well, and how many counterfactuals were rendered; a dry run told that both are scaled."""
+    wait_for(lambda: client.get("/models").status_code == 200)
     files = {"images": ("set.zip", archive), "spec": ("", json.dumps(spec).encode(), "application/json")}
     dry = client.post("/jobs", files=files, params={"dry_run": "true"})
     assert dry.status_code == 200, dry.text
@@ -90,8 +92,8 @@ def test_classifiers_are_tested_on_photographs_of_12_megapixels(tmp_path: Path) 
     bus, car = photographs()
     archive = packed({"bus/0.jpg": bus, "car/1.jpg": car})
     methods = [
-        {"name": "dillema", "parameters": {"counterfactuals_per_image": 4, "steps": 2}},
-        {"name": "corruptions", "parameters": {"corruptions": ["gaussian_noise", "fog"]}},
+        {"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}},
+        {"name": "corruptions", "parameters": {"corruptions": ["gaussian_noise"]}},
     ]
     spec = {"task": "classify the vehicle", "methods": methods, "models": ["street-classifier"]}
     with (
@@ -99,7 +101,7 @@ def test_classifiers_are_tested_on_photographs_of_12_megapixels(tmp_path: Path) 
         httpx.Client(base_url=system.base_url, timeout=300, trust_env=False) as client,
     ):
         ran = run_job(client, archive, spec)
-        assert ran["rendered"] >= 20, "the corruptions alone are twenty"
+        assert ran["rendered"] >= 10, "the corruptions alone are ten"
         assert client.get(f"/jobs/{ran['job']}/report").status_code == 200
         for url in system.service_urls.values():
             page = httpx.get(f"{url}/v1/info", headers={"Host": "rebound.example"}, trust_env=False, timeout=300)
