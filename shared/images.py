@@ -30,6 +30,8 @@ from shared.problems import InvalidInput, Malformed, TooLarge
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_SHAPE = 50  # long side to short side: models scale the short side up to theirs, and the long one with it
 MAX_JPEG_SCANS = 50  # every scan goes over the whole picture again; a hundred bytes are enough for one
+# glibc returns blocks of more than 32 MiB to the system; smaller ones stay with each thread that decoded an image.
+Image.core.set_block_size(64 * 1024**2)
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit is another number; ours is checked before any pixel is decoded
 Mode = Literal["RGB", "L"]
 Pixels = NDArray[np.uint8]
