@@ -54,7 +54,10 @@ def mask(number: int) -> bytes:
 def run_job(client: httpx.Client, archive: bytes, spec: dict[str, Any]) -> dict[str, Any]:
     """A job that ended well, and how many counterfactuals were rendered; a dry run told that both are scaled."""
     wait_for(lambda: client.get("/models").status_code == 200)
-    files = {"images": ("set.zip", archive), "spec": ("", json.dumps(spec).encode(), "application/json")}
+    files: dict[str, Any] = {
+        "images": ("set.zip", archive),
+        "spec": ("", json.dumps(spec).encode(), "application/json"),
+    }
     dry = client.post("/jobs", files=files, params={"dry_run": "true"})
     assert dry.status_code == 200, dry.text
     assert (dry.json()["images"], dry.json()["at_working_side"]) == (2, 2)
