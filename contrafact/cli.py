@@ -90,7 +90,10 @@ def submit(
             messages.print(f"this request made job {detail.id} before, which is {detail.state}; --again starts another")
         if not as_json or wait:
             messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
-            messages.print(printing.sensitivity(client.plan_of(detail.id).sensitivity))
+            plan = client.plan_of(detail.id)
+            for line in printing.scaling(plan):
+                messages.print(line)
+            messages.print(printing.sensitivity(plan.sensitivity))
         if wait:
             detail = _follow(client, detail)
         print(detail.model_dump_json() if as_json else detail.id)

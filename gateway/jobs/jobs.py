@@ -17,7 +17,7 @@ from gateway.analysis.priority import turns
 from gateway.database.events import add_event
 from gateway.database.pagination import decode_cursor, decode_time, encode_cursor
 from gateway.database.sessions import insert_missing
-from gateway.database.tables import Job, Report, SourceImage
+from gateway.database.tables import Image, Job, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.choices import Plan
 from gateway.jobs.progress import progress
@@ -114,12 +114,13 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
     )
 
 
-def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
+def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> JobPlan:
     """A job's plan, as a dry run would have shown it."""
     job = find(session, owner, job_id)
-    truths = select(SourceImage.ground_truth, SourceImage.mask_classes)
-    rows = session.execute(truths.where(SourceImage.job_id == job_id, SourceImage.digest.is_not(None))).all()
-    held = [masked or ([] if label is None else [label]) for label, masked in rows]
+    truths = select(SourceImage.ground_truth, SourceImage.mask_classes, Image.width, Image.height)
+    rows = session.execute(truths.join(Image, SourceImage.digest == Image.digest).where(SourceImage.job_id == job_id))
+    sources = [(masked or ([] if label is None else [label]), max(size)) for label, masked, *size in rows]
+    held = [labels for labels, _ in sources]
     return JobPlan(
         task=job.task_description,
         kind=job.kind,
@@ -131,6 +132,8 @@ def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
         images=len(held),
         labelled=sum(map(bool, held)),
         missing=0,
+        working_side=working_side,
+        at_working_side=sum(longer >= working_side for _, longer in sources),
         failures=[],
         sensitivity=sensitivity_of([label for labels in held for label in labels], job.methods, job.kind),
     )

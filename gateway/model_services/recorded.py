@@ -89,7 +89,7 @@ def canonical_png(png: bytes) -> CanonicalImage:
     mode: Mode = "L" if png[_PNG_COLOUR_TYPE : _PNG_COLOUR_TYPE + 1] == b"\0" else "RGB"
     pixels = decode(png, mode)
     height, width = pixels.shape[:2]
-    return CanonicalImage(png, width, height, mode, digest(pixels))
+    return CanonicalImage(png, width, height, mode, digest(pixels), (width, height))
 
 
 def image_row(image: CanonicalImage) -> dict[str, str | int]:

@@ -29,7 +29,7 @@ from gateway.queue import leases
 from gateway.queue.leases import Lease
 from gateway.results.stream import relation_of
 from gateway.worker.classify_step import classifier_predictions
-from gateway.worker.messages import ShownImage, messages
+from gateway.worker.messages import ShownImage, requests
 from gateway.worker.segment_step import segmenter_predictions
 from shared.images import decode
 from shared.schemas.base import ImagePayload
@@ -126,7 +126,7 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     else:
         rows = []
         images += [ShownImage(name, ImagePayload(png=shelf.load(digest))) for name, digest in work.rendered]
-    parts = list(messages(images))
+    parts = list(requests(images))
     if work.segmentation is None:
         predictions = classifier_predictions(work.id, work.models, parts, work.ground_truth, services, link)
         return ImageResult(rows, list(predictions))
