@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
 from pathlib import Path
 
 from embedded.directory import DirectoryInUse
 from embedded.run import run_embedded
+from embedded.stop_signals import stop_event
 from shared.profiles import ProfileError
 
 
@@ -22,9 +21,7 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true", help="fixed batch shapes: results repeat bit for bit")
     parser.add_argument("--images-in-flight", type=int, default=8, help="source images worked on at a time")
     options = parser.parse_args()
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = stop_event()
     try:
         with run_embedded(
             options.directory,

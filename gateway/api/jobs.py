@@ -12,6 +12,7 @@ from gateway.api.forms import REQUEST_BODY, read_submission
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.jobs.submit import planned, submit
+from gateway.repairs import repairs
 from shared.schemas.jobs import JobDetail, JobPlan, JobsPage
 
 router = APIRouter(tags=["jobs"])
@@ -95,10 +96,13 @@ def retry_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
         return jobs.show(session, owner, job)
 
 
-@router.delete("/jobs/{job}", status_code=204, responses=problems(s404="no such job"))
+@router.delete("/jobs/{job}", status_code=204, responses=problems(s404="no such job", s502="the object store failed"))
 def delete_job(job: JobId, gateway: Gateway, owner: Owner) -> None:
-    """Delete a job with its results and report, running or not. Uploaded images stay yours."""
+    """Delete a job with its results, report and repairs, running or not. Uploaded images stay yours."""
     with gateway.sessions.begin() as session:
+        ended = repairs.ids_of(session, [job])
         report = jobs.remove(session, owner, job)
+    for repair in ended:
+        repairs.forget_objects(gateway.store, repair)  # the grant first, so that its trainer stops
     if report is not None:
         gateway.store.delete(report)

@@ -54,11 +54,12 @@ def show_failure_points(
     "/jobs/{job}/report", response_class=HTMLResponse, responses=problems(s404="no such job, or no report of it yet")
 )
 def show_report(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
-    """The report: one HTML page that needs nothing else, to read, print and keep."""
+    """The report: one HTML page that needs nothing else. That of a cancelled job has what was done."""
     with reading(gateway.sessions) as session:
-        state = jobs.find(session, owner, job).state
+        row = jobs.find(session, owner, job)
         report = session.get(Report, job)
-    if report is None:
-        raise NotFound(f"the job is {state}; its report is written when it is done")
+    if report is None or row.report_due:
+        when = "is being written; ask again in a moment" if row.report_due else "is written when it is done"
+        raise NotFound(f"the job is {row.state}; its report {when}")
     headers = {"Content-Disposition": f'inline; filename="contrafact-{job}.html"'}
     return HTMLResponse(stored(gateway, report.object_key), headers=headers)

@@ -105,7 +105,7 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
         labelled=labels + masks,
         progress=progress(session, job),
         failures=failures(session, job_id),
-        report=f"/jobs/{job_id}/report" if report else None,
+        report=f"/jobs/{job_id}/report" if report and not job.report_due else None,
     )
 
 
