@@ -250,7 +250,7 @@ def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
     worker.stop()
     for _ in range(2):
         before = expires_at()
-        wait_for(lambda before=before: expires_at() > before, seconds=60)  # type: ignore[misc]
+        wait_for(lambda before=before: expires_at() > before, seconds=60)
     slow.go_on.set()
     step.join(60)
     assert site.state() == "done"
@@ -295,8 +295,8 @@ def test_a_report_needs_no_service_and_names_those_that_made_the_results(site: S
     site.worker(wait=0).step()
     assert site.state() == "done"
     made = site.metrics().made
-    assert [info["revision"] for info in made.services.values()] == ["2"]  # type: ignore[index,call-overload]
-    replaced = {info["revision"] for info in made.replaced_services}  # type: ignore[index,call-overload]
+    assert [info["revision"] for info in made.services.values()] == ["2"]
+    replaced = {info["revision"] for info in made.replaced_services}
     assert replaced == {"1"}
 
 
