@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -37,6 +38,9 @@ def main() -> None:
         sys.exit(str(error))
     except OSError as error:
         sys.exit(f"cannot serve on port {options.port}: {error}; choose another with --port")
+    # A model's thread may still be in a batch that nobody waits for. Python's own end would abort the process over it.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
