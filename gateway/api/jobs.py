@@ -82,6 +82,7 @@ def cancel_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     """Stop a running job. What is done stays; cancelling twice is fine."""
     with gateway.sessions.begin() as session:
         jobs.cancel(session, owner, job)
+    gateway.wake()  # for the report of what is done
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)
 
