@@ -250,10 +250,14 @@ def _accepted(detail: JobDetail) -> int:
 
 def _print_findings(client: Client, job: str) -> None:
     page = client.results(job, {}, limit=1)
+    over = page.state in ("failed", "cancelled")
     if page.metrics is None:
         messages.print(f"the job is {page.state}; findings are available when it is done")
-        raise typer.Exit(1 if page.state in ("failed", "cancelled") else 0)
+        raise typer.Exit(1 if over else 0)
     _out(printing.findings(page.metrics))
+    if over:
+        messages.print(f"the job is {page.state}")
+        raise typer.Exit(1)
 
 
 def _out(shown: object) -> None:

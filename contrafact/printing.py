@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -38,8 +38,13 @@ PROVISIONAL = (
 
 
 def findings(results: JobResults) -> RenderableType:
-    """Findings per model under test and method: a table and sentences, or a line that says there are none."""
-    parts: list[RenderableType] = []
+    """Findings per model under test and method: a table and sentences, or a line that says there are none.
+
+    They begin with the commonest reasons of failures. Where nothing succeeded, there are only these.
+    """
+    parts: list[RenderableType] = [Text(line) for line in _left_out(results)]
+    if results.sources == results.sources_failed + results.sources_cancelled:
+        return Group(*parts)
     for measured in results.results:
         parts.append(Text(f"{measured.model} under {measured.method}", style="bold"))
         parts.append(Text(_basis(measured)))
@@ -55,6 +60,15 @@ def findings(results: JobResults) -> RenderableType:
         parts.append(Text(""))
     parts.append(Text(_standing_of_checks(results)))
     return Group(*parts)
+
+
+def _left_out(results: JobResults) -> Iterator[str]:
+    """Which source images the figures are without, and why."""
+    if results.sources_failed:
+        yield f"{results.sources_failed} of {results.sources} source images failed:"
+        yield from (f"  {failed.count}: {failed.reason}" for failed in results.failure_reasons)
+    if results.sources_cancelled:
+        yield f"Cancelled: {results.sources_cancelled} of {results.sources} source images were not finished."
 
 
 def _standing_of_checks(results: JobResults) -> str:

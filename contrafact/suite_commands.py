@@ -70,7 +70,7 @@ def gate(
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Test a release on a suite; print a line per breach. Exit code 0: none, 1: breaches, 2: the test failed.
+    """Test a release on a suite; print a line per breach. Exit code 0: none, 1: breaches, 2: nothing was tested.
 
     A breach is a drop that is significantly larger than --max-drop: its interval, adjusted for all tested cells, lies
     beyond it.
@@ -88,7 +88,15 @@ def gate(
     for line in [results.model_dump_json()] if as_json else results.breaches:
         print(line)
     messages.print(_summary(results), soft_wrap=True, markup=False)
+    if all(cell.judgement == "too few images" for cell in results.cells):
+        messages.print(_nothing_tested(results), style="red", soft_wrap=True, markup=False)
+        raise typer.Exit(FAILED)
     raise typer.Exit(1 if results.breaches else 0)
+
+
+def _nothing_tested(results: RunResults) -> str:
+    left_out = f" {results.left_out} counterfactuals have no usable prediction." if results.left_out else ""
+    return f"error: nothing could be tested: no cell has enough source images.{left_out} Freeze a suite of more images."
 
 
 def _baseline(client: Client, suite: str, baseline: str) -> RunView:

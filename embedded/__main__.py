@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import signal
+import os
 import sys
-import threading
 from pathlib import Path
 
 from embedded.directory import DirectoryInUse
 from embedded.run import run_embedded
+from embedded.stop_signals import stop_event
 from shared.profiles import ProfileError
 
 
@@ -22,9 +22,7 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true", help="fixed batch shapes: results repeat bit for bit")
     parser.add_argument("--images-in-flight", type=int, default=8, help="source images worked on at a time")
     options = parser.parse_args()
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = stop_event()
     try:
         with run_embedded(
             options.directory,
@@ -40,6 +38,9 @@ def main() -> None:
         sys.exit(str(error))
     except OSError as error:
         sys.exit(f"cannot serve on port {options.port}: {error}; choose another with --port")
+    # A model's thread may still be in a batch that nobody waits for. Python's own end would abort the process over it.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

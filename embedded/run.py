@@ -46,7 +46,7 @@ from shared.turns import ComputeTurns
 LOG = "contrafact.log"
 # A job can be created once the evaluator lists its models; the others load in the order of the stages.
 START_ORDER: tuple[ServiceName, ...] = ("evaluator_service", "caption_service", "llm_service", "diffusion_service")
-DRAIN_SECONDS = 10.0
+DRAIN_SECONDS = 2.0  # when the services stop, the worker has ended its calls, so nobody waits for their batches
 # Two batches with half of the cores each use them better than one with all: small networks do not fill many threads.
 BATCHES_AT_ONCE = 2
 DEADLINE_SECONDS = 3000.0  # on a slow machine a rendering waits behind those of all other images in flight
@@ -135,8 +135,8 @@ def _worker(
     try:
         yield
     finally:
-        trainer.stop()
         worker.stop()
+        trainer.stop()
         thread.stop()
         services.close()
 

@@ -13,6 +13,7 @@ from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.jobs.submit import planned, submit
 from gateway.operations.deletion import remove_rows_for_a_moment
+from gateway.repairs import repairs
 from shared.schemas.jobs import JobDetail, JobPlan, JobsPage
 
 router = APIRouter(tags=["jobs"])
@@ -82,6 +83,7 @@ def cancel_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     """Stop a running job. Finished images stay; cancelling twice is fine."""
     with gateway.sessions.begin() as session:
         jobs.cancel(session, owner, job)
+    gateway.wake()  # for the report of what is done
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)
 
@@ -96,11 +98,14 @@ def retry_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
         return jobs.show(session, owner, job)
 
 
-@router.delete("/jobs/{job}", status_code=204, responses=problems(s404="no such job"))
+@router.delete("/jobs/{job}", status_code=204, responses=problems(s404="no such job", s502="the object store failed"))
 def delete_job(job: JobId, gateway: Gateway, owner: Owner) -> None:
-    """Delete a job with its results and report, running or not. Uploaded images stay yours."""
+    """Delete a job with its results, report and repairs, running or not. Uploaded images stay yours."""
     with gateway.sessions.begin() as session:
+        ended = repairs.ids_of(session, [job])
         report = jobs.remove(session, owner, job)
+    for repair in ended:
+        repairs.forget_objects(gateway.store, repair)  # the grant first, so that its trainer stops
     remove_rows_for_a_moment(gateway.sessions)
     if report is not None:
         gateway.store.delete(report)

@@ -55,11 +55,12 @@ def show_failure_points(
     "/jobs/{job}/report", response_class=HTMLResponse, responses=problems(s404="no such job, or it has no report yet")
 )
 def show_report(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
-    """The report: one self-contained HTML page."""
+    """The report: one self-contained HTML page. A cancelled job's report covers the images that are done."""
     with reading(gateway.sessions) as session:
-        state = jobs.find(session, owner, job).state
+        row = jobs.find(session, owner, job)
         report = session.get(Report, job)
-    if report is None:
-        raise NotFound(f"the job is {state}; its report is written when it is done")
+    if report is None or row.report_due:
+        when = "is being written; ask again in a moment" if row.report_due else "is written when it is done"
+        raise NotFound(f"the job is {row.state}; its report {when}")
     headers = {"Content-Disposition": f'inline; filename="contrafact-{job}.html"'}
     return HTMLResponse(stored(gateway, report.object_key), headers=headers)

@@ -90,3 +90,11 @@ class PredictionColumns(TypedDict):
     map_digest: str | None
     overlaps: dict[str, float] | None
     confusion: list[int] | None
+
+
+class ServiceColumns(TypedDict):
+    """A row of `tables.JobService` without the id of the job."""
+
+    service: str
+    revision: str
+    info: JsonObject

@@ -79,9 +79,15 @@ def open_sessions(engine: Engine) -> Sessions:
 
 @contextmanager
 def reading(sessions: Sessions) -> Iterator[Session]:
-    """A read-only session on one snapshot. On SQLite it takes no write lock, so long reads block nobody."""
+    """A read-only session on one snapshot. On SQLite it takes no write lock, so long reads block nobody.
+
+    On Postgres it is REPEATABLE READ: at the default level, each statement has a snapshot of its own.
+    """
     with sessions() as session:
-        session.connection(execution_options={_READ_ONLY: True})
+        options: dict[str, Any] = {_READ_ONLY: True}
+        if session.get_bind().dialect.name == "postgresql":
+            options["isolation_level"] = "REPEATABLE READ"
+        session.connection(execution_options=options)
         yield session
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column, relationship
@@ -140,6 +141,7 @@ class Job(Leased, Table):
     `uploaded_models` are those of `models` that their owner uploaded, with the digests that they had when chosen.
 
     A job is leased for its analysis, once all its source images are finished; `done` means that its report exists.
+    `report_due`: it was cancelled, and the report of what is done is still to be written.
     `request_id` names the HTTP request that made the job, in the log lines of everything that works on it.
     `suite_id`: the suite that the job tests a release against, or (its own id) whose images it keeps.
     `events` counts the job's event rows: taking the next number locks the job's row, so that numbers become visible
@@ -154,12 +156,14 @@ class Job(Leased, Table):
         Index(
             "ix_jobs_running", "id", sqlite_where=text("state = 'running'"), postgresql_where=text("state = 'running'")
         ),
+        Index("ix_jobs_report_due", "id", sqlite_where=text("report_due = 1"), postgresql_where=text("report_due")),
         CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
     )
 
     id: Mapped[str] = mapped_column(_Id, primary_key=True)
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
     state: Mapped[JobState] = mapped_column(default="running")
+    report_due: Mapped[bool] = mapped_column(default=False, server_default=false())
     task_description: Mapped[str] = mapped_column("task", Text)
     kind: Mapped[Kind] = mapped_column(default="classification", server_default="classification")
     classes: Mapped[list[str]] = mapped_column(default=list)
@@ -433,6 +437,21 @@ class RecordedCall(Table):
     revision: Mapped[str] = mapped_column(String(200))
     reply: Mapped[JsonObject] = mapped_column(JSON)  # not JSONB, which would reorder keys and refuse some strings
     seconds: Mapped[float]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class JobService(Table):
+    """A model service that made results of a job, with the revision that it had then: for the job's report.
+
+    `info` is its `shared.schemas.service.ServiceInfo`. A service that was replaced while the job ran has several rows.
+    """
+
+    __tablename__ = "job_services"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    service: Mapped[str] = mapped_column(String(50), primary_key=True)
+    revision: Mapped[str] = mapped_column(String(200), primary_key=True)
+    info: Mapped[JsonObject]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 

@@ -110,7 +110,7 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
         labelled=job.counts.get("labelled", 0),
         progress=progress(session, job),
         failures=failures(session, job_id) if job.counts.get("failed") else [],
-        report=f"/jobs/{job_id}/report" if report else None,
+        report=f"/jobs/{job_id}/report" if report and not job.report_due else None,
     )
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import CancelledError
 
 import httpx
 from pydantic import ValidationError
 
 from gateway.metrics import CALLS
+from gateway.model_services.cancellation import Cancelled, current_cancellation
+from gateway.model_services.http_thread import HttpThread
 from gateway.model_services.parts import joined, parts
 from shared.endpoints import INFO, MODELS, Description, Endpoint, Reply, Request, Services
 from shared.logging import REQUEST_ID_HEADER, masked, request_id
@@ -33,7 +36,7 @@ from shared.schemas.service import ServiceInfo, ServiceName
 from shared.service import DEADLINE_HEADER
 from shared.turns import START_TIME_HEADER, current_start_time
 
-REVISION_SECONDS = 60.0
+DESCRIPTION_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 10.0
 KEEP_IDLE_SECONDS = 2.0  # uvicorn closes an idle connection after 5 s; a request that meets this is lost
 GRACE_SECONDS = 10.0
@@ -47,7 +50,8 @@ class ModelServices(Services):
     """The plain clients, with one connection pool for all services. Thread-safe.
 
     `deadline` is the longest duration of one call in seconds, `wait` the time for retries while a service is busy or
-    starting. Once `stopping` is set, retries end.
+    starting. Once `stopping` is set, retries end. A call within `cancellable` (`gateway.model_services.cancellation`)
+    can be ended from another thread; it then raises `Cancelled`.
     """
 
     def __init__(
@@ -61,16 +65,15 @@ class ModelServices(Services):
         self._deadline = deadline
         self._wait = wait
         self.stopping = stopping or threading.Event()
-        self._client = httpx.Client(
-            timeout=httpx.Timeout(deadline + GRACE_SECONDS, connect=5.0),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=KEEP_IDLE_SECONDS),
-            trust_env=False,
+        self._http = HttpThread(
+            httpx.Timeout(deadline + GRACE_SECONDS, connect=5.0),
+            httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=KEEP_IDLE_SECONDS),
         )
-        self._revisions: dict[ServiceName, tuple[str, float]] = {}
+        self._descriptions: dict[ServiceName, tuple[ServiceInfo, float]] = {}
 
     def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
+        """Close the connections; calls in flight end."""
+        self._http.close()
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
         """POST the request, in parts if its images exceed one message. See the class and `Services.call`."""
@@ -88,14 +91,18 @@ class ModelServices(Services):
         """The evaluator's models under test."""
         return self._described("evaluator_service", MODELS)
 
-    def revision(self, service: ServiceName) -> str:
-        """The revision of a service's weights, cached for a minute or until the service was seen to restart."""
-        known = self._revisions.get(service)
-        if known is not None and time.monotonic() - known[1] < REVISION_SECONDS:
+    def description(self, service: ServiceName) -> ServiceInfo:
+        """As `info`, but cached for a minute or until the service was seen to restart."""
+        known = self._descriptions.get(service)
+        if known is not None and time.monotonic() - known[1] < DESCRIPTION_SECONDS:
             return known[0]
-        revision = self.info(service).revision
-        self._revisions[service] = revision, time.monotonic()
-        return revision
+        info = self.info(service)
+        self._descriptions[service] = info, time.monotonic()
+        return info
+
+    def revision(self, service: ServiceName) -> str:
+        """The revision of a service's weights, from its `description`."""
+        return self.description(service).revision
 
     def _described(self, service: ServiceName, description: Description[Reply]) -> Reply:
         return _read(description.reply, self._patiently(service, "GET", description.path), service)
@@ -110,11 +117,19 @@ class ModelServices(Services):
                 return self._once(service, verb, path, body, self._deadline if deadline is None else deadline)
             except (Overloaded, NotReady) as problem:
                 if isinstance(problem, NotReady):
-                    self._revisions.pop(service, None)  # it may come back with other weights
+                    self._descriptions.pop(service, None)  # it may come back with other weights
                 pause = min(MAX_PAUSE_SECONDS, problem.retry_after or 2 * pause)
                 hopeless = problem.members.get("failed") is True
-                if hopeless or time.monotonic() + pause > give_up or self.stopping.wait(pause):
+                if hopeless or time.monotonic() + pause > give_up or self._stops_within(pause):
                     raise
+
+    def _stops_within(self, seconds: float) -> bool:
+        """Wait before a retry; whether there must be none. Raises Cancelled."""
+        cancellation = current_cancellation()
+        if cancellation is None:
+            return self.stopping.wait(seconds)
+        cancellation.pause(seconds)
+        return self.stopping.is_set()
 
     def _once(self, service: ServiceName, verb: str, path: str, body: bytes | None, deadline: float) -> bytes:
         headers = {DEADLINE_HEADER: f"{deadline:g}", "Content-Type": "application/json"}
@@ -125,17 +140,18 @@ class ModelServices(Services):
             headers[START_TIME_HEADER] = f"{began:.6f}"
         started, outcome = time.monotonic(), "unreachable"
         try:
-            reply = self._client.request(
-                verb, self._urls[service] + path, content=body, headers=headers, timeout=patience
-            )
+            reply = self._reply(verb, self._urls[service] + path, body, headers, patience)
             outcome = str(reply.status_code)
+        except Cancelled:
+            outcome = "cancelled"
+            raise
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             reason = f"{service} at {masked(self._urls[service])} cannot be reached: {error}"
             raise NotReady(reason, members={"unreachable": service}) from error
         except httpx.TimeoutException as error:
             raise BrokenOff(f"{service} did not answer {path} within {deadline:g} s") from error
         except httpx.TransportError as error:
-            self._revisions.pop(service, None)
+            self._descriptions.pop(service, None)
             raise BrokenOff(f"{service} broke off during {path}: {error!r}") from error
         finally:
             CALLS.labels(service, path, outcome).observe(time.monotonic() - started)
@@ -146,6 +162,18 @@ class ModelServices(Services):
         if not explained and reply.status_code not in (429, 502, 503, 504):  # those may be the answers of a proxy
             raise BrokenOff(f"{service} failed at {path}: {problem.detail}")
         raise problem
+
+    def _reply(
+        self, verb: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: httpx.Timeout
+    ) -> httpx.Response:
+        request = self._http.send(verb, url, body, headers, timeout)
+        cancellation = current_cancellation()
+        if cancellation is not None:
+            return cancellation.result(request)
+        try:
+            return request.result()
+        except CancelledError as error:  # by `close`
+            raise Cancelled from error
 
 
 def is_passing(problem: Problem) -> bool:

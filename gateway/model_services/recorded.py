@@ -28,6 +28,7 @@ from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import CanonicalImage, Mode, decode, digest
 from shared.schemas.base import Contract
 from shared.schemas.jobs import Stage
+from shared.schemas.service import ServiceInfo, ServiceName
 from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, ObjectStore, call_key, image_key
 
@@ -109,6 +110,7 @@ class RecordedServices(Services):
     `note` is called when a stage begins with a call that is not recorded yet, once its service is ready.
     `source_digest` is the step's source image; housekeeping deletes its recorded calls with its last job. `recurring`
     keeps replies that were recorded for another source image: they recur for every image of a job.
+    `used` holds the description of each service whose replies the step got, by service and revision.
     """
 
     def __init__(
@@ -131,22 +133,25 @@ class RecordedServices(Services):
         self._note = note
         self._recurring = recurring or RecurringReplies()
         self._stage: Stage = "starting"
+        self.used: dict[tuple[ServiceName, str], ServiceInfo] = {}
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
         """The recorded reply, or else the service's reply, which is then recorded."""
         self._check()
         body = self._recorded_form(request)
-        revision = self._services.revision(endpoint.service)
-        recorded = self._find(endpoint, self._key(endpoint, body, revision))
+        info = self._services.description(endpoint.service)
+        recorded = self._find(endpoint, self._key(endpoint, body, info.revision))
         RECORDED.labels(endpoint.path, "made" if recorded is None else "found").inc()
         if recorded is not None:
+            self.used[endpoint.service, info.revision] = info
             return recorded
         self._enter(endpoint.stage)
         started = time.monotonic()
         reply = self._services.call(endpoint, request)
         seconds = time.monotonic() - started
-        revision = self._services.revision(endpoint.service)  # it differs if the service was replaced meanwhile
-        self._record(endpoint, self._key(endpoint, body, revision), revision, reply, seconds)
+        info = self._services.description(endpoint.service)  # it differs if the service was replaced meanwhile
+        self._record(endpoint, self._key(endpoint, body, info.revision), info.revision, reply, seconds)
+        self.used[endpoint.service, info.revision] = info
         return reply
 
     def agrees(self, endpoint: Endpoint[Request, Reply], request: Request, reply: Reply) -> bool | None:

@@ -24,7 +24,9 @@ def mark_deleted(session: Session, job_id: str) -> None:
     """Hide a job from now on, with its report and its repairs. Cancel it first."""
     session.execute(delete(Report).where(Report.job_id == job_id))
     session.execute(delete(Repair).where(Repair.job_id == job_id))
-    marked = update(Job).where(Job.id == job_id).values(deleted_at=database_now(), idempotency_key=None)
+    marked = (
+        update(Job).where(Job.id == job_id).values(deleted_at=database_now(), idempotency_key=None, report_due=False)
+    )
     session.execute(marked.execution_options(synchronize_session=False))
 
 

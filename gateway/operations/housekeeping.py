@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -46,6 +47,7 @@ from gateway.database.tables import (
 )
 from gateway.model_services.recorded import canonical_png, image_row
 from gateway.operations.deletion import remove_rows
+from gateway.operations.object_cleaner import ObjectCleaner
 from gateway.settings import Settings
 from shared.problems import DependencyFailed, InvalidInput
 from shared.storage import ObjectMissing, ObjectStore, StoredObject, image_key, model_key
@@ -75,7 +77,7 @@ def graces_of(settings: Settings) -> Graces:
 
 @dataclass(slots=True)
 class Removed:
-    """Counts of what one housekeeping removed, and of the objects without a row that it met."""
+    """Counts of what one housekeeping removed, of the objects without a row that it met, and of its errors."""
 
     recorded_calls: int = 0
     vectors: int = 0
@@ -85,6 +87,7 @@ class Removed:
     models: int = 0
     repairs: int = 0
     found_objects: int = 0
+    errors: int = 0
 
 
 def housekeeping_loop(sessions: Sessions, store: ObjectStore, settings: Settings, stopping: threading.Event) -> None:
@@ -105,6 +108,8 @@ def housekeeping_loop(sessions: Sessions, store: ObjectStore, settings: Settings
                 logger.info("housekeeping removed %s", asdict(removed))
         except (DBAPIError, DependencyFailed) as error:  # database or store are away: the next run will do it
             logger.warning("housekeeping broke off: %s", error)
+        except Exception:  # a bug must not end the thread: the next run does what it can
+            logger.exception("housekeeping broke off")
 
 
 def is_due(session: Session, seconds: float, name: str = NAME) -> bool:
@@ -127,24 +132,26 @@ def run_housekeeping(
     go_on: Callable[[], bool] = lambda: True,
     listing: bool = True,
 ) -> Removed:
-    """Remove what is not needed, in small portions, while `go_on()` holds. Raises what database and store raise.
+    """Remove what is not needed, in small portions, while `go_on()` holds.
 
-    `listing`: also list the object store, for objects without a row.
+    `listing`: also list the object store, for objects without a row. An object that fails is counted in `errors` and
+    stays for the next run. Raises what the database raises, and DependencyFailed when the store is away.
     """
-    removed = Removed()
+    removed, grace, cleaner = Removed(), graces.anything, ObjectCleaner(store)
     remove_rows(sessions, lambda _: not go_on())
-    removed.recorded_calls = _forget_calls(sessions, graces.anything, go_on)
+    removed.recorded_calls = _forget_calls(sessions, grace, go_on)
     removed.uploads = _forget_uploads(sessions, graces.uploads, go_on)
     if listing:
-        removed.found_objects = _find_objects(sessions, store, graces.anything, go_on)
+        removed.found_objects = _find_objects(sessions, cleaner, grace, go_on)
     _note_unneeded(sessions, go_on)
-    removed.images = _remove_images(sessions, store, graces.anything, go_on)
-    if not listing:
-        return removed
-    removed.vectors = _remove_vectors(sessions, store, graces.anything, go_on)
-    removed.reports = _remove_reports(sessions, store, graces.anything, go_on)
-    removed.models = _remove_models(sessions, store, graces.anything, go_on)
-    removed.repairs = _remove_repairs(sessions, store, graces.anything, go_on)
+    removed.images = _remove_images(sessions, cleaner, grace, go_on)
+    if listing:
+        removed.vectors = _remove_vectors(sessions, cleaner, grace, go_on)
+        removed.reports = _remove_reports(sessions, cleaner, grace, go_on)
+        removed.models = _remove_models(sessions, cleaner, grace, go_on)
+        removed.repairs = _remove_repairs(sessions, cleaner, grace, go_on)
+    removed.errors = cleaner.errors
+    cleaner.refuse_broken()
     return removed
 
 
@@ -193,28 +200,31 @@ def _in_a_job(owner_id: Any, digest: Any) -> ColumnElement[bool]:
     )
 
 
-def _find_objects(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+def _find_objects(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     """Add a row for each image object without one, so that it is removed like any other. Returns their number."""
     count = 0
-    objects = _older(store.iterate("images/"), grace)
+    objects = _older(cleaner.store.iterate("images/"), grace)
     while go_on() and (portion := list(islice(objects, ROWS_PER_STATEMENT))):
         keys = {item.key.rpartition("/")[2].removesuffix(".png"): item.key for item in portion}
         with reading(sessions) as session:
             known = set(session.scalars(select(Image.digest).where(Image.digest.in_(keys))))
         for digest in sorted(keys.keys() - known):
-            count += 1
-            try:
-                image = canonical_png(store.get(keys[digest]))
-            except ObjectMissing:
-                continue
-            except InvalidInput:
-                image = None
-            if image is None or image_key(image.digest) != keys[digest]:
-                store.delete(keys[digest])  # its content does not match its digest, so nobody can use it
-                continue
-            with sessions.begin() as session:
-                insert_missing(session, Image, [image_row(image)])
+            count += cleaner.attempt(keys[digest], partial(_give_row, sessions, cleaner.store, keys[digest]))
     return count
+
+
+def _give_row(sessions: Sessions, store: ObjectStore, key: str) -> None:
+    try:
+        image = canonical_png(store.get(key))
+    except ObjectMissing:
+        return
+    except InvalidInput:
+        image = None
+    if image is None or image_key(image.digest) != key:
+        store.delete(key)  # its content does not match its digest, so nobody can use it
+        return
+    with sessions.begin() as session:
+        insert_missing(session, Image, [image_row(image)])
 
 
 def _note_unneeded(sessions: Sessions, go_on: Callable[[], bool]) -> None:
@@ -227,7 +237,7 @@ def _note_unneeded(sessions: Sessions, go_on: Callable[[], bool]) -> None:
         _executed(sessions, update(Image).where(*unmarked).values(unreferenced_since=database_now()))
 
 
-def _remove_images(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+def _remove_images(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     total, after = 0, ""
     while go_on():
         with sessions.begin() as session:
@@ -239,12 +249,12 @@ def _remove_images(sessions: Sessions, store: ObjectStore, grace: float, go_on: 
                 .limit(IMAGES_PER_TRANSACTION)
                 .with_for_update(skip_locked=True)
             ).all()
-            gone = session.scalars(select(Image.digest).where(Image.digest.in_(locked), ~_referenced())).all()
-            for digest in gone:
-                store.delete(image_key(digest))  # before its row: a row promises that the object is there
+            unneeded = session.scalars(select(Image.digest).where(Image.digest.in_(locked), ~_referenced())).all()
+            # Before its row: a row promises that the object is there.
+            gone = [digest for digest in unneeded if cleaner.delete(image_key(digest))]
             session.execute(delete(OwnedImage).where(OwnedImage.digest.in_(gone)))
             session.execute(delete(Image).where(Image.digest.in_(gone)))
-            needed = update(Image).where(Image.digest.in_(set(locked) - set(gone))).values(unreferenced_since=None)
+            needed = update(Image).where(Image.digest.in_(set(locked) - set(unneeded))).values(unreferenced_since=None)
             session.execute(needed.execution_options(synchronize_session=False))
         total += len(gone)
         if len(locked) < IMAGES_PER_TRANSACTION:
@@ -265,60 +275,63 @@ def _referenced() -> ColumnElement[bool]:
     return or_(*(exists().where(column == digest).correlate(Image) for column in columns))
 
 
-def _remove_reports(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+def _remove_reports(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     removed = 0
-    objects = _older(store.iterate("reports/"), grace)
+    objects = _older(cleaner.store.iterate("reports/"), grace)
     while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
         with reading(sessions) as session:
             known = set(session.scalars(select(Report.object_key).where(Report.object_key.in_(portion))))
         for key in sorted(set(portion) - known):
-            store.delete(key)
-            removed += 1
+            removed += cleaner.delete(key)
     return removed
 
 
-def _remove_vectors(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+def _remove_vectors(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     """A call that is recorded again meanwhile may lose its vectors to this; then it is made once more."""
     removed = 0
-    objects = _older(store.iterate("calls/"), grace)
+    objects = _older(cleaner.store.iterate("calls/"), grace)
     while go_on() and (portion := list(islice(objects, ROWS_PER_STATEMENT))):
         calls = {item.key.rpartition("/")[2].removesuffix(".npz"): item.key for item in portion}
         with reading(sessions) as session:
             known = set(session.scalars(select(RecordedCall.key).where(RecordedCall.key.in_(calls))))
         for call in sorted(calls.keys() - known):
-            store.delete(calls[call])
-            removed += 1
+            removed += cleaner.delete(calls[call])
     return removed
 
 
-def _remove_models(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+def _remove_models(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     """Keys are unique, so an object without a row after the grace period never gets one."""
     removed = 0
-    objects = _older(store.iterate("models/"), grace)
+    objects = _older(cleaner.store.iterate("models/"), grace)
     while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
         with reading(sessions) as session:
             rows = session.execute(select(ModelUnderTest.digest, ModelUnderTest.id)).all()
         for key in sorted(set(portion) - {model_key(digest, model_id) for digest, model_id in rows}):
-            store.delete(key)
-            removed += 1
+            removed += cleaner.delete(key)
     return removed
 
 
-def _remove_repairs(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
-    """An order is stored before its row, so an object without a row after the grace period never gets one."""
+def _remove_repairs(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
+    """An order is stored before its row, so an object without a row after the grace period never gets one.
+
+    A grant is stored after its row, so one without a row goes at once, which ends its trainer.
+    """
     removed = 0
-    objects = _older(store.iterate("repairs/"), grace)
+    listed = cleaner.store.iterate("repairs/")
+    objects = (item for item in listed if item.key.endswith("/grant.json") or _is_older(item, grace))
     while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
         with reading(sessions) as session:
             needed = set(session.scalars(select(Repair.id).where(Repair.state != "cancelled")))
         for key in portion:
             if key.split("/")[1] not in needed:
-                store.delete(key)
-                removed += 1
+                removed += cleaner.delete(key)
     return removed
 
 
 def _older(objects: Iterator[StoredObject], seconds: float) -> Iterator[StoredObject]:
     """Objects last written at least `seconds` ago by the store's clock; all of them for 0, whatever the clock says."""
-    now = datetime.now(UTC)
-    return (item for item in objects if seconds <= 0 or (now - item.modified).total_seconds() >= seconds)
+    return (item for item in objects if _is_older(item, seconds))
+
+
+def _is_older(item: StoredObject, seconds: float) -> bool:
+    return seconds <= 0 or (datetime.now(UTC) - item.modified).total_seconds() >= seconds

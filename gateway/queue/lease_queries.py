@@ -69,12 +69,12 @@ def claiming_an_image() -> Executable:
 
 @cache
 def claiming_an_analysis() -> Executable:
-    """Lease one job for its analysis. Cached; binds `TOKEN` and `SECONDS`."""
+    """Lease one running or cancelled job for its analysis. Cached; binds `TOKEN` and `SECONDS`."""
     chosen, image = aliased(Job), aliased(SourceImage)
     job_id = (
         select(chosen.id)
         .where(
-            chosen.state == RUNNING,
+            or_(chosen.state == RUNNING, chosen.report_due),
             chosen.lease_token.is_(None),
             _due(chosen),
             _first(image, unfinished(image), chosen).is_(None),
@@ -94,11 +94,12 @@ def claiming_an_analysis() -> Executable:
 
 
 def work_waiting() -> Select[str]:
-    """Running jobs that have an image or an analysis to lease now."""
+    """Jobs that have an image or an analysis to lease now."""
     candidate, other = aliased(SourceImage), aliased(SourceImage)
     an_image = _first(candidate, _claimable(candidate), Job).is_not(None)
     analysis = and_(Job.lease_token.is_(None), _due(Job), _first(other, unfinished(other), Job).is_(None))
-    return select(Job.id).where(Job.state == RUNNING, or_(an_image, analysis)).limit(1)
+    waiting = or_(and_(Job.state == RUNNING, or_(an_image, analysis)), and_(Job.report_due, analysis))
+    return select(Job.id).where(waiting).limit(1)
 
 
 def _first(image: Any, wanted: ColumnElement[bool], job: Any) -> ScalarSelect[str]:

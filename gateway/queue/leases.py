@@ -6,8 +6,10 @@
                       │                  ├──record_lost► pending again, later each time, failed after `max_lost_leases`
                       ├──────sweep───────┴──(expired)──► pending again at once, counted like `record_lost`
                       └──retry_job── failed, cancelled   (the counts start again)
-    job            running ──(no unfinished image)── claim_analysis, finish ──► done; its errors count like an image's
-                   running ──cancel_job──► cancelled, and its unfinished images with it
+    job            running ──(no unfinished image)── claim_analysis, finish ──► done, or failed where no image
+                              succeeded; its errors count like an image's
+                   running ──cancel_job──► cancelled, and its unfinished images with it; then claim_analysis, finish
+                              for the report of what is done, and it stays cancelled
                    done, failed, cancelled ──retry_job──► running
                    done, failed, cancelled ──predict_again──► running, and its images that are done to pending, for
                                                               predictions of models under test that were added
@@ -28,6 +30,8 @@ from sqlalchemy import (
     and_,
     case,
     false,
+    func,
+    literal,
     or_,
     select,
     true,
@@ -37,7 +41,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database.columns import JsonObject
 from gateway.database.events import add_event
-from gateway.database.sessions import database_now
+from gateway.database.sessions import UtcDateTime, database_now
 from gateway.database.table_base import SourceImageState, utc_now
 from gateway.database.tables import Job, SourceImage
 from gateway.queue.lease_queries import (
@@ -106,6 +110,17 @@ def renew(session: Session, leases: Collection[Lease], seconds: float) -> set[st
     return held
 
 
+def still_held(session: Session, leases: Collection[Lease]) -> set[str]:
+    """The tokens of those leases that still hold, as `renew` returns them; changes nothing."""
+    held: set[str] = set()
+    for table in (SourceImage, Job):
+        tokens = [lease.token for lease in leases if lease.table is table]
+        if tokens:
+            rows = session.scalars(select(table.lease_token).where(table.lease_token.in_(tokens)))
+            held |= {token for token in rows if token is not None}
+    return held
+
+
 def note_stage(session: Session, lease: Lease, stage: Stage) -> None:
     """Record the stage of a leased source image. Changes nothing when the lease no longer holds."""
     session.execute(
@@ -116,17 +131,15 @@ def note_stage(session: Session, lease: Lease, stage: Stage) -> None:
     )
 
 
-def finish(session: Session, lease: Lease) -> bool:
+def finish(session: Session, lease: Lease, failure: str = "") -> bool:
     """Mark the row as done and end the lease. Returns False, and changes nothing, when the lease no longer holds.
 
-    Call it first in the transaction that stores the results, and store nothing when it returns False.
+    Call it first in the transaction that stores the results, and store nothing when it returns False. `failure`, of an
+    analysis: why the job has no results; the job is then failed. A cancelled job stays cancelled.
     """
-    done: dict[str, Any] = {"state": "done", "failure": ""}
     if lease.table is Job:
-        done["finished_at"] = utc_now()
-    else:
-        done["generated"] = True
-    return _give_up(session, lease, done)
+        return _give_up(session, lease, _ended(failure))
+    return _give_up(session, lease, {"state": "done", "failure": "", "generated": True})
 
 
 def fail(session: Session, lease: Lease, reason: str, max_attempts: int, delay: float = 1.0) -> bool:
@@ -142,7 +155,7 @@ def release(session: Session, lease: Lease, reason: str, delay: float) -> bool:
 
     Returns False when the lease no longer holds.
     """
-    return _give_up(session, lease, _reopened(lease.table, reason, delay))
+    return _give_up(session, lease, _delayed(lease.table, reason, delay))
 
 
 def record_lost(session: Session, lease: Lease, reason: str, max_lost_leases: int, delay: float) -> bool:
@@ -163,15 +176,18 @@ def sweep(session: Session, max_lost_leases: int) -> int:
     for table in (SourceImage, Job):
         final = table.lost_leases + 1 >= max_lost_leases
         reason = f"{max_lost_leases} workers stopped while processing it; it is skipped"
+        ended, reopened = _failed(table, reason), _reopened(table)
         rows = session.execute(
             update(table)
             .where(table.lease_token.is_not(None), table.lease_expires_at < database_now())
             .values(
                 lost_leases=table.lost_leases + 1,
-                state=case((final, "failed"), else_=_open_state(table)),
-                failure=case((final, reason), else_=table.failure),
                 lease_token=None,
                 lease_expires_at=None,
+                **{
+                    name: case((final, value), else_=reopened.get(name, getattr(table, name)))
+                    for name, value in ended.items()
+                },
             )
             .returning(table.id, table.job_id if table is SourceImage else table.id, table.state)
             .execution_options(synchronize_session=False)
@@ -195,9 +211,10 @@ def expire_leases(session: Session) -> None:
 
 
 def cancel_job(session: Session, job_id: str) -> bool:
-    """Cancel a running job and its unfinished images; finished images stay. Returns False when it was not running.
+    """Cancel a running job and its unfinished images; finished images stay, and a worker makes a report of them.
 
-    Locks images before the job, as every other transaction does, so that no deadlock is possible.
+    Returns False when it was not running. Locks images before the job, as every other transaction does, so that no
+    deadlock is possible.
     """
     if session.scalar(select(Job.state).where(Job.id == job_id)) != "running":
         return False
@@ -211,7 +228,14 @@ def cancel_job(session: Session, job_id: str) -> bool:
     cancelled = session.scalar(
         update(Job)
         .where(Job.id == job_id, Job.state == "running")
-        .values(state="cancelled", finished_at=utc_now(), lease_token=None, lease_expires_at=None)
+        .values(
+            state="cancelled",
+            finished_at=utc_now(),
+            report_due=True,
+            lease_token=None,
+            lease_expires_at=None,
+            **_FRESH,
+        )
         .returning(Job.id)
         .execution_options(synchronize_session=False)
     )
@@ -280,21 +304,37 @@ def _run_anew(session: Session, job_id: str, allowed: ColumnElement[bool]) -> bo
     again = (
         update(Job)
         .where(Job.id == job_id, allowed)
-        .values(state="running", finished_at=None, lease_token=None, lease_expires_at=None, **_FRESH)
+        .values(state="running", finished_at=None, report_due=False, lease_token=None, lease_expires_at=None, **_FRESH)
         .returning(Job.id)
         .execution_options(synchronize_session=False)
     )
     return session.scalar(again) is not None
 
 
-def _open_state(table: LeasedTable) -> str:
-    return "running" if table is Job else "pending"
+def _reopened(table: LeasedTable) -> dict[str, Any]:
+    """Values of a row that can be leased again; a job keeps its state while it is leased."""
+    return {} if table is Job else {"state": "pending"}
 
 
-def _reopened(table: LeasedTable, reason: str, delay: float) -> dict[str, Any]:
-    """Values of a row that can be leased again after a delay. A running job shows no failure: it may yet succeed."""
-    values = {"state": _open_state(table), "not_before": database_now(delay)}
+def _delayed(table: LeasedTable, reason: str, delay: float) -> dict[str, Any]:
+    """As `_reopened`, after a delay. A job shows no failure: its analysis may yet succeed."""
+    values = {**_reopened(table), "not_before": database_now(delay)}
     return values if table is Job else {**values, "failure": reason}
+
+
+def _failed(table: LeasedTable, reason: str) -> dict[str, Any]:
+    """Values of a row that is left out."""
+    return _ended(reason) if table is Job else {"state": "failed", "failure": reason}
+
+
+def _ended(failure: str) -> dict[str, Any]:
+    """Values of a job whose analysis is over."""
+    return {
+        "state": case((Job.state == "cancelled", "cancelled"), else_="failed" if failure else "done"),
+        "failure": failure,
+        "report_due": false(),
+        "finished_at": func.coalesce(Job.finished_at, literal(utc_now(), UtcDateTime())),
+    }
 
 
 def _give_up(session: Session, lease: Lease, values: dict[str, Any]) -> bool:
@@ -326,7 +366,7 @@ def _count(
     final = count + 1 >= limit
     delay *= 2 ** min(count, MAX_DOUBLINGS) if growing else 1
     reason = reason.replace("\0", "")[:MAX_REASON]
-    outcome = {"state": "failed", "failure": reason} if final else _reopened(lease.table, reason, delay)
+    outcome = _failed(lease.table, reason) if final else _delayed(lease.table, reason, delay)
     held = _give_up(session, lease, {counter: count + 1, **outcome})
     if held and final:
         _tell_failure(session, lease.table, lease.id, lease.job_id, reason)
@@ -335,8 +375,8 @@ def _count(
 
 def _tell_failure(session: Session, table: LeasedTable, row_id: str, job_id: str, reason: str) -> None:
     if table is Job:
-        session.execute(update(Job).where(Job.id == job_id).values(finished_at=utc_now()))
-        add_event(session, job_id, "job", {"state": "failed", "failure": reason})
+        if session.scalar(select(Job.state).where(Job.id == job_id)) == "failed":  # not one that was cancelled
+            add_event(session, job_id, "job", {"state": "failed", "failure": reason})
     else:
         position = session.scalar(select(SourceImage.position).where(SourceImage.id == row_id))
         event: JsonObject = {"state": "failed", "position": position, "failure": reason}

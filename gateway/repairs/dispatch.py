@@ -78,15 +78,34 @@ def look_after_now_and_then(
 
 
 def look_after(sessions: Sessions, store: ObjectStore, send: Callable[[RepairLease], None], settings: Settings) -> None:
-    """Look once at every running repair. Raises what database and store raise."""
+    """Look once at every running repair; one whose outcome cannot be processed fails. Raises what the stores raise."""
     for repair in _running(sessions, settings.lease_seconds):
-        if repair.token is not None and _settled(sessions, store, repair.id, repair.token):
-            continue
-        if repair.token is not None and _heard(sessions, store, repair, repair.token):
-            continue
-        if repair.silent and (grant := _given_out(sessions, repair, settings.max_lost_leases)) is not None:
-            store.put(repair_key(repair.id, "grant.json"), grant.model_dump_json().encode())
-            send(grant)
+        try:
+            _look_at(sessions, store, send, settings, repair)
+        except (DBAPIError, DependencyFailed):
+            raise
+        except Exception as error:  # of this repair's objects; the others must go on
+            logger.exception("repair %s failed", repair.id)
+            if repair.token is not None:
+                failed: dict[str, object] = {"state": "failed", "failure": f"{type(error).__name__}: {error}"}
+                with sessions.begin() as session:
+                    _close(session, repair.id, repair.token, failed)
+
+
+def _look_at(
+    sessions: Sessions,
+    store: ObjectStore,
+    send: Callable[[RepairLease], None],
+    settings: Settings,
+    repair: _Running,
+) -> None:
+    if repair.token is not None and _settled(sessions, store, repair.id, repair.token):
+        return
+    if repair.token is not None and _heard(sessions, store, repair, repair.token):
+        return
+    if repair.silent and (grant := _given_out(sessions, repair, settings.max_lost_leases)) is not None:
+        store.put(repair_key(repair.id, "grant.json"), grant.model_dump_json().encode())
+        send(grant)
 
 
 def give_out_anew(session: Session) -> None:

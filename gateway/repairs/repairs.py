@@ -6,6 +6,7 @@ rows of a finished job ──► order (split, guarded against leaks) ──► 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from sqlalchemy import select, tuple_, update
 from sqlalchemy.orm import Session
@@ -142,6 +143,11 @@ def cancel(session: Session, owner: str, repair_id: str) -> RepairView:
 def remove(session: Session, owner: str, repair_id: str) -> None:
     """Delete a repair, running or not. Raises NotFound."""
     session.delete(find(session, owner, repair_id))
+
+
+def ids_of(session: Session, job_ids: Sequence[str]) -> list[str]:
+    """The repairs of some jobs; whoever deletes the jobs deletes the objects of these after the commit."""
+    return list(session.scalars(select(Repair.id).where(Repair.job_id.in_(job_ids))))
 
 
 def forget_objects(store: ObjectStore, repair_id: str) -> None:

@@ -1,17 +1,20 @@
-"""A finished job's report: loads its rows, computes without a session open, then stores figures and page.
+"""A job's report: loads its rows, computes without a session open, then stores figures and page.
 
-Rows are streamed twice, for the figures and for the choice of pictures, which depends on them: so a report takes the
-memory of its figures, not of its rows.
+It calls no model service: which of them made the results is recorded with the results. Rows are streamed twice, for
+the figures and for the choice of pictures, which depends on them: so a report takes the memory of its figures, not of
+its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from pydantic import JsonValue
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
-from gateway.database.tables import Counterfactual, Report
+from gateway.database.tables import Counterfactual, JobService, Report
 from gateway.jobs.task_description import renamed_masks
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
@@ -26,24 +29,40 @@ from shared.schemas.service import ServiceInfo
 from shared.storage import ObjectStore, image_key
 
 
-def build_report(
+def report_key(job_id: str, name: str) -> str:
+    """The key of a job's report in the object store. Each analysis has its own, so none replaces another's page.
+
+    Housekeeping removes the pages that no row names.
+    """
+    return f"reports/{job_id}/{name}.html"
+
+
+def write_report(
     sessions: Sessions,
     store: ObjectStore,
     job_id: str,
-    services: Sequence[ServiceInfo] = (),
+    key: str,
+    services: Sequence[ServiceInfo] | None = None,
     calibrations: Mapping[str, Mapping[str, CheckErrors]] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> JobResults:
-    """Measure a finished job, write its report to the store and its row to the database; return the figures.
+    """Measure a job whose images are finished, write its page to `key` of the store, and return the figures.
 
-    `calibrations`: the checks' errors by data set and factor; those of the data set that the job's spec names are used.
-    The page depends on the rows alone, so building it again replaces it by the same. No session is open while it
-    computes. Raises sqlalchemy's NoResultFound for an unknown job.
+    `services`: those that made the results; None for those that were recorded with them. `calibrations`: the checks'
+    errors by data set and factor; those of the data set that the job's spec names are used. `check` is called now and
+    then, and raises to end the work.
+
+    The page depends on the rows alone, so building it again gives the same. No session is open while it computes.
+    Raises sqlalchemy's NoResultFound for an unknown job.
     """
     with reading(sessions) as session:
         rows = load_rows(session, job_id)
+        used = services_of(session, job_id) if services is None else services
+    check()
     data = str(rows.job.spec.get("calibration") or "")
     errors = (calibrations or {}).get(data)
-    results = measure(rows, services, None if errors is None else _measured_elsewhere(data, errors))
+    results = measure(rows, used, None if errors is None else _measured_elsewhere(data, errors))
+    check()
     review = ReviewList(results)
     with reading(sessions) as session:
         selection = select_pictures(review.watching(stream_sources(session, job_id, rows.relation)), results)
@@ -51,12 +70,45 @@ def build_report(
         views = {view.id: view for view in counterfactual_views(session, chosen)}
     results = results.model_copy(update={"review": review.order()})
     colours = class_colours(rows.job.classes, renamed_masks(rows.job))
-    page = report_page(results, selection, views, lambda digest: store.get(image_key(digest)), colours)
-    key = f"reports/{job_id}.html"
-    store.put(key, page.encode())
-    with sessions.begin() as session:
-        session.merge(Report(job_id=job_id, object_key=key, metrics=results.model_dump(mode="json")))
+
+    def load(digest: str) -> bytes:
+        check()
+        return store.get(image_key(digest))
+
+    store.put(key, report_page(results, selection, views, load, colours).encode())
     return results
+
+
+def store_report(session: Session, job_id: str, key: str, results: JobResults) -> None:
+    """Make the page at `key` the job's report."""
+    session.merge(Report(job_id=job_id, object_key=key, metrics=results.model_dump(mode="json")))
+
+
+def build_report(
+    sessions: Sessions,
+    store: ObjectStore,
+    job_id: str,
+    services: Sequence[ServiceInfo] | None = None,
+    calibrations: Mapping[str, Mapping[str, CheckErrors]] | None = None,
+) -> JobResults:
+    """`write_report` and `store_report` without a lease: only where no worker analyses the job."""
+    key = report_key(job_id, "report")
+    results = write_report(sessions, store, job_id, key, services, calibrations)
+    with sessions.begin() as session:
+        store_report(session, job_id, key, results)
+    return results
+
+
+def services_of(session: Session, job_id: str) -> list[ServiceInfo]:
+    """The model services that made a job's results, in the order of their first use.
+
+    For a job of an older version, which recorded none, those of its last report.
+    """
+    query = select(JobService.info).where(JobService.job_id == job_id).order_by(JobService.created_at)
+    infos: list[JsonValue] = [*session.scalars(query)]
+    if not infos and (report := session.get(Report, job_id)) is not None:
+        infos = [*JobResults.model_validate(report.metrics).made.services.values()]
+    return [ServiceInfo.model_validate(info) for info in infos]
 
 
 def _measured_elsewhere(data: str, errors: Mapping[str, CheckErrors]) -> Calibration:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from gateway.analysis.effects import Integers, Outcomes, Predictions
 from gateway.analysis.funnel import Fate
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
+from gateway.results.failure_reasons import failure_reasons
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
 from gateway.results.stream import (
@@ -31,7 +32,7 @@ from gateway.results.stream import (
     stream_sources,
     triples,
 )
-from shared.schemas.results import Cell, Relation
+from shared.schemas.results import Cell, FailureReason, Relation
 
 
 @dataclass(slots=True)
@@ -67,8 +68,9 @@ class ModelRows(NamedTuple):
 class JobRows:
     """Everything that the figures of a job are computed from, in a fixed order.
 
-    `labels` are the ground truths of the source images that did not fail: of each image its label, or the classes of
-    its mask; `failed` counts the others. A segmentation job has `segmented` instead of `models`.
+    `labels` are the ground truths of the source images that are done: of each image its label, or the classes of its
+    mask. `failed` and `cancelled` count the others, and `failure_reasons` says why they failed. A segmentation job has
+    `segmented` instead of `models`.
     `reviewed` has people's reviews of its edits.
     """
 
@@ -76,6 +78,8 @@ class JobRows:
     relation: Relation
     labels: list[tuple[str, ...]]
     failed: int
+    cancelled: int
+    failure_reasons: list[FailureReason]
     methods: dict[str, MethodRows]
     models: dict[tuple[str, str], ModelRows]  # by model under test and method
     segmented: dict[tuple[str, str], SegmentedRows]
@@ -94,10 +98,10 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     by_pair: dict[tuple[str, str], _Columns | SegmentedColumns] = {**columns, **segmented}
     reviewed = ReviewedJob(load_reviews(session, job_id), relation, methods, job.models)
     labels: list[tuple[str, ...]] = []
-    failed = 0
+    left_out = Counter[str]()
     for number, rows in enumerate(stream_sources(session, job_id, relation)):
-        if rows.source.state == "failed":
-            failed += 1
+        if rows.source.state in ("failed", "cancelled"):
+            left_out[rows.source.state] += 1
         else:
             labels.append(_truths(rows.source))
         for row in rows.counterfactuals:
@@ -112,7 +116,9 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         job,
         relation,
         labels,
-        failed,
+        left_out["failed"],
+        left_out["cancelled"],
+        failure_reasons(session, job_id),
         methods,
         {pair: taken.rows() for pair, taken in columns.items()},
         {pair: taken.rows() for pair, taken in segmented.items()},

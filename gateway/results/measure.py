@@ -45,6 +45,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
+    used = {info.service: info for info in services}  # the last of each name
     checked = [method for method in rows.methods if METHODS[method].checked]
     by_people = [method for method in checked if rows.reviewed.enough(method)]
     provisional = calibration is None and (by_people != checked or not checked)
@@ -54,8 +55,10 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         errors = calibration or Calibration()
         calibration = errors.model_copy(update={"source": "reviews", "n": n})
     return JobResults(
-        sources=len(rows.labels) + rows.failed,
+        sources=len(rows.labels) + rows.failed + rows.cancelled,
         sources_failed=rows.failed,
+        sources_cancelled=rows.cancelled,
+        failure_reasons=rows.failure_reasons,
         provisional=provisional,
         calibration=calibration,
         reviews=reviews,
@@ -76,7 +79,10 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
             profile=job.profile,
             seed=job.seed,
             parameters={method.name: method.parameters for method in job.methods},
-            services={info.service: info.model_dump(mode="json") for info in services},
+            services={name: info.model_dump(mode="json") for name, info in used.items()},
+            replaced_services=[
+                info.model_dump(mode="json") for info in services if info.revision != used[info.service].revision
+            ],
             uploaded_models=job.uploaded_models,
             versions={
                 "python": platform.python_version(),

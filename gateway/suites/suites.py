@@ -190,14 +190,23 @@ def run_view(session: Session, run: Job) -> RunView:
     )
 
 
+def members(session: Session, owner: str, suite: str) -> list[str]:
+    """The ids of the jobs of a suite: its own and those of its runs. Raises NotFound."""
+    return _members(session, find(session, owner, suite))
+
+
+def _members(session: Session, suite: Suite) -> list[str]:
+    return list(session.scalars(select(Job.id).where(Job.suite_id == suite.id)))
+
+
 def remove(session: Session, owner: str, suite: str) -> list[str]:
     """Delete a suite with its runs, running or not; returns object keys of reports, to delete after the commit."""
     row = _held(session, owner, suite)
-    members = session.scalars(select(Job.id).where(Job.suite_id == row.id)).all()
-    for job_id in members:
+    ended = _members(session, row)
+    for job_id in ended:
         leases.cancel_job(session, job_id)
-    keys = session.scalars(select(Report.object_key).where(Report.job_id.in_(members))).all()
-    for job_id in members:
+    keys = session.scalars(select(Report.object_key).where(Report.job_id.in_(ended))).all()
+    for job_id in ended:
         mark_deleted(session, job_id)
     session.execute(delete(Suite).where(Suite.id == row.id))
     return list(keys)

@@ -7,7 +7,7 @@ done also writes all results, guarded by the lease: either everything is written
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,18 @@ from pydantic import TypeAdapter
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
-from gateway.database.columns import CounterfactualColumns, JsonObject, PredictionColumns, StoredChange
+from gateway.database.columns import (
+    CounterfactualColumns,
+    JsonObject,
+    PredictionColumns,
+    ServiceColumns,
+    StoredChange,
+)
 from gateway.database.counts import edit_counts, total
 from gateway.database.events import add_event
-from gateway.database.sessions import Sessions, reading
-from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.database.sessions import Sessions, insert_missing, reading
+from gateway.database.table_base import utc_now
+from gateway.database.tables import Counterfactual, Job, JobService, Prediction, SourceImage
 from gateway.jobs.task_description import task_description_of
 from gateway.methods import METHODS, typed_parameters
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
@@ -73,10 +80,11 @@ class ImageWork:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """The rows that the work produces."""
+    """The rows that the work produces, and those of the services that replied."""
 
     counterfactuals: list[CounterfactualColumns]
     predictions: list[PredictionColumns]
+    services: list[ServiceColumns]
 
 
 def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
@@ -127,14 +135,31 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
         rows = []
         images += [ShownImage(name, ImagePayload(png=shelf.load(digest))) for name, digest in work.rendered]
     parts = list(requests(images))
+    predictions = _predictions(work, source, parts, services, shelf, link)
+    used = sorted(services.used.items())
+    return ImageResult(
+        rows,
+        predictions,
+        [
+            {"service": service, "revision": revision, "info": info.model_dump(mode="json")}
+            for (service, revision), info in used
+        ],
+    )
+
+
+def _predictions(
+    work: ImageWork,
+    source: MethodImage,
+    parts: Sequence[Sequence[ShownImage]],
+    services: RecordedServices,
+    shelf: ImageShelf,
+    link: Callable[[str], str],
+) -> list[PredictionColumns]:
     if work.segmentation is None:
-        predictions = classifier_predictions(work.id, work.models, parts, work.ground_truth, services, link)
-        return ImageResult(rows, list(predictions))
+        return list(classifier_predictions(work.id, work.models, parts, work.ground_truth, services, link))
     mask = None if source.mask is None else decode(source.mask.png, "L")
     classes, metamorphic = work.segmentation.classes, work.segmentation.metamorphic
-    return ImageResult(
-        rows, segmenter_predictions(work.id, work.models, classes, parts, mask, metamorphic, services, shelf, link)
-    )
+    return segmenter_predictions(work.id, work.models, classes, parts, mask, metamorphic, services, shelf, link)
 
 
 def _make(
@@ -167,6 +192,9 @@ def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) 
         session.execute(insert(Counterfactual), rows)
     if result.predictions:
         session.execute(insert(Prediction), [{**common, **row} for row in result.predictions])
+    insert_missing(
+        session, JobService, [{"job_id": work.job_id, "created_at": utc_now(), **row} for row in result.services]
+    )
     edits = [row for row in result.counterfactuals if row["arm"] == "edit"]
     payload: JsonObject = {
         "state": "done",

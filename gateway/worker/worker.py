@@ -1,7 +1,7 @@
 """The worker: a message wakes it, and it leases source images and analyses until no work is left.
 
     step          claim → load → call → apply, repeatedly             (`images_in_flight` steps run at a time)
-    leases        one thread: renews the leases of the steps, and waits for nothing but the database
+    leases        one thread: renews the leases of the steps until the last has ended, and ends the calls of lost ones
     watch         one thread: sweeps expired leases, and wakes an idle worker when work waits
     housekeeping  one thread: removes what nothing refers to, when no other worker has done so lately
     repairs       one thread: sends repairs to trainers, reads their progress, stores their results
@@ -13,6 +13,8 @@ time. `python -m gateway.worker` runs it; `embedded` runs the same code in its o
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,13 +23,14 @@ from functools import partial
 from typing import Any
 
 from celery import Celery, bootsteps
+from celery.signals import worker_shutting_down
 from prometheus_client import CollectorRegistry
 from sqlalchemy import select
 
-from gateway.database.events import add_event
 from gateway.database.sessions import DATABASE_AWAY, Sessions, database_now, open_engine, open_sessions
 from gateway.database.tables import Job
 from gateway.metrics import STEPS
+from gateway.model_services.cancellation import Cancelled
 from gateway.model_services.clients import BrokenOff, ModelServices, is_passing
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.model_services.recurring import RecurringReplies
@@ -38,16 +41,16 @@ from gateway.queue import leases
 from gateway.queue.celery_tasks import WORK, send_repair, wake_worker
 from gateway.queue.leases import Lease
 from gateway.repairs.dispatch import look_after_now_and_then
-from gateway.report.build import build_report
 from gateway.settings import Settings, read_settings
 from gateway.storage.object_store import open_store
 from gateway.worker import image_step
+from gateway.worker.analysis_step import analyse
+from gateway.worker.held_leases import HeldLeases, LeaseLost, Stopping
 from shared import logging as json_logging
 from shared.celery_app import broker_fault, open_celery
 from shared.problems import NotReady, Problem
 from shared.profiles import load_profile
 from shared.schemas.jobs import Stage
-from shared.schemas.service import SERVICES
 from shared.storage import ObjectStore
 from shared.turns import work_started
 
@@ -55,14 +58,6 @@ MAX_PAUSE_SECONDS = 300.0
 LINK_GRACE_SECONDS = 60.0
 
 logger = logging.getLogger("contrafact.worker")
-
-
-class LeaseLost(Exception):
-    """The lease expired or the job was cancelled, so the step must end."""
-
-
-class Stopping(Exception):
-    """The worker is stopping, so the step releases its lease."""
 
 
 class Worker:
@@ -78,30 +73,33 @@ class Worker:
         self._services = services
         self._celery = celery
         self._recurring = RecurringReplies()
-        self._leases: dict[str, Lease] = {}
+        self._leases = HeldLeases(sessions, settings.lease_seconds, settings.lease_renewal_seconds)
         self._changing = threading.Lock()
         self._steps = 0
         self._stopping = services.stopping
-        self._keeping = _thread("leases", self._regularly, settings.lease_renewal_seconds, self._renew)
-        self._watching = _thread("watch", self._regularly, settings.sweep_seconds, self._sweep)
-        self._housekeeping = _thread("housekeeping", housekeeping_loop, sessions, store, settings, services.stopping)
-        send = partial(send_repair, celery)
-        self._repairs = _thread("repairs", look_after_now_and_then, sessions, store, send, settings, services.stopping)
+        send, stopping = partial(send_repair, celery), services.stopping
+        self._threads = (
+            _thread("leases", self._leases.keep),
+            _thread("watch", self._watch),
+            _thread("housekeeping", housekeeping_loop, sessions, store, settings, stopping),
+            _thread("repairs", look_after_now_and_then, sessions, store, send, settings, stopping),
+        )
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in (self._keeping, self._watching, self._housekeeping, self._repairs):
+        for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Stop the threads; running steps release their leases at their next call."""
+        """End the calls of the running steps, which release their leases, and stop the threads."""
         self._stopping.set()
+        self._leases.stop()
 
     def refuse_dead(self) -> None:
-        """Raises NotReady when a thread that leases depend on has died."""
-        for thread in (self._keeping, self._watching):
+        """Raises NotReady when a thread has died."""
+        for thread in self._threads:
             if thread.ident is not None and not (thread.is_alive() or self._stopping.is_set()):
-                raise NotReady("leases are no longer renewed or swept; restart this worker")
+                raise NotReady(f"the thread {thread.name!r} of this worker has died; restart the worker")
 
     def step(self) -> None:
         """Work until nothing can be leased, or `images_per_message` rows are done."""
@@ -116,7 +114,7 @@ class Worker:
             return False
         lease, request_id, claimed_at = claimed
         bound = json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id)
-        with self._held(lease), bound, work_started(claimed_at):
+        with self._leases.held(lease), bound, work_started(claimed_at):
             started, outcome = time.monotonic(), "done"
             if first:
                 wake_worker(self._celery)
@@ -152,8 +150,7 @@ class Worker:
             return
         shelf = ImageShelf(self._store, self._sessions, work.owner_id)
 
-        def check() -> None:
-            self._check(lease)
+        check = partial(self._leases.refuse_ended, lease)
 
         def note(stage: Stage) -> None:
             with self._sessions.begin() as session:
@@ -174,23 +171,13 @@ class Worker:
         return self._store.link(key, round(seconds))
 
     def _analyse(self, lease: Lease) -> None:
-        infos = [self._services.info(service) for service in SERVICES]
         calibrations = load_profile(self._settings.profile).calibration
-        build_report(self._sessions, self._store, lease.job_id, infos, calibrations)
-        with self._sessions.begin() as session:
-            if leases.finish(session, lease):
-                add_event(session, lease.job_id, "job", {"state": "done"})
-
-    def _check(self, lease: Lease) -> None:
-        if self._stopping.is_set():
-            raise Stopping
-        if lease.token not in self._leases:
-            raise LeaseLost(lease.id)
+        analyse(self._sessions, self._store, lease, calibrations, partial(self._leases.refuse_ended, lease))
 
     def _settle(self, lease: Lease, error: Exception) -> None:
         """Record the error on the leased row."""
         settings = self._settings
-        if isinstance(error, LeaseLost):
+        if isinstance(error, LeaseLost) or (isinstance(error, Cancelled) and not self._stopping.is_set()):
             logger.info("lost the lease of %s", lease.id)
             return
         if isinstance(error, DATABASE_AWAY):
@@ -212,16 +199,6 @@ class Worker:
         logger.info("gave back %s: %s", lease.id, reason)
 
     @contextmanager
-    def _held(self, lease: Lease) -> Iterator[None]:
-        with self._changing:
-            self._leases[lease.token] = lease
-        try:
-            yield
-        finally:
-            with self._changing:
-                self._leases.pop(lease.token, None)
-
-    @contextmanager
     def _counted(self) -> Iterator[None]:
         with self._changing:
             self._steps += 1
@@ -231,26 +208,14 @@ class Worker:
             with self._changing:
                 self._steps -= 1
 
-    def _regularly(self, seconds: float, do: Callable[[], None]) -> None:
+    def _watch(self) -> None:
         due = time.monotonic()
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
-            due = time.monotonic() + seconds
+            due = time.monotonic() + self._settings.sweep_seconds
             try:
-                do()
+                self._sweep()
             except DATABASE_AWAY as error:  # temporary; the thread must go on
-                logger.warning("renewal or sweep of leases is late: %s", error)
-
-    def _renew(self) -> None:
-        with self._changing:
-            current = list(self._leases.values())
-        if not current:
-            return
-        with self._sessions.begin() as session:
-            held = leases.renew(session, current, self._settings.lease_seconds)
-        with self._changing:
-            for lease in current:
-                if lease.token not in held:
-                    self._leases.pop(lease.token, None)
+                logger.warning("leases are swept late: %s", error)
 
     def _sweep(self) -> None:
         with self._sessions.begin() as session:
@@ -289,6 +254,11 @@ def register(celery: Celery, worker: Worker) -> None:
     celery.finalize()
 
 
+def _obey_second_interrupt(**_: object) -> None:
+    """While the worker stops, let Ctrl-C end the process at once; Celery's own handler waits for the running steps."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+
+
 def main() -> None:
     """Run a worker with the environment's settings until it is stopped."""
     json_logging.configure()
@@ -304,6 +274,7 @@ def main() -> None:
     refuse_wrong_schema(settings, sessions)
     worker = Worker(settings, sessions, open_store(settings), services, celery)
     register(celery, worker)
+    worker_shutting_down.connect(_obey_second_interrupt, weak=False)
     concurrency = str(settings.images_in_flight)
     with ExitStack() as stack:
         if settings.metrics_port:

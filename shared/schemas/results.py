@@ -294,8 +294,19 @@ class Cost(Contract):
     evaluations_per_accepted: float | None
 
 
+class FailureReason(Contract):
+    """Why source images failed, and how many for this reason."""
+
+    reason: str
+    count: int
+
+
 class HowMade(Contract):
-    """Provenance: everything that the figures depend on."""
+    """Provenance: everything that the figures depend on.
+
+    `services` are those that made the results, by name. `replaced_services` made some of them, before the service of
+    that name was replaced while the job ran.
+    """
 
     job: str
     task: str
@@ -303,6 +314,7 @@ class HowMade(Contract):
     seed: int
     parameters: dict[str, JsonValue]
     services: dict[str, JsonValue]
+    replaced_services: list[JsonValue] = Field(default_factory=list)
     uploaded_models: Annotated[dict[str, str], Field(description="digests of the models that were uploaded")] = Field(
         default_factory=dict
     )
@@ -404,6 +416,9 @@ class MethodReviews(Contract):
 class JobResults(Contract):
     """All results of a job. `provisional`: the validity of the counterfactuals is not known.
 
+    Of the `sources`, `sources_failed` failed, most of them for the `failure_reasons` (at most five, the commonest
+    first), and `sources_cancelled` were not finished when the job was cancelled. The figures are of the others.
+
     `reviews` has an entry for each reviewed method; `calibration` names the source of the validity estimates.
 
     `review`: ids of at most 200 failing counterfactuals in the order in which to review them: each shows most of what
@@ -412,6 +427,8 @@ class JobResults(Contract):
 
     sources: int
     sources_failed: int
+    sources_cancelled: int = 0
+    failure_reasons: list[FailureReason] = Field(default_factory=list)
     provisional: bool
     calibration: Calibration | None = None
     reviews: list[MethodReviews] = Field(default_factory=list)

@@ -19,6 +19,9 @@ import httpx
 from gateway.database.events import add_event
 from gateway.database.sessions import migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
+from shared.storage import DirectoryStore
+from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import Site, wait_for
 
 PATIENCE = 300.0  # seconds, which only a hang takes
 
@@ -127,6 +130,32 @@ def test_a_worker_answers_the_machinery_and_stops(tmp_path: Path) -> None:
         assert "contrafact_step_seconds" in httpx.get(f"{address}/metrics", timeout=60).text
         stop(process)
     assert all(json.loads(line)["time"] for line in log.read_text().splitlines())
+
+
+def test_a_worker_that_stops_ends_its_calls_and_gives_its_image_back(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'contrafact.db'}"
+    engine = open_engine(url)
+    migrate(engine)
+    small, port = SmallServices(), free_port()
+    small.gate.clear()
+    with serve(small) as services:
+        site = Site(open_sessions(engine), DirectoryStore(tmp_path / "objects"), small, services)
+        site.add_job(images=1)
+        environment = {
+            "CONTRAFACT_DATABASE_URL": url,
+            "CONTRAFACT_OBJECT_STORE": f"directory:{tmp_path / 'objects'}",
+            "CONTRAFACT_METRICS_PORT": str(port),
+            "CONTRAFACT_SWEEP_SECONDS": "0.3",
+            **{f"CONTRAFACT_{name}_URL": services for name in ("CAPTION", "LLM", "DIFFUSION", "EVALUATOR")},
+        }
+        with running([sys.executable, "-m", "gateway.worker"], tmp_path / "log", environment, port) as (process, _):
+            wait_for(lambda: site.images()[0].stage == "captioning")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) in (0, -signal.SIGTERM)
+        small.gate.set()
+        (image,) = site.images()
+    engine.dispose()
+    assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
 
 
 def test_a_model_service_that_stops_answers_what_it_was_asked(tmp_path: Path) -> None:

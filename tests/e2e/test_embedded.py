@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 
 from embedded.directory import DirectoryInUse
-from embedded.run import Embedded, run_embedded
+from embedded.run import run_embedded
 from gateway.export.job import FORMATS
 from shared.images import encode
 from shared.schemas.service import SERVICES
@@ -35,8 +37,8 @@ def post_job(url: str) -> str:
     return str(reply.json()["id"])
 
 
-def show(system: Embedded, job: str) -> dict[str, Any]:
-    shown: dict[str, Any] = httpx.get(f"{system.base_url}/jobs/{job}", timeout=120).json()
+def show(address: str, job: str) -> dict[str, Any]:
+    shown: dict[str, Any] = httpx.get(f"{address}/jobs/{job}", timeout=120).json()
     return shown
 
 
@@ -46,15 +48,48 @@ def test_a_stopped_system_ends_and_goes_on_when_started_again(tmp_path: Path) ->
         urls = dict.fromkeys(SERVICES, url)
         with run_embedded(tmp_path, service_urls=urls, images_in_flight=4) as system:
             job = post_job(system.base_url)
-            wait_for(lambda: show(system, job)["progress"]["images"]["in_progress"] > 0)
-            assert show(system, job)["state"] == "running"
+            wait_for(lambda: show(system.base_url, job)["progress"]["images"]["in_progress"] > 0)
+            assert show(system.base_url, job)["state"] == "running"
         with run_embedded(tmp_path, service_urls=urls) as system:
-            wait_for(lambda: show(system, job)["state"] != "running")
-            shown = show(system, job)
+            wait_for(lambda: show(system.base_url, job)["state"] != "running")
+            shown = show(system.base_url, job)
             report = httpx.get(f"{system.base_url}/jobs/{job}/report", timeout=120)
     assert shown["state"] == "done"
     assert shown["failures"] == []
     assert report.status_code == 200
+
+
+@contextmanager
+def process(directory: Path, url: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """An embedded system in a process of its own, over these services, and its address."""
+    command = [sys.executable, "-m", "tests.support.embedded_process", str(directory), url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            assert started.stdout is not None
+            yield started, started.stdout.readline().strip()
+        finally:
+            started.kill()
+
+
+def test_an_interrupt_ends_the_calls_in_flight_and_a_second_one_the_process(tmp_path: Path) -> None:
+    small = SmallServices()
+    small.gate.clear()
+    with serve(small) as url:
+        with process(tmp_path, url) as (system, address):
+            job = post_job(address)
+            wait_for(lambda: bool(show(address, job)["progress"]["stages"]["captioning"]))
+            system.send_signal(signal.SIGINT)
+            assert system.wait(60) == 0
+        with process(tmp_path, url) as (system, address), httpx.stream("GET", f"{address}/jobs/{job}/events"):
+            assert system.stderr is not None
+            system.send_signal(signal.SIGINT)
+            assert "Stopping" in system.stderr.readline()
+            system.send_signal(signal.SIGINT)
+            assert system.wait(60) == 128 + signal.SIGINT
+        small.gate.set()
+        with process(tmp_path, url) as (_, address):
+            wait_for(lambda: show(address, job)["state"] == "done")
+            assert show(address, job)["failures"] == []
 
 
 @pytest.fixture

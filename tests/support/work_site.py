@@ -9,13 +9,14 @@ import numpy as np
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
-from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, SourceImage
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, Report, SourceImage
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf
 from gateway.settings import Settings
 from gateway.worker.worker import Worker
 from shared.celery_app import open_celery
 from shared.images import encode
+from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.support.job_counts import store_counts
@@ -34,8 +35,9 @@ class Site:
         self.celery = open_celery("memory://localhost")
         self.clients: list[ModelServices] = []
 
-    def worker(self) -> Worker:
-        services = ModelServices(dict.fromkeys(SERVICES, self.url), deadline=120, wait=QUICK.service_wait_seconds)
+    def worker(self, wait: float = QUICK.service_wait_seconds) -> Worker:
+        """A worker that waits so many seconds for a busy service."""
+        services = ModelServices(dict.fromkeys(SERVICES, self.url), deadline=120, wait=wait)
         self.clients.append(services)
         return Worker(QUICK, self.sessions, self.store, services, self.celery)
 
@@ -84,6 +86,16 @@ class Site:
         with self.sessions() as session:
             query = select(SourceImage).where(SourceImage.job_id == job_id).order_by(SourceImage.position)
             return list(session.scalars(query))
+
+    def report(self, job_id: str = "job") -> str:
+        """The page of the job's report."""
+        with self.sessions() as session:
+            return self.store.get(session.get_one(Report, job_id).object_key).decode()
+
+    def metrics(self, job_id: str = "job") -> JobResults:
+        """The figures of the job's report."""
+        with self.sessions() as session:
+            return JobResults.model_validate(session.get_one(Report, job_id).metrics)
 
     def results(self, job_id: str = "job") -> tuple[list[object], list[object]]:
         """Everything that a repetition must reproduce, without ids of the job's own."""

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from contrafact.cli import app
 from embedded.run import run_embedded
 from gateway.report.build import build_report
+from shared.problems import InvalidInput
 from shared.schemas.service import SERVICES
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import picture, serve_gateway
@@ -82,6 +83,21 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     assert "no image" in contrafact(url, "retry", job, code=3)[1]
     contrafact(url, "delete", job)
     assert "there is no job" in contrafact(url, "status", job, code=3)[1]
+
+
+def test_a_job_of_which_nothing_succeeds_ends_with_its_reason_and_a_code(testset: Path, tmp_path: Path) -> None:
+    small = SmallServices()
+    small.troubles = [InvalidInput("this picture is refused")] * 9
+    with (
+        serve(small) as services,
+        run_embedded(tmp_path / "data", service_urls=dict.fromkeys(SERVICES, services)) as system,
+    ):
+        submitted = [system.base_url, "submit", testset, *TASK, "--model", "m1", "--wait"]
+        job, first, *others = contrafact(*submitted, code=1)[0].splitlines()
+        assert (first, others) == ("3 of 3 source images failed:", ["  3: this picture is refused"])
+        shown = json.loads(contrafact(system.base_url, "status", job, "--json", code=1)[0])
+        assert (shown["state"], shown["report"]) == ("failed", f"/jobs/{job}/report")
+        assert "this picture is refused" in contrafact(system.base_url, "report", job, "--out", "-")[0]
 
 
 def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from sqlalchemy import update
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 from typer.testing import CliRunner
 
 from contrafact.cli import app
-from gateway.database.tables import Job
+from gateway.database.tables import Job, SourceImage
+from gateway.repairs.dispatch import look_after
 from gateway.settings import Settings
 from shared.schemas.repairs import RepairResult
 from tests.support.gateway_under_test import Gateway, serve_gateway
@@ -155,6 +157,28 @@ def test_cancelled_and_deleted_repairs_leave_nothing(gateway: Gateway) -> None:
     assert gateway.client.get(f"/repairs/{first}").json()["state"] == "cancelled"
     assert gateway.client.get(f"/repairs/{second}").status_code == 404
     assert not [*store.iterate(f"repairs/{first}/"), *store.iterate(f"repairs/{second}/")]
+
+
+@pytest.mark.parametrize("of_suite", [False, True])
+def test_a_deleted_job_or_suite_ends_the_trainers_of_its_repairs(gateway: Gateway, of_suite: bool) -> None:
+    client, store = gateway.client, gateway.context.store
+    add_job(gateway.context.sessions, store, "doomed")
+    job, place = "doomed", "/jobs/doomed"
+    if of_suite:
+        assert client.post("/suites", json={"job": "doomed", "name": "doomed"}).status_code == 201
+        job, place = client.post("/suites/doomed/runs", json={"model": "m1"}).json()["id"], "/suites/doomed"
+        client.post(f"/jobs/{job}/cancel")
+        with gateway.context.sessions.begin() as session:
+            session.execute(update(SourceImage).where(SourceImage.job_id == job).values(state="done"))
+    reply = client.post(f"/jobs/{job}/repairs", json=ASKED)
+    assert reply.status_code == 202, reply.text
+    key = f"repairs/{reply.json()['id']}/grant.json"
+    look_after(gateway.context.sessions, store, lambda _: None, Settings())
+    assert store.exists(key)
+    assert client.delete(place).status_code == 204
+    assert not store.exists(key)
+    assert not list(store.iterate(f"repairs/{reply.json()['id']}/"))
+    client.delete("/jobs/doomed")
 
 
 def test_the_command_prints_the_table(gateway: Gateway, repair: str) -> None:

@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     sessions, store = open_sessions(engine), DirectoryStore(directory / "objects")
     add_drawn_job(sessions, store)
     results = build_report(sessions, store, "drawn")
-    return sessions, store, results, store.get("reports/drawn.html").decode()
+    return sessions, store, results, store.get("reports/drawn/report.html").decode()
 
 
 def test_the_planted_weakness_is_the_first_finding_and_the_sound_model_has_none(made: Made) -> None:
@@ -58,10 +58,10 @@ def test_figures_count_only_accepted_counterfactuals(made: Made) -> None:
 def test_building_the_report_again_gives_the_same_page_and_the_stored_figures(made: Made) -> None:
     sessions, store, results, page = made
     build_report(sessions, store, "drawn")
-    assert store.get("reports/drawn.html").decode() == page
+    assert store.get("reports/drawn/report.html").decode() == page
     with sessions() as session:
         row = session.get_one(Report, "drawn")
-    assert row.object_key == "reports/drawn.html"
+    assert row.object_key == "reports/drawn/report.html"
     assert JobResults.model_validate(row.metrics) == results
 
 
@@ -82,7 +82,7 @@ def test_known_errors_of_the_checks_enter_the_figures_and_the_page(tmp_path: Pat
     assert finding.among_valid is not None
     assert finding.among_valid.stands
     assert "which leaves" in finding.sentence
-    page = store.get("reports/drawn.html").decode()
+    page = store.get("reports/drawn/report.html").decode()
     assert "measured on <b>tinyworld</b>" in page
     assert "uncalibrated" not in page
     assert "among valid" in page
@@ -180,7 +180,7 @@ def test_images_without_predictions_are_left_out_and_counted(made: Made) -> None
 
 def _report(sessions: Sessions, store: DirectoryStore, job_id: str) -> str:
     build_report(sessions, store, job_id)
-    return store.get(f"reports/{job_id}.html").decode()
+    return store.get(f"reports/{job_id}/report.html").decode()
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, select
+from sqlalchemy import func, inspect, select
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from gateway.database.counts import count_rows
 from gateway.database.events import add_event
-from gateway.database.sessions import Sessions, database_now, migrate, migration_config
+from gateway.database.sessions import Sessions, database_now, migrate, migration_config, reading
 from gateway.database.tables import Counterfactual, Event, Job, Owner, SourceImage, Table
 from tests.support.rows import add_job
 
@@ -103,6 +103,17 @@ def test_the_database_clock_adds_seconds_and_compares_with_stored_times(sessions
     assert abs(now - datetime.now(UTC)) < busy
     assert abs(later - now - timedelta(seconds=6_000.5)) < busy
     assert abs(now - earlier - timedelta(seconds=500.25)) < busy
+
+
+def test_a_read_only_session_sees_one_snapshot(sessions: Sessions) -> None:
+    add_job(sessions, "j", images=1)
+    images = select(func.count()).select_from(SourceImage)
+    with reading(sessions) as session:
+        assert session.scalar(images) == 1
+        add_job(sessions, "k", images=2)
+        assert session.scalar(images) == 1
+    with reading(sessions) as session:
+        assert session.scalar(images) == 3
 
 
 def test_deleting_a_job_removes_what_hangs_on_it(sessions: Sessions) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
+import pytest
 from sqlalchemy import delete, func, select, update
 
-from gateway.database.sessions import database_now
+from gateway.database.sessions import Sessions, database_now
 from gateway.database.tables import (
     LOCAL_OWNER,
     Chore,
@@ -24,12 +27,23 @@ from gateway.database.tables import (
 )
 from gateway.intake.sources import IntakeLimits, KeptImage, keep_image
 from gateway.model_services.recorded import ImageShelf
-from gateway.operations.housekeeping import LISTING, NAME, Graces, housekeeping_loop, is_due, run_housekeeping
+from gateway.operations import housekeeping
+from gateway.operations.housekeeping import (
+    LISTING,
+    NAME,
+    Graces,
+    Removed,
+    housekeeping_loop,
+    is_due,
+    run_housekeeping,
+)
+from gateway.operations.object_cleaner import MOST_ERRORS
 from gateway.settings import Settings
 from gateway.storage import images
 from shared.images import encode
+from shared.problems import DependencyFailed
 from shared.schemas.jobs import ManifestImage
-from shared.storage import call_key, image_key
+from shared.storage import ObjectStore, call_key, image_key
 from tests.support.work_site import Site, wait_for
 
 AT_ONCE = Graces(0, 0)
@@ -110,8 +124,9 @@ def test_what_another_job_shares_stays(site: Site) -> None:
     with site.sessions() as session:
         digests = set(session.scalars(select(Counterfactual.image_digest).where(Counterfactual.job_id == "second")))
         digests |= set(session.scalars(select(Counterfactual.control_digest)))
+        report = session.get_one(Report, "second").object_key
     expected = {image_key(digest) for digest in digests if digest} | {image_key(str(site.images("second")[0].digest))}
-    assert keys(site) == expected | {"reports/second.html"}
+    assert keys(site) == expected | {report}
     calls = site.small.calls.copy()
     site.add_job("third", images=1)
     worker.step()
@@ -249,6 +264,49 @@ def test_housekeeping_and_senders_race_without_harm(site: Site) -> None:
     with site.sessions() as session:
         rows = set(session.scalars(select(Image.digest)))
     assert {image_key(digest) for digest in rows} == keys(site)
+
+
+def test_an_object_that_cannot_be_removed_leaves_the_others_to_be_removed(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "objects" / "reports").mkdir()
+    (tmp_path / "objects" / "reports" / "no key.html").write_bytes(b"put there by somebody else")
+    for key in ("reports/gone.html", f"models/ab/{'ab' * 32}-m.tar", "repairs/r/order.json"):
+        site.store.put(key, b"left by a crash")
+    removed = run_housekeeping(site.sessions, site.store, AT_ONCE)
+    assert (removed.errors, removed.reports, removed.models, removed.repairs) == (1, 1, 1, 1)
+    assert keys(site) == {"reports/no key.html"}
+
+
+def test_housekeeping_gives_up_where_the_store_is_away(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "objects" / "reports").mkdir()
+    for number in range(MOST_ERRORS + 5):
+        (tmp_path / "objects" / "reports" / f"no key {number}.html").write_bytes(b"")
+    with pytest.raises(DependencyFailed):
+        run_housekeeping(site.sessions, site.store, AT_ONCE)
+
+
+def test_a_grant_without_a_repair_goes_at_once_so_that_its_trainer_stops(site: Site) -> None:
+    for name in ("grant.json", "order.json"):
+        site.store.put(f"repairs/r/{name}", b"{}")
+    assert run_housekeeping(site.sessions, site.store, A_DAY).repairs == 1
+    assert keys(site) == {"repairs/r/order.json"}
+
+
+def test_a_bug_does_not_end_the_thread(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Graces] = []
+
+    def broken(sessions: Sessions, store: ObjectStore, graces: Graces, go_on: Callable[[], bool]) -> Removed:
+        runs.append(graces)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(housekeeping, "run_housekeeping", broken)
+    stopping = threading.Event()
+    settings = Settings(housekeeping_seconds=0.01)
+    keeper = threading.Thread(target=housekeeping_loop, args=(site.sessions, site.store, settings, stopping))
+    keeper.start()
+    wait_for(lambda: len(runs) > 1)
+    stopping.set()
+    keeper.join(10)
+    assert not keeper.is_alive()
 
 
 def test_one_worker_of_all_does_it_when_it_is_due(site: Site) -> None:

@@ -20,6 +20,7 @@ from gateway.queue.leases import (
     release,
     renew,
     retry_job,
+    still_held,
     sweep,
     work_waits,
 )
@@ -205,8 +206,69 @@ def test_a_cancelled_job_keeps_what_is_done_and_stops_the_rest(sessions: Session
         assert renew(session, [working], LEASE) == set()
     assert [row(sessions, f"a-{n}").state for n in range(3)] == ["done", "cancelled", "cancelled"]
     assert take(sessions) is None
+
+
+def test_a_cancelled_job_is_analysed_once_and_stays_cancelled(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=2)
     with sessions.begin() as session:
-        assert claim_analysis(session, LEASE) is None
+        assert cancel_job(session, "a")
+        cancelled_at = session.get_one(Job, "a").finished_at
+    for _ in range(2):  # a worker is stopped while it analyses
+        with sessions.begin() as session:
+            assert work_waits(session)
+            analysis = claim_analysis(session, LEASE)
+            assert analysis is not None
+            assert release(session, analysis, "", delay=0)
+    with sessions.begin() as session:
+        analysis = claim_analysis(session, LEASE)
+        assert analysis is not None
+        assert finish(session, analysis, "nothing succeeded")
+    with sessions() as session:
+        job = session.get_one(Job, "a")
+        assert (job.state, job.finished_at) == ("cancelled", cancelled_at)
+        assert not work_waits(session)
+
+
+def test_a_cancelled_job_whose_report_fails_or_loses_its_workers_stays_cancelled(sessions: Sessions) -> None:
+    for name in ("a", "b"):
+        add_job(sessions, name, images=1)
+        with sessions.begin() as session:
+            assert cancel_job(session, name)
+            analysis = claim_analysis(session, LEASE)
+            assert analysis is not None
+            if name == "a":
+                assert fail(session, analysis, "a bug of the report", max_attempts=1)
+    let_time_pass(sessions, LEASE + 1)
+    with sessions.begin() as session:
+        assert sweep(session, max_lost_leases=1) == 1
+    with sessions() as session:
+        for name, reason in (("a", "a bug of the report"), ("b", "1 workers stopped")):
+            job = session.get_one(Job, name)
+            assert (job.state, reason in job.failure) == ("cancelled", True)
+        assert not work_waits(session)
+
+
+def test_a_job_of_which_nothing_succeeded_is_failed(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    lease = take_one(sessions)
+    with sessions.begin() as session:
+        assert fail(session, lease, "unreadable", max_attempts=1)
+        analysis = claim_analysis(session, LEASE)
+        assert analysis is not None
+        assert finish(session, analysis, "nothing succeeded")
+    with sessions() as session:
+        job = session.get_one(Job, "a")
+        assert (job.state, job.failure, job.finished_at is not None) == ("failed", "nothing succeeded", True)
+
+
+def test_leases_that_still_hold_are_told_from_others(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=2)
+    first, second = take_one(sessions), take_one(sessions)
+    with sessions.begin() as session:
+        assert finish(session, first)
+    with sessions() as session:
+        assert still_held(session, [first, second]) == {second.token}
+        assert still_held(session, []) == set()
 
 
 def test_what_failed_or_was_cancelled_is_taken_up_again_as_if_for_the_first_time(sessions: Sessions) -> None:

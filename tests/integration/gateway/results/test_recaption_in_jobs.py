@@ -62,7 +62,7 @@ def test_images_whose_class_is_not_named_any_more_are_refused_and_null_arms_only
         assert funnel.recaption_unchecked == sum(not sees_a_car(site, source) for source in edits) > 0
         assert [one.check for one in funnel.refused_by_image] == ["recaption"]
     silent = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
-    page = site.store.get("reports/job.html").decode()
+    page = site.report()
     assert f"</b> {results.funnels[0].recaption_unchecked} of" in page
     out = io.StringIO()
     Console(width=400, file=out).print(findings(results))

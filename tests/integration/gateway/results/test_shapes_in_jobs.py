@@ -73,7 +73,7 @@ def test_what_the_segmenter_could_not_judge_is_said_in_results_report_and_on_the
     results = measured(site, "job")
     (funnel,) = results.funnels
     assert funnel.shapes_unchecked == funnel.rendered > 0
-    page = site.store.get("reports/job.html").decode()
+    page = site.report()
     assert f"</b> in {funnel.rendered} of {funnel.rendered} rendered" in page
     assert f"in {funnel.rendered} rendered images" in on_terminal(results)
 

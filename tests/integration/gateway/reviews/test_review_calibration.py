@@ -53,7 +53,7 @@ def test_too_few_reviews_say_how_many_more_it_takes(sessions: Sessions, store: D
     assert (said.by_lot, said.more, said.accepted, said.undecided) == (5, 15, 26, 1)
     assert (said.valid, said.flipped, results.calibration, results.provisional) == (None, [], None, True)
     assert all(effect.among_valid is None for found in results.results for effect in found.cells)
-    page = store.get("reports/drawn.html").decode()
+    page = store.get("reports/drawn/report.html").decode()
     assert "Review 15 more" in page
     assert "too few images were reviewed" in page
 
@@ -86,7 +86,7 @@ def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectorySt
     assert calibrated.among_valid is not None
     assert calibrated.among_valid.valid == 1, "all its pictures were looked at"
     assert not calibrated.provisional
-    page = store.get("reports/drawn.html").decode()
+    page = store.get("reports/drawn/report.html").decode()
     assert f"n = {said.accepted + said.rejected}" in page
     assert "uncalibrated" not in page
 

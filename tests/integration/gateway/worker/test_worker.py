@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 
+import httpx
 import pytest
 from sqlalchemy import func, select
 
+import gateway.worker.worker as worker_module
 from embedded.celery_thread import CeleryThread
-from gateway.database.tables import Counterfactual, Event, Job, Prediction, Report
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Event, Job, Prediction, Report
+from gateway.jobs import jobs
 from gateway.queue import leases
 from gateway.queue.celery_tasks import wake_worker
-from gateway.worker.worker import register
-from shared.problems import GenerationFailed, InvalidInput, Overloaded
+from gateway.worker.worker import Worker, register
+from shared.problems import GenerationFailed, InvalidInput, NotReady, Overloaded
 from shared.turns import START_TIME_HEADER
 from tests.support.rows import let_time_pass
+from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import QUICK, Site, wait_for
 
 # Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
@@ -125,47 +130,210 @@ def test_calls_say_when_the_work_on_their_image_was_begun(site: Site) -> None:
     site.add_job(images=2)
     start_times: list[str] = []
     worker = site.worker()
-    site.clients[0]._client.event_hooks["request"].append(
-        lambda request: start_times.append(request.headers[START_TIME_HEADER]) if request.method == "POST" else None
-    )
+
+    async def note(request: httpx.Request) -> None:
+        if request.method == "POST":
+            start_times.append(request.headers[START_TIME_HEADER])
+
+    site.clients[0]._http.client.event_hooks = {"request": [note]}
     worker.step()
     assert len(start_times) > 2
     assert len(set(start_times)) == 2  # one moment for each image
     assert start_times == sorted(start_times, key=float)
 
 
-def test_a_cancelled_job_stops_its_workers_and_writes_nothing_more(site: Site) -> None:
-    site.add_job(images=2)
+def started_step(site: Site, worker: Worker) -> threading.Thread:
+    """A step that waits for a reply that never comes."""
     site.small.gate.clear()
-    worker = site.worker()
-    worker.start()
     step = threading.Thread(target=worker.step)
     step.start()
-    wait_for(lambda: site.images()[0].state == "leased")
+    wait_for(lambda: site.images()[0].stage == "captioning")
+    return step
+
+
+@pytest.mark.parametrize("ended_by", ["cancel", "delete"])
+def test_a_cancelled_or_deleted_job_ends_its_calls_in_flight(site: Site, ended_by: str) -> None:
+    site.add_job(images=2)
+    worker = site.worker()
+    worker.start()
+    step = started_step(site, worker)
     with site.sessions.begin() as session:
-        leases.cancel_job(session, "job")
-    wait_for(lambda: not worker._leases)  # a renewal notices
-    site.small.gate.set()
-    step.join(120)
+        if ended_by == "cancel":
+            jobs.cancel(session, LOCAL_OWNER, "job")
+        else:
+            jobs.remove(session, LOCAL_OWNER, "job")
+    step.join(60)
+    assert not step.is_alive()
     worker.stop()
-    assert [image.state for image in site.images()] == ["cancelled"] * 2
+    site.small.gate.set()
+    assert [image.state for image in site.images()] == ([] if ended_by == "delete" else ["cancelled"] * 2)
     assert site.results() == ([], [])
     assert site.small.calls["render"] == 0
 
 
 @ON_SQLITE
-def test_a_stopped_worker_gives_its_image_back(site: Site) -> None:
-    site.add_job(images=1)
-    site.small.gate.clear()
+def test_a_cancelled_job_has_a_report_of_what_is_done(site: Site) -> None:
+    site.add_job(images=3)
     worker = site.worker()
-    step = threading.Thread(target=worker.step)
-    step.start()
-    wait_for(lambda: site.images()[0].state == "leased")
+    assert worker._work_once(first=False)
+    with site.sessions.begin() as session:
+        jobs.cancel(session, LOCAL_OWNER, "job")
+    worker.step()
+    assert site.state() == "cancelled"
+    metrics = site.metrics()
+    assert (metrics.sources, metrics.sources_cancelled, metrics.sources_failed) == (3, 2, 0)
+    assert metrics.funnels[0].proposed == 2
+    assert metrics.results[0].sources <= 1
+    assert "results of 1 of its 3 source images" in site.report()
+    with site.sessions.begin() as session:
+        jobs.retry(session, LOCAL_OWNER, "job")
+    worker.step()
+    assert (site.state(), site.metrics().sources_cancelled) == ("done", 0)
+
+
+@ON_SQLITE
+def test_a_stopped_worker_ends_its_calls_and_gives_its_image_back(site: Site) -> None:
+    site.add_job(images=1)
+    worker = site.worker()
+    step = started_step(site, worker)
     worker.stop()
+    step.join(60)
+    assert not step.is_alive()
     site.small.gate.set()
-    step.join(120)
     (image,) = site.images()
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
+
+
+@ON_SQLITE
+def test_a_worker_that_stops_ends_its_retries(site: Site) -> None:
+    site.add_job(images=1)
+    site.small.troubles = [Overloaded("full", retry_after=9)] * 3
+    worker = site.worker(wait=600)
+    step = threading.Thread(target=worker.step)
+    step.start()
+    wait_for(lambda: len(site.small.troubles) < 3)
+    worker.stop()
+    step.join(5)
+    assert not step.is_alive()
+    assert site.images()[0].state == "pending"
+
+
+class Slow:
+    """Lets a report be written only when it is told to."""
+
+    def __init__(self, site: Site) -> None:
+        self.writing, self.go_on = threading.Event(), threading.Event()
+        self._put = site.store.put
+        site.store.put = self.put  # type: ignore[method-assign]
+
+    def put(self, key: str, data: bytes) -> None:
+        if key.startswith("reports/") and not self.writing.is_set():
+            self.writing.set()
+            self.go_on.wait(300)
+        self._put(key, data)
+
+
+@ON_SQLITE
+def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
+    site.add_job(images=1)
+    slow, worker = Slow(site), site.worker()
+    worker.start()
+    step = threading.Thread(target=worker.step)
+    step.start()
+
+    def expires_at() -> datetime:
+        with site.sessions() as session:
+            at = session.get_one(Job, "job").lease_expires_at
+        assert at is not None
+        return at
+
+    assert slow.writing.wait(300)
+    worker.stop()
+    for _ in range(2):
+        before = expires_at()
+        wait_for(lambda before=before: expires_at() > before, seconds=60)
+    slow.go_on.set()
+    step.join(60)
+    assert site.state() == "done"
+    wait_for(lambda: not any(thread.is_alive() for thread in worker._threads))
+
+
+def test_an_analysis_that_was_overtaken_leaves_the_newer_report(site: Site) -> None:
+    site.add_job(images=2)
+    slow = Slow(site)
+    overtaken = threading.Thread(target=site.worker().step)
+    overtaken.start()
+    assert slow.writing.wait(300)
+    with site.sessions.begin() as session:
+        session.get_one(Job, "job").task_description = "the newer task"
+        leases.expire_leases(session)
+        leases.sweep(session, max_lost_leases=20)
+    site.worker().step()
+    newer = site.report()
+    slow.go_on.set()
+    overtaken.join(60)
+    assert "the newer task" in newer
+    assert site.report() == newer
+    assert site.metrics().made.task == "the newer task"
+    assert site.state() == "done"
+    assert len(list(site.store.iterate("reports/"))) == 1
+    with site.sessions() as session:
+        states = [event.payload["state"] for event in session.scalars(select(Event).where(Event.kind == "job"))]
+    assert states == ["done"]
+
+
+@ON_SQLITE
+def test_a_report_needs_no_service_and_names_those_that_made_the_results(site: Site) -> None:
+    site.add_job(images=2)
+    worker, later = site.worker(), site.worker()
+    site.small.revision = "1"
+    assert worker._work_once(first=False)
+    site.small.revision = "2"
+    assert later._work_once(first=False)
+    with serve(SmallServices()) as gone:
+        pass
+    site.url = gone
+    site.worker(wait=0).step()
+    assert site.state() == "done"
+    made = site.metrics().made
+    assert [info["revision"] for info in made.services.values()] == ["2"]
+    replaced = {info["revision"] for info in made.replaced_services}
+    assert replaced == {"1"}
+
+
+@ON_SQLITE
+def test_a_job_of_which_nothing_succeeded_is_failed_and_its_report_begins_with_the_reason(site: Site) -> None:
+    site.add_job(images=2)
+    site.small.troubles = [InvalidInput("this picture is refused")] * 6
+    worker = site.worker()
+    wait_for(lambda: worker.step() or site.state() != "running")
+    with site.sessions() as session:
+        job = session.get_one(Job, "job")
+        events = [event.payload["state"] for event in session.scalars(select(Event).where(Event.kind == "job"))]
+    assert (job.state, "this picture is refused" in job.failure, events) == ("failed", True, ["failed"])
+    metrics = site.metrics()
+    assert (metrics.sources, metrics.sources_failed) == (2, 2)
+    assert [(failed.reason, failed.count) for failed in metrics.failure_reasons] == [("this picture is refused", 2)]
+    page = site.report()
+    assert page.index("this picture is refused") < page.index('aria-label="Verdict per model under test"')
+    with site.sessions.begin() as session:
+        jobs.retry(session, LOCAL_OWNER, "job")
+    wait_for(lambda: worker.step() or site.state() != "running")
+    assert (site.state(), site.metrics().failure_reasons) == ("done", [])
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("thread", ["housekeeping_loop", "look_after_now_and_then"])
+def test_a_worker_with_a_dead_thread_is_not_healthy(site: Site, thread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, thread, lambda *_: None)
+    worker = site.worker()
+    worker.refuse_dead()
+    worker.start()
+    wait_for(lambda: not all(each.is_alive() for each in worker._threads))
+    with pytest.raises(NotReady):
+        worker.refuse_dead()
+    worker.stop()
+    worker.refuse_dead()
 
 
 @ON_SQLITE

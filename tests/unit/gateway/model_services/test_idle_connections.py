@@ -10,6 +10,6 @@ from gateway.model_services.clients import KEEP_IDLE_SECONDS, ModelServices
 
 def test_the_worker_gives_idle_connections_up_before_uvicorn_closes_them() -> None:
     services = ModelServices({})
-    assert services._client._transport._pool._keepalive_expiry == KEEP_IDLE_SECONDS  # type: ignore[attr-defined]
+    assert services._http.client._transport._pool._keepalive_expiry == KEEP_IDLE_SECONDS  # type: ignore[attr-defined]
     services.close()
     assert uvicorn.Config(FastAPI()).timeout_keep_alive > KEEP_IDLE_SECONDS

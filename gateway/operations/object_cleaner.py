@@ -1,0 +1,46 @@
+"""Work on the objects of the store one by one: an error of one object leaves the others to be cleaned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shared.problems import DependencyFailed
+from shared.storage import ObjectStore
+
+MOST_ERRORS = 20  # in a row: the store is probably away, and each attempt may take until a timeout
+
+logger = logging.getLogger("contrafact.housekeeping")
+
+
+@dataclass(slots=True)
+class ObjectCleaner:
+    """`errors` counts the objects that failed; they stay for the next run."""
+
+    store: ObjectStore
+    errors: int = 0
+    _in_a_row: int = 0
+
+    def delete(self, key: str) -> bool:
+        """Delete an object; whether it is gone."""
+        return self.attempt(key, lambda: self.store.delete(key))
+
+    def attempt(self, key: str, work: Callable[[], None]) -> bool:
+        """Whether `work` on an object succeeded. After `MOST_ERRORS` in a row, nothing is attempted any more."""
+        if self._in_a_row >= MOST_ERRORS:
+            return False
+        try:
+            work()
+        except Exception as error:  # whatever is wrong with one object must not keep the others
+            self.errors += 1
+            self._in_a_row += 1
+            logger.warning("housekeeping leaves %s for its next run: %s: %s", key, type(error).__name__, error)
+            return False
+        self._in_a_row = 0
+        return True
+
+    def refuse_broken(self) -> None:
+        """Raises DependencyFailed if the run gave up."""
+        if self._in_a_row >= MOST_ERRORS:
+            raise DependencyFailed(f"{MOST_ERRORS} objects in a row could not be cleaned; the log says why")

@@ -1,0 +1,110 @@
+"""The leases that the steps of one worker hold: renewed until each step has ended, also while the worker stops.
+
+A step whose lease was lost has its calls ended: its job was cancelled or deleted, or another worker has the image now.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.database.sessions import DATABASE_AWAY, Sessions, reading
+from gateway.model_services.cancellation import Cancellation, cancellable
+from gateway.queue import leases
+from gateway.queue.leases import Lease
+
+LOOK_SECONDS = 2.0  # a cancelled job's calls end within this time
+
+logger = logging.getLogger("contrafact.worker")
+
+
+class LeaseLost(Exception):
+    """The lease expired or the job was cancelled, so the step must end."""
+
+
+class Stopping(Exception):
+    """The worker is stopping, so the step releases its lease."""
+
+
+class HeldLeases:
+    """The leases of the steps by token, each with what ends the step's calls. Thread-safe."""
+
+    def __init__(self, sessions: Sessions, lease_seconds: float, renewal_seconds: float) -> None:
+        self._sessions = sessions
+        self._lease_seconds = lease_seconds
+        self._renewal_seconds = renewal_seconds
+        self._changed = threading.Condition()
+        self._held: dict[str, tuple[Lease, Cancellation]] = {}
+        self._stopping = False
+
+    @contextmanager
+    def held(self, lease: Lease) -> Iterator[None]:
+        """Renew the lease while the block runs, and end the block's calls when the lease is lost or on `stop`."""
+        cancellation = Cancellation()
+        with self._changed:
+            self._held[lease.token] = lease, cancellation
+            if self._stopping:
+                cancellation.cancel()
+        try:
+            with cancellable(cancellation):
+                yield
+        finally:
+            with self._changed:
+                self._held.pop(lease.token, None)
+                self._changed.notify_all()
+
+    def refuse_ended(self, lease: Lease) -> None:
+        """Raises Stopping, or LeaseLost if the lease no longer holds."""
+        if self._stopping:
+            raise Stopping
+        if lease.token not in self._held:
+            raise LeaseLost(lease.id)
+
+    def stop(self) -> None:
+        """End the calls of all steps. Their leases are renewed until the steps have ended."""
+        with self._changed:
+            self._stopping = True
+            cancellations = [cancellation for _, cancellation in self._held.values()]
+            self._changed.notify_all()
+        for cancellation in cancellations:
+            cancellation.cancel()
+
+    def keep(self) -> None:
+        """Renew leases and look for lost ones, until `stop` was called and the last step has ended."""
+        renewal_due = 0.0
+        while self._goes_on(min(LOOK_SECONDS, self._renewal_seconds)):
+            renewal = time.monotonic() >= renewal_due
+            try:
+                self._look(renewal)
+            except DATABASE_AWAY as error:  # temporary; the thread must go on
+                logger.warning("leases are renewed late: %s", error)
+            else:
+                renewal_due = time.monotonic() + self._renewal_seconds if renewal else renewal_due
+
+    def _goes_on(self, seconds: float) -> bool:
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._stopping and not self._held, seconds)
+
+    def _look(self, renewal: bool) -> None:
+        with self._changed:
+            current = [lease for lease, _ in self._held.values()]
+        if not current:
+            return
+        if renewal:
+            with self._sessions.begin() as session:
+                held = leases.renew(session, current, self._lease_seconds)
+        else:
+            with reading(self._sessions) as session:
+                held = leases.still_held(session, current)
+        for lease in current:
+            if lease.token not in held:
+                self._lose(lease)
+
+    def _lose(self, lease: Lease) -> None:
+        with self._changed:
+            _, cancellation = self._held.pop(lease.token, (lease, None))
+        if cancellation is not None:
+            cancellation.cancel()
