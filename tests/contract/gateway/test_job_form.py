@@ -170,7 +170,7 @@ def test_a_file_that_says_what_masks_mean_comes_back_as_text_to_mend(gateway: Ga
     assert f">{both['classes']}</textarea>" in text
     for content, status in ((b"\xff\xfe", 400), (b"[" * 100_000, 413)):
         reply = sent(gateway, typed, [("a.png", picture())], [("a.png", GREY_MASK)], ("classes.json", content))
-        assert "what the masks mean" in refused(reply, status)[0]
+        assert "the meaning of the masks" in refused(reply, status)[0]
         assert f'value="{TASK}"' in reply.text
 
 

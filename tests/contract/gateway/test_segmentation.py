@@ -258,7 +258,7 @@ def test_masks_by_digest_are_their_owners_and_fit_their_images(gateway: Gateway,
     values = upload(gateway, ann, good, mask=True).json()["digest"]
     refusals: list[tuple[dict[str, str], dict[str, Any], str]] = [
         ({**entry, "mask": digest_of(wide)}, {"masks": PALETTED}, "none of the 1 images can be used"),
-        (entry, {}, "the spec what they mean"),
+        (entry, {}, "does not say what they mean"),
         ({"digest": entry["digest"]}, {"masks": PALETTED}, "no image names its mask: upload each with PUT"),
         ({**entry, "label": "car"}, {"masks": PALETTED}, "leave out one of them"),
         ({**entry, "mask": entry["digest"]}, {"masks": PALETTED}, "PUT /images/{digest}?mask=true them"),
