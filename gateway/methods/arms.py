@@ -1,12 +1,13 @@
 """Proposals, their renderings and null arms as `MethodCounterfactual`s, the same way for every method.
 
-Ordinals count the proposals of a source image first, rendered or not, and then its null arms.
+Ordinals count the proposals of a source image first, rendered or not, and then its null arms. A null arm whose image is
+not finite has no row; edits that would be compared with it are refused as `null arm`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.methods.checks import Scores
@@ -15,6 +16,7 @@ from gateway.methods.questions import Exchange
 from shared.schemas.base import ImagePayload
 
 ACCEPTED = Verdict(accepted=True)
+NO_NULL_ARM = Verdict(False, "null arm", "its null arm is not finite, so nothing tells the change from the generator")
 Lineage = Mapping[str, Any]
 
 
@@ -31,13 +33,13 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class RenderedArm:
-    """The image of an edit or of a null arm, with what the image checks say of it.
+    """The image (None: not finite) of an edit or of a null arm, with what the image checks say of it.
 
     `pair` is equal for an edit and its null arm, and differs between null arms. `lineage` is what belongs to this image
     alone.
     """
 
-    image: ImagePayload
+    image: ImagePayload | None
     seed: int
     verdict: Verdict
     scores: Scores
@@ -57,12 +59,16 @@ def rows(
 
     `arms` are the renderings of the accepted proposals, in their order; `lineage` is what all rows have in common.
     """
-    null_ordinals = {null.pair: ordinal for ordinal, null in enumerate(nulls, start=len(proposals))}
+    finite = [null for null in nulls if null.image is not None]
+    null_ordinals = {null.pair: ordinal for ordinal, null in enumerate(finite, start=len(proposals))}
     rendered = iter(arms)
     for ordinal, proposal in enumerate(proposals):
         arm = next(rendered) if proposal.verdict.accepted else None
-        yield edit_row(ordinal, proposal, arm, null_ordinals[arm.pair] if arm else None, lineage)
-    for null in nulls:
+        null_ordinal = null_ordinals.get(arm.pair) if arm else None
+        if arm and arm.verdict.accepted and null_ordinal is None:
+            arm = replace(arm, verdict=NO_NULL_ARM)
+        yield edit_row(ordinal, proposal, arm, null_ordinal, lineage)
+    for null in finite:
         yield null_row(null_ordinals[null.pair], null, lineage)
 
 

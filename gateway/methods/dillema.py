@@ -32,6 +32,7 @@ from gateway.methods.counterfactual import (
 from gateway.methods.inputs import Inputs, write_caption
 from gateway.methods.questions import (
     Exchange,
+    InvalidReply,
     Reply,
     Schema,
     ask,
@@ -187,7 +188,8 @@ def dillema(
     """The counterfactuals of one source image: proposals in order, then their null arms.
 
     Proposals that a text check refuses have no image; a keyword that must not change is such a proposal, with an empty
-    to-phrase. A failure of a service is raised: it fails the image rather than inventing an edit.
+    to-phrase, and so is a question without a valid reply. A failure of a service is raised: it fails the image rather
+    than inventing an edit.
     """
     inputs = Inputs("dillema", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
@@ -220,7 +222,11 @@ def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> Keywords:
     """Step 2: keywords that may change, of the allowed factors, each phrase once; and those that a check refused."""
     p, task, truth = inputs.parameters, inputs.task, inputs.image.ground_truth
     messages = keyword_messages(task, caption, truth)
-    reply, exchange = _ask(inputs, "keywords", caption, messages, keyword_schema(p.max_keywords), _KEYWORDS)
+    try:
+        reply, exchange = _ask(inputs, "keywords", caption, messages, keyword_schema(p.max_keywords), _KEYWORDS)
+    except InvalidReply as invalid:
+        none = Proposal(Edit((), caption, ""), inputs.seed, invalid.verdict, exchanges=(invalid.exchange,))
+        return Keywords([], [none], invalid.exchange)
     keywords = Keywords([], [], exchange)
     phrases: set[str] = set()
     for keyword in reply["keywords"]:
@@ -244,13 +250,19 @@ def find_alternatives(inputs: Inputs[DillemaParameters], caption: str, keywords:
     """
     p, truth = inputs.parameters, inputs.image.ground_truth
     exchanges: dict[str, Exchange] = {}
+    unanswered: dict[str, Verdict] = {}
 
     @cache
     def alternatives_of(keyword: Keyword) -> list[Change]:
         messages = alternative_messages(inputs.task, caption, truth, keyword.phrase)
         schema, about = alternative_schema(p.alternatives_per_keyword), f"{caption}/{keyword.phrase}"
-        reply, exchange = _ask(inputs, "alternatives", about, messages, schema, _ALTERNATIVES, p.temperature)
-        exchanges[keyword.phrase] = exchange
+        try:
+            reply, exchanges[keyword.phrase] = _ask(
+                inputs, "alternatives", about, messages, schema, _ALTERNATIVES, p.temperature
+            )
+        except InvalidReply as invalid:
+            exchanges[keyword.phrase], unanswered[keyword.phrase] = invalid.exchange, invalid.verdict
+            return [Change(keyword.factor, keyword.phrase, "", keyword.value, "")]
         return [
             Change(keyword.factor, keyword.phrase, new["phrase"], keyword.value, new["value"])
             for new in reply["alternatives"]
@@ -260,7 +272,8 @@ def find_alternatives(inputs: Inputs[DillemaParameters], caption: str, keywords:
     width, rounds, seed = p.edits_per_counterfactual, p.alternatives_per_keyword, inputs.derive_seed("plan")
     for changes in spread(keywords.accepted, alternatives_of, width, rounds, seed):
         values = frozenset((change.from_phrase, change.to_value.lower()) for change in changes)
-        verdict = _check_changes(inputs, changes, repeated=values in tried)
+        refused = [unanswered[change.from_phrase] for change in changes if change.from_phrase in unanswered]
+        verdict = refused[0] if refused else _check_changes(inputs, changes, repeated=values in tried)
         tried.add(values)
         lineage = (keywords.exchange, *(exchanges[change.from_phrase] for change in changes))
         yield Proposal(Edit(changes, caption, ""), inputs.seed, verdict, exchanges=lineage)
@@ -282,7 +295,10 @@ def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Pr
     changes, caption, truth = proposal.edit.changes, proposal.edit.caption, inputs.image.ground_truth
     pairs = [(change.from_phrase, change.to_phrase) for change in changes]
     messages = rewrite_messages(inputs.task, caption, truth, pairs)
-    reply, exchange = _ask(inputs, "rewrite", f"{caption}/{pairs}", messages, rewrite_schema(), _REWRITE)
+    try:
+        reply, exchange = _ask(inputs, "rewrite", f"{caption}/{pairs}", messages, rewrite_schema(), _REWRITE)
+    except InvalidReply as invalid:
+        return replace(proposal, verdict=invalid.verdict, exchanges=(*proposal.exchanges, invalid.exchange))
     new_caption = " ".join(reply["caption"].split())
     refusal = check_caption(changes, caption, new_caption, truth, inputs.other_classes) or check_protected_classes(
         changes, caption, new_caption, inputs.parameters.protect

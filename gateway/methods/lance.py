@@ -28,6 +28,7 @@ from gateway.methods.counterfactual import (
 from gateway.methods.inputs import Inputs, write_caption
 from gateway.methods.inverted import ProtectedClasses
 from gateway.methods.questions import (
+    InvalidReply,
     Schema,
     ask,
     digest_of_prompts,
@@ -137,7 +138,8 @@ def lance(
 ) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image: proposals in order, then a null arm for each fraction that was chosen.
 
-    Proposals that their words refuse have no image. A failure of a service is raised.
+    Proposals that their words refuse have no image, nor has a factor whose question has no valid reply. A failure of a
+    service is raised.
     """
     inputs = Inputs("lance", REVISION, image, task, services, parameters, seed)
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
@@ -177,18 +179,25 @@ _TOKENS_PER_EDIT = 320
 
 
 def perturb_caption(inputs: Inputs[LanceParameters], caption: str, factor: LanceFactor) -> list[Proposal]:
-    """Step 2: edits of the caption that change one thing of a factor, each held to the word diff of the captions."""
+    """Step 2: edits of the caption that change one thing of a factor, each held to the word diff of the captions.
+
+    Without a valid reply it is one refused edit of that factor.
+    """
     p = inputs.parameters
-    reply, exchange = ask(
-        inputs.services,
-        "perturb",
-        perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, p.edits_per_factor),
-        perturb_schema(p.edits_per_factor),
-        _REPLY,
-        temperature=p.temperature,
-        max_tokens=_TOKENS_PER_EDIT * p.edits_per_factor,
-        seed=inputs.derive_seed(factor, caption),
-    )
+    try:
+        reply, exchange = ask(
+            inputs.services,
+            "perturb",
+            perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, p.edits_per_factor),
+            perturb_schema(p.edits_per_factor),
+            _REPLY,
+            temperature=p.temperature,
+            max_tokens=_TOKENS_PER_EDIT * p.edits_per_factor,
+            seed=inputs.derive_seed(factor, caption),
+        )
+    except InvalidReply as invalid:
+        none = Edit((Change(factor, "", "", "", ""),), caption, "")
+        return [Proposal(none, inputs.seed, invalid.verdict, exchanges=(invalid.exchange,))]
     proposals = []
     for new in reply["edits"]:
         change = Change(factor, new.from_phrase, new.to_phrase, new.from_value, new.to_value)

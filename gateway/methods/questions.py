@@ -1,6 +1,7 @@
 """Questions to a language model: one-shot messages, the schema of the reply, and the exchange for the lineage.
 
-What to ask stands in the method's own file.
+What to ask stands in the method's own file. A question without a valid reply refuses the edits that it was asked for,
+as `invalid reply`: asked again, a seeded model would write the same again.
 """
 
 from __future__ import annotations
@@ -10,14 +11,24 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from gateway.methods.counterfactual import Services
+from gateway.methods.counterfactual import Services, Verdict
+from shared.problems import GenerationFailed, validation_sentence
 from shared.schemas.language import GenerateRequest, Message
 
 Schema = dict[str, Any]
 Exchange = Mapping[str, Any]
 Reply = TypeVar("Reply")
+
+
+class InvalidReply(Exception):
+    """The language model gave no valid reply. `verdict` refuses what was asked for; `exchange` is for its lineage."""
+
+    def __init__(self, reason: str, exchange: Exchange) -> None:
+        super().__init__(reason)
+        self.verdict = Verdict(False, "invalid reply", reason)
+        self.exchange = exchange
 
 
 def one_shot(system: str, example: str, example_reply: str, question: str) -> list[Message]:
@@ -62,17 +73,25 @@ def ask(
     max_tokens: int,
     seed: int,
 ) -> tuple[Reply, Exchange]:
-    """The language model's reply, which satisfies the schema, and the exchange; `name` is the question's there."""
+    """The language model's reply, which satisfies the schema, and the exchange; `name` is the question's there.
+
+    Raises InvalidReply, and what services raise.
+    """
     request = GenerateRequest(
         messages=list(messages), json_schema=schema, temperature=temperature, max_tokens=max_tokens, seed=seed
     )
-    reply = services.generate(request)
-    exchange = {
+    exchange: dict[str, Any] = {
         "question": name,
         "messages": [message.model_dump() for message in messages],
-        "reply": reply.text,
+        "reply": "",
         "temperature": temperature,
         "seed": seed,
-        "attempts": reply.attempts,
     }
-    return reply_type.validate_python(reply.value), exchange
+    try:
+        reply = services.generate(request)
+        exchange |= {"reply": reply.text, "attempts": reply.attempts}
+        return reply_type.validate_python(reply.value), exchange
+    except GenerationFailed as problem:
+        raise InvalidReply(problem.detail, exchange) from problem
+    except ValidationError as error:
+        raise InvalidReply(f"its reply does not fit: {validation_sentence(error.errors())}", exchange) from error

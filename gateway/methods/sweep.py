@@ -44,10 +44,10 @@ class SweepParameters(EditingParameters):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An image made with one fraction, and what the checks say of it."""
+    """An image made with one fraction (None: not finite), and what the checks say of it."""
 
     fraction: float
-    image: ImagePayload
+    image: ImagePayload | None
     verdict: Verdict
     scores: Scores
 

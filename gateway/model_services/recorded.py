@@ -12,6 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from sqlalchemy import delete
 
@@ -24,6 +25,7 @@ from gateway.storage.images import want
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import CanonicalImage, Mode, decode, digest
 from shared.schemas.base import Contract
+from shared.schemas.evaluation import PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
 from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, ObjectStore, image_key
@@ -104,7 +106,8 @@ class RecordedServices(Services):
     """The services for one step of one owner. `check` is called before each call and raises to stop the step.
 
     `note` is called when a stage begins with a call that is not recorded yet, once its service is ready.
-    `source_digest` is the step's source image; housekeeping deletes its recorded calls with its last job.
+    `source_digest` is the step's source image; housekeeping deletes its recorded calls with its last job. `guard` gives
+    the context in which a service is called, by the name of what is called (`gateway.model_services.breaker`).
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class RecordedServices(Services):
         check: Callable[[], None] = lambda: None,
         source_digest: str | None = None,
         note: Callable[[Stage], None] = lambda _: None,
+        guard: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self._services = services
         self._sessions = sessions
@@ -124,6 +128,7 @@ class RecordedServices(Services):
         self._check = check
         self._source_digest = source_digest
         self._note = note
+        self._guard = guard
         self._stage: Stage = "starting"
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
@@ -137,7 +142,8 @@ class RecordedServices(Services):
             return recorded
         self._enter(endpoint.stage)
         started = time.monotonic()
-        reply = self._services.call(endpoint, request)
+        with self._guard(_name(endpoint, request)):
+            reply = self._services.call(endpoint, request)
         seconds = time.monotonic() - started
         revision = self._services.revision(endpoint.service)  # it differs if the service was replaced meanwhile
         self._record(endpoint, self._key(endpoint, body, revision), revision, reply, seconds)
@@ -192,6 +198,12 @@ class RecordedServices(Services):
         }
         with self._sessions.begin() as session:
             insert_missing(session, RecordedCall, [row])
+
+
+def _name(endpoint: Endpoint[Request, Reply], request: Request) -> str:
+    """What a call is made of: the endpoint, and the model under test where each has its own troubles."""
+    model = f" with {request.model!r}" if isinstance(request, PredictRequest | SegmentRequest) else ""
+    return f"{endpoint.service} at {endpoint.path}{model}"
 
 
 class _Noting:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from gateway.database.columns import CounterfactualColumns, JsonObject, PredictionColumns, StoredChange
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
-from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
 from gateway.jobs.task_description import task_description_of
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
@@ -50,6 +50,8 @@ class Segmentation:
 class ImageWork:
     """What the work on one source image reads from the database. `occurrence` counts equal images before it.
 
+    `pixels` is its width × height.
+
     `rendered`: ids and digests of its counterfactuals if they exist already; then `models` are those that have no
     predictions for them.
     """
@@ -59,6 +61,7 @@ class ImageWork:
     owner_id: str
     position: int
     digest: str
+    pixels: int
     occurrence: int
     ground_truth: str | None
     task_description: TaskDescription
@@ -101,6 +104,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             owner_id=job.owner_id,
             position=image.position,
             digest=image.digest,
+            pixels=session.scalar(select(Image.width * Image.height).where(Image.digest == image.digest)) or 0,
             occurrence=occurrence or 0,
             ground_truth=image.ground_truth,
             task_description=task_description_of(job),

@@ -28,6 +28,7 @@ from gateway.database.events import add_event
 from gateway.database.sessions import DATABASE_AWAY, Sessions, database_now, open_engine, open_sessions
 from gateway.database.tables import Job
 from gateway.metrics import STEPS
+from gateway.model_services.breaker import Breaker, Subject
 from gateway.model_services.clients import BrokenOff, ModelServices, is_passing
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.operations.housekeeping import housekeeping_loop
@@ -75,6 +76,7 @@ class Worker:
         self._store = store
         self._services = services
         self._celery = celery
+        self._breaker = Breaker(settings.pause_seconds, settings.max_hold_seconds)
         self._leases: dict[str, Lease] = {}
         self._changing = threading.Lock()
         self._steps = 0
@@ -156,7 +158,17 @@ class Worker:
             with self._sessions.begin() as session:
                 leases.note_stage(session, lease, stage)
 
-        services = RecordedServices(self._services, self._sessions, shelf, work.owner_id, check, work.digest, note)
+        subject = Subject(lease.id, work.pixels)
+        services = RecordedServices(
+            self._services,
+            self._sessions,
+            shelf,
+            work.owner_id,
+            check,
+            work.digest,
+            note,
+            lambda name: self._breaker.call(name, subject),
+        )
         result = image_step.call(work, services, shelf, self._link)
         with self._sessions.begin() as session:
             if not image_step.apply(session, lease, work, result):
