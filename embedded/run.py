@@ -149,6 +149,8 @@ def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iter
         threads=given.threads or max(1, cores // at_once),
         batches_at_once=at_once,
         drain_seconds=DRAIN_SECONDS,
+        # The end of a service ends the whole system here, and a slow processor is no hung GPU.
+        max_batch_seconds=given.max_batch_seconds if "max_batch_seconds" in given.model_fields_set else 0.0,
         model_origin=gateway_url,
     )
     turns = ComputeTurns(at_once)

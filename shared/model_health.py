@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from shared.problems import NotReady
 
@@ -70,18 +70,15 @@ class ModelHealth:
                 del self._started[batch]
 
 
-def end_process_when_broken(
-    health: ModelHealth, service: str, stopping: threading.Event, end: Callable[[int], object] = os._exit
-) -> None:
-    """Watch until `stopping`, and end this process soon after the model broke.
-
-    `os._exit`, because a hung device blocks a clean end.
-    """
+def end_process_when_broken(health: ModelHealth, service: str, stopping: threading.Event) -> None:
+    """Watch until `stopping`, and end this process `GRACE_SECONDS` after the model broke."""
     while not stopping.wait(WATCH_SECONDS):
         if fault := health.fault:
-            message = f"{service} ends with exit code {EXIT_CODE} so that it is restarted: {fault}"
-            logger.critical(message)
-            stopping.wait(GRACE_SECONDS)
-            sys.stderr.flush()
-            end(EXIT_CODE)
-            return
+            end_process(service, fault, GRACE_SECONDS)
+
+
+def end_process(name: str, fault: str, seconds: float = 0.0) -> NoReturn:
+    """Log why, and end this process after `seconds`. `os._exit`, because a hung device blocks a clean end."""
+    logger.critical("%s ends with exit code %d so that it is restarted: %s", name, EXIT_CODE, fault)
+    time.sleep(seconds)
+    os._exit(EXIT_CODE)

@@ -96,6 +96,8 @@ class Breaker:
                 raise
             with self._changing:
                 verdict = self._judged(name, subject, problem)
+            if verdict is problem:
+                raise
             raise verdict from problem
         with self._changing:
             self._succeeded(name, subject)
