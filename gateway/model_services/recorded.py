@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from sqlalchemy import delete
 
+from gateway.database.columns import JsonObject
 from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Image, OwnedImage, RecordedCall
@@ -24,12 +25,14 @@ from gateway.model_services.clients import ModelServices
 from gateway.storage.images import want
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import CanonicalImage, Mode, decode, digest
+from shared.problems import GenerationFailed
 from shared.schemas.base import Contract
 from shared.schemas.evaluation import PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
 from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, ObjectStore, image_key
 
+_FAILED = "generation failed"  # the only key of a recorded call without a valid reply; no reply has such a field
 _PNG_COLOUR_TYPE = 25  # offset in a PNG file: 0 is grey
 
 
@@ -132,7 +135,10 @@ class RecordedServices(Services):
         self._stage: Stage = "starting"
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """The recorded reply, or else the service's reply, which is then recorded."""
+        """The recorded reply, or else the service's reply, which is then recorded.
+
+        So is GenerationFailed, which is raised again: a seeded language model would write the same again.
+        """
         self._check()
         body = self._recorded_form(request)
         revision = self._services.revision(endpoint.service)
@@ -142,8 +148,13 @@ class RecordedServices(Services):
             return recorded
         self._enter(endpoint.stage)
         started = time.monotonic()
-        with self._guard(_name(endpoint, request)):
-            reply = self._services.call(endpoint, request)
+        try:
+            with self._guard(_name(endpoint, request)):
+                reply = self._services.call(endpoint, request)
+        except GenerationFailed as problem:
+            failure: JsonObject = {_FAILED: problem.detail}
+            self._store(endpoint, self._key(endpoint, body, revision), revision, failure, time.monotonic() - started)
+            raise
         seconds = time.monotonic() - started
         revision = self._services.revision(endpoint.service)  # it differs if the service was replaced meanwhile
         self._record(endpoint, self._key(endpoint, body, revision), revision, reply, seconds)
@@ -152,7 +163,10 @@ class RecordedServices(Services):
     def agrees(self, endpoint: Endpoint[Request, Reply], request: Request, reply: Reply) -> bool | None:
         """Whether a reply equals the recorded one, pixel by pixel; None if none is recorded for these weights."""
         revision = self._services.revision(endpoint.service)
-        recorded = self._find(endpoint, self._key(endpoint, self._recorded_form(request), revision))
+        try:
+            recorded = self._find(endpoint, self._key(endpoint, self._recorded_form(request), revision))
+        except GenerationFailed:
+            return False
         noting = _Noting(self._shelf)
         return None if recorded is None else _by_digest(recorded, noting) == _by_digest(reply, noting)
 
@@ -172,6 +186,8 @@ class RecordedServices(Services):
             row = session.get(RecordedCall, key)
         if row is None:
             return None
+        if _FAILED in row.reply:
+            raise GenerationFailed(str(row.reply[_FAILED]))
         try:
             return endpoint.reply.model_validate(row.reply, context={"images": self._shelf})
         except ObjectMissing:  # an image of the reply was removed: delete the reply and repeat the call
@@ -186,6 +202,11 @@ class RecordedServices(Services):
         recorded = _by_digest(reply, noting)
         if noting.digests:
             self._shelf.save(noting.digests)
+        self._store(endpoint, key, revision, recorded, seconds)
+
+    def _store(
+        self, endpoint: Endpoint[Request, Reply], key: str, revision: str, recorded: JsonObject, seconds: float
+    ) -> None:
         row = {
             "key": key,
             "owner_id": self._owner_id,
@@ -222,5 +243,5 @@ class _Noting:
         return self._shelf.load(digest)
 
 
-def _by_digest(message: Contract, keeper: _Noting) -> dict[str, object]:
+def _by_digest(message: Contract, keeper: _Noting) -> JsonObject:
     return message.model_dump(mode="json", context={"images": keeper})

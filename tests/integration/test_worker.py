@@ -12,7 +12,7 @@ from gateway.database.tables import Counterfactual, Event, Job, Prediction, Repo
 from gateway.queue import leases
 from gateway.queue.celery_tasks import wake_worker
 from gateway.worker.worker import register
-from shared.problems import GenerationFailed, InvalidInput, Overloaded
+from shared.problems import InvalidInput, Overloaded
 from shared.turns import START_TIME_HEADER
 from tests.support.work_site import QUICK, Site, wait_for
 
@@ -73,7 +73,7 @@ def test_a_job_without_models_only_generates(site: Site) -> None:
 @ON_SQLITE
 def test_one_bad_image_fails_alone_and_by_name(site: Site) -> None:
     site.add_job(images=3)
-    site.small.troubles = [InvalidInput("this picture is refused")] + [GenerationFailed("no valid value")] * 2
+    site.small.troubles = [InvalidInput("this picture is refused")] * 3
     worker = site.worker()
     wait_for(lambda: worker.step() or site.state() == "done")
     images = site.images()
