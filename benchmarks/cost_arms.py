@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import nn
 
 from benchmarks.cost_meter import Meter, Spent
@@ -88,7 +89,7 @@ def arms_of(
     """
     if pipelines is None:
         pipelines = (PUBLISHED_CODE, paper_settings(load_profile("paper")), TINY_TEACHER)
-    profile = native_weights(profile, device)
+    profile = native_weights(torch, profile, device)
     ours = _loaded(profile, device)
     diffusion = profile.diffusion
     few_step = load_few_step(diffusion.few_step, diffusion.base, ours) if diffusion.few_step else None

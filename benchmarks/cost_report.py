@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from benchmarks.cost_arms import Arm
-from gateway.analysis.certainty import wilson
+from tinyworld.rates import wilson
+
+Unit = Literal["produced", "accepted", "good"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
 
 
 class Row(NamedTuple):
@@ -51,7 +54,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def ratios(rows: Sequence[Row]) -> list[str]:
-    """The papers' way against each of ours, in sentences."""
+    """The papers' way against each of ours per produced, accepted and good one, or why there is no ratio."""
     return [sentence for theirs in rows if theirs.papers for sentence in _ratios(theirs, rows)]
 
 
@@ -59,18 +62,32 @@ def _ratios(theirs: Row, rows: Sequence[Row]) -> Iterator[str]:
     for ours in rows:
         if ours.papers or ours.method != theirs.method:
             continue
-        for unit in ("produced", "accepted", "good"):
-            count, other = getattr(theirs, unit), getattr(ours, unit)
-            if count and other:
-                of = {
-                    name: (getattr(theirs, name) / count) / (getattr(ours, name) / other)
-                    for name in ("evaluations", "teraflops", "cpu_seconds", "seconds")
-                }
-                yield (
-                    f"{theirs.name} against {ours.name}, per {unit} counterfactual: {of['evaluations']:.1f} × the "
-                    f"evaluations, {of['teraflops']:.1f} × the FLOPs, {of['cpu_seconds']:.1f} × the CPU seconds, "
-                    f"{of['seconds']:.1f} × the seconds"
-                )
+        for unit in UNITS:
+            yield f"{theirs.name} against {ours.name}, per {unit} counterfactual: {_ratio(theirs, ours, unit)}"
+
+
+def _ratio(theirs: Row, ours: Row, unit: Unit) -> str:
+    count, other = getattr(theirs, unit), getattr(ours, unit)
+    if not count or not other:
+        return no_ratio(theirs, ours, unit)
+    of = {
+        name: (getattr(theirs, name) / count) / (getattr(ours, name) / other)
+        for name in ("evaluations", "teraflops", "cpu_seconds", "seconds")
+    }
+    return (
+        f"{of['evaluations']:.1f} × the evaluations, {of['teraflops']:.1f} × the FLOPs, "
+        f"{of['cpu_seconds']:.1f} × the CPU seconds, {of['seconds']:.1f} × the seconds"
+    )
+
+
+def no_ratio(theirs: Row | Arm, ours: Row | Arm, unit: Unit) -> str:
+    """Say which of two arms has no counterfactual of this unit, so that there is no ratio of costs."""
+    reasons = [
+        f"{arm.name} is not judged" if count is None else f"0 of {arm.produced} {unit} by {arm.name}"
+        for arm in (theirs, ours)
+        if not (count := getattr(arm, unit))
+    ]
+    return f"no ratio: {' and '.join(reasons)}"
 
 
 def _each(amount: float, count: int | None) -> str:

@@ -13,11 +13,11 @@ from gateway.jobs.choices import method_defaults
 from gateway.methods.checks import CHECKS, EDIT_CHECKS, Pictures, check_images
 from gateway.methods.counterfactual import Edit, MethodImage
 from gateway.methods.dillema import DillemaParameters
-from gateway.methods.lance import LanceParameters
-from gateway.methods.sweep import Attempt, best
+from gateway.methods.inverted import Attempt
+from gateway.methods.lance import LanceParameters, best
 from shared.images import Pixels, decode
 from shared.profiles import Profile
-from tinyworld.judges.oracles import in_place, judge
+from tinyworld.judges.oracles.objects import in_place, judge
 from tinyworld.judges.trials import TASK, Evaluator, Proposal, payload, proposals, source_picture
 from tinyworld.measure.counterfactuals import oracle_verdict
 from tinyworld.objects.pictures import rendered
@@ -82,7 +82,7 @@ class Judge:
     def __init__(self, profile: Profile, segmenter: Segmenter) -> None:
         dillema = DillemaParameters.model_validate(method_defaults("dillema", profile))
         lance = LanceParameters.model_validate(method_defaults("lance", profile))
-        nearer = {"caption": {"default": 0.0}, "word": {"default": 0.0}}  # as in `sweep.py`
+        nearer = {"caption": {"default": 0.0}, "word": {"default": 0.0}}  # as in `lance.py`
         self._thresholds = {"dillema": dillema.thresholds, "lance": nearer | lance.thresholds}
         self._segmenter, self._evaluator = segmenter, Evaluator(profile)
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from benchmarks.cost_arms import Arm
 from benchmarks.cost_meter import Pass, Spent
 from benchmarks.cost_pipelines import LoopSettings, PipelineLoop
+from benchmarks.cost_report import no_ratio
 from benchmarks.cost_weights import Shape, write_random
 from shared.schemas.diffusion import Rendering
 
@@ -173,4 +174,6 @@ def full_size_table(prices: Prices, arms: Sequence[Arm]) -> list[str]:
                 if theirs.good and ours.good:
                     per_good = share * (theirs.produced / theirs.good) / (ours.produced / ours.good)
                     lines[-1] += f"; {per_good:.1f} × per good one, with the tiny weights' shares"
+                else:
+                    lines[-1] += f"; per good one {no_ratio(theirs, ours, 'good')}"
     return lines

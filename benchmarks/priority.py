@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks.replayed import Edit, Image, Replay, replays
 from gateway.analysis.effects import Outcomes, Predictions, differences
 from gateway.analysis.findings import assess
-from gateway.analysis.priority import Fault, apfd, turns
+from gateway.analysis.priority import Fault, turns
 from gateway.database.sessions import open_engine, open_sessions, reading
 from shared.storage import DirectoryStore
 from tinyworld.yardstick.classifiers import YARDSTICK
@@ -174,6 +174,20 @@ def _review(job: Replay, orders: Sequence[Order]) -> Figures:
         counts = [len({fault for index in order[:first] for fault in shows[index]}) for order in orders]
         figures[f"faults among {first}"] = float(np.mean(counts))
     return figures
+
+
+def apfd(found_by: Sequence[int], costs: Sequence[float]) -> float:
+    """How early an order finds the faults: the mean share of the cost that is left when a fault is found, 0 … 1.
+
+    `found_by`: for each fault the place, from 0, of the first test that shows it; `costs`: of each test, in the order.
+    With equal costs it is the average percentage of faults detected, 1 − Σ TF / (n m) + 1 / (2 n) (Rothermel et al.
+    2001), otherwise its form with costs (Elbaum et al. 2001). Raises ValueError without faults or costs.
+    """
+    if not len(found_by) or not len(costs):
+        raise ValueError("an order is measured on at least one fault that it finds")
+    spent = np.cumsum(costs)
+    places = np.asarray(found_by)
+    return float(np.mean(1 - (spent[places] - np.asarray(costs)[places] / 2) / spent[-1]))
 
 
 def _apfd(

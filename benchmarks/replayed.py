@@ -18,7 +18,7 @@ from gateway.results.stream import CounterfactualRow, SourceRows, Triple, cells_
 from shared.chunks import chunks
 from shared.images import decode
 from shared.storage import ObjectStore, image_key
-from tinyworld.judges.oracles import judge
+from tinyworld.judges.oracles.objects import judge
 from tinyworld.yardstick.formats import AnswerKey
 from tinyworld.yardstick.score import truth_of
 

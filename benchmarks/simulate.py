@@ -60,7 +60,7 @@ class Discoveries:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SimulationRow:
     """A group of runs or intervals: how many, the mean of what is measured, that of the width where there is one."""
 
     what: str
@@ -124,7 +124,7 @@ def _discoveries(setting: Setting, effects: Sequence[CellEffect], true: dict[Cel
     )
 
 
-def power(sources: int, runs: int) -> list[Row]:
+def power(sources: int, runs: int) -> list[SimulationRow]:
     """How often a drop of the size that a plan names is found, and one of three quarters of it."""
     stated = detectable_drop(sources, FAMILY)
     if stated is None:
@@ -139,7 +139,9 @@ def power(sources: int, runs: int) -> list[Row]:
             effects = assess({c: differences(outcomes, rows) for c, rows in outcomes.cells.items()}, seed)
             aimed = Cell(label="bus", factor="weather", value="night", direction="to")
             detected += any(e.cell == aimed and e.standing == "weakness" for e in effects)
-        rows.append(Row(f"power, {what}", "sources", f"{sources}: {100 * drop:.0f} points", runs, detected / runs))
+        rows.append(
+            SimulationRow(f"power, {what}", "sources", f"{sources}: {100 * drop:.0f} points", runs, detected / runs)
+        )
     return rows
 
 
@@ -153,7 +155,7 @@ def groups_of(setting: Setting | Contaminated) -> Iterator[tuple[str, str]]:
             yield " × ".join(pair), " × ".join(properties[name] for name in pair)
 
 
-def coverage_rows(shown: Iterable[IntervalOutcome]) -> Iterator[Row]:
+def coverage_rows(shown: Iterable[IntervalOutcome]) -> Iterator[SimulationRow]:
     """Coverage and mean width, in all and by property of the settings."""
     groups: dict[tuple[str, str, str], list[IntervalOutcome]] = defaultdict(list)
     for interval in shown:
@@ -161,10 +163,12 @@ def coverage_rows(shown: Iterable[IntervalOutcome]) -> Iterator[Row]:
             groups[interval.what, by, value].append(interval)
     for (what, by, value), members in sorted(groups.items()):
         held = float(np.mean([interval.held for interval in members]))
-        yield Row(what, by, value, len(members), held, float(np.mean([interval.width for interval in members])))
+        yield SimulationRow(
+            what, by, value, len(members), held, float(np.mean([interval.width for interval in members]))
+        )
 
 
-def discovery_rows(runs: Sequence[Discoveries]) -> Iterator[Row]:
+def discovery_rows(runs: Sequence[Discoveries]) -> Iterator[SimulationRow]:
     """Mean share of false ones among the rejected, the findings and the selected intervals, by property."""
     groups: dict[tuple[str, str], list[Discoveries]] = defaultdict(list)
     for run in runs:
@@ -177,7 +181,7 @@ def discovery_rows(runs: Sequence[Discoveries]) -> Iterator[Row]:
     ):
         for (by, value), members in sorted(groups.items()):
             shares = [getattr(run, false) / max(1, getattr(run, of)) for run in members]
-            yield Row(what, by, value, len(members), float(np.mean(shares)))
+            yield SimulationRow(what, by, value, len(members), float(np.mean(shares)))
 
 
 @dataclass(slots=True)
@@ -204,26 +208,26 @@ class Simulated:
             self.judged.append(judged)
         self.passes += 1
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SimulationRow]:
         """All tables."""
         lost = [cell.bias for cell in self.judged if cell.setting.invalid == "lost"]
         what = "bias of the estimate, every invalid one lost"
         return [
             *coverage_rows(self.shown),
             *discovery_rows(self.discoveries),
-            Row(what, "all", "", len(lost), float(np.mean(lost))),
+            SimulationRow(what, "all", "", len(lost), float(np.mean(lost))),
             *_breakdown_rows([cell.breakdown_held for cell in self.judged if cell.breakdown_held is not None]),
         ]
 
 
-def _breakdown_rows(held: Sequence[bool]) -> list[Row]:
+def _breakdown_rows(held: Sequence[bool]) -> list[SimulationRow]:
     if not held:
         return []
     what = "effects truly beyond 5 points, invalid share below breakdown"
-    return [Row(what, "all", "", len(held), float(np.mean(held)))]
+    return [SimulationRow(what, "all", "", len(held), float(np.mean(held)))]
 
 
-def worst(rows: Iterable[Row], least: int = 200) -> Row:
+def worst(rows: Iterable[SimulationRow], least: int = 200) -> SimulationRow:
     """The group of intervals with the lowest coverage, among those with at least so many."""
     return min((row for row in rows if row.width is not None and row.n >= least), key=lambda row: row.mean)
 

@@ -1,1 +1,30 @@
-"""What users import and run: the client of the public API and the command line."""
+"""What users import and run: the client of the public API and the command line.
+
+    from contrafact import Client, JobRequest, ManifestImage
+
+The classes of requests are those that the client's methods take; `Problem` is the base of all that they raise.
+"""
+
+from __future__ import annotations
+
+from contrafact.client import Client, Unreachable
+from shared.problems import Problem
+from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage, MethodChoice
+from shared.schemas.models import ModelSpec
+from shared.schemas.repairs import RepairRequest
+from shared.schemas.reviews import ReviewRequest
+from shared.schemas.suites import SuiteRequest
+
+__all__ = [
+    "Client",
+    "JobRequest",
+    "JobSpec",
+    "ManifestImage",
+    "MethodChoice",
+    "ModelSpec",
+    "Problem",
+    "RepairRequest",
+    "ReviewRequest",
+    "SuiteRequest",
+    "Unreachable",
+]

@@ -77,7 +77,7 @@ def submit(
         known = {name for listed in _listed(client) for name in listed.classes} if tested != [] else set()
         spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels, calibration, masks)
         if dry_run:
-            plan = plan_job(client, spec, images, labels, known)
+            plan = plan_job(client, spec, images, labels, known, messages)
             _out(plan.model_dump_json() if as_json else printing.plan(plan))
             return
         detail = submit_job(client, spec, images, labels, known, idempotency_key, messages)

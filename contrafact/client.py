@@ -6,11 +6,13 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
 import httpx
 
+from contrafact.counted_file import CountedFile, Report
 from shared.problems import DependencyFailed, NotReady, Overloaded, from_reply
 from shared.schemas.base import Contract
 from shared.schemas.jobs import (
@@ -41,6 +43,10 @@ STATUS_TIMEOUT = httpx.Timeout(20.0, connect=5.0)  # so that whoever follows a j
 DRY_RUN = {"dry_run": "true"}
 
 Answered = TypeVar("Answered", bound=Contract)
+
+
+def _ignore(_: int) -> None:
+    """Report nothing."""
 
 
 class Unreachable(DependencyFailed):
@@ -83,14 +89,16 @@ class Client:
         return JobPlan.model_validate_json(self._send(message).content)
 
     def create_from_archive(
-        self, spec: JobSpec, archive: Path, manifest: bytes | None, key: str | None = None
+        self, spec: JobSpec, archive: Path, manifest: bytes | None, key: str | None = None, sent: Report = _ignore
     ) -> JobDetail:
-        """Start a job over the images of a zip, tar or tar.gz."""
-        return JobDetail.model_validate_json(self._post_archive(spec, archive, manifest, _idempotency(key), {}))
+        """Start a job over the images of a zip, tar or tar.gz. Calls `sent` with the bytes of it sent so far."""
+        return JobDetail.model_validate_json(self._post_archive(spec, archive, manifest, _idempotency(key), {}, sent))
 
-    def plan_from_archive(self, spec: JobSpec, archive: Path, manifest: bytes | None) -> JobPlan:
-        """The plan of a job over the images of an archive."""
-        return JobPlan.model_validate_json(self._post_archive(spec, archive, manifest, {}, DRY_RUN))
+    def plan_from_archive(
+        self, spec: JobSpec, archive: Path, manifest: bytes | None, sent: Report = _ignore
+    ) -> JobPlan:
+        """The plan of a job over the images of an archive. Calls `sent` with the bytes of it sent so far."""
+        return JobPlan.model_validate_json(self._post_archive(spec, archive, manifest, {}, DRY_RUN, sent))
 
     def plan_of(self, job: str) -> JobPlan:
         """The plan of a job."""
@@ -103,8 +111,9 @@ class Client:
         manifest: bytes | None,
         headers: Mapping[str, str],
         parameters: Mapping[str, str],
+        sent: Report,
     ) -> bytes:
-        with archive.open("rb") as file:
+        with CountedFile(archive, sent) as file:
             files: dict[str, tuple[str, IO[bytes] | bytes]] = {
                 "spec": ("spec.json", spec.model_dump_json(exclude_unset=True).encode()),
                 "images": (archive.name, file),
@@ -264,13 +273,24 @@ class Client:
         """The models under test."""
         return self._get(ModelsListing, "/models")
 
-    def add_model(self, spec: ModelSpec, paths: Sequence[Path]) -> ModelView:
-        """Upload a model under test: an archive, an .onnx file, or the files of a model in Hub layout."""
+    def add_model(self, spec: ModelSpec, paths: Sequence[Path], sent: Report = _ignore) -> ModelView:
+        """Upload a model under test: an archive, an .onnx file, or the files of a model in Hub layout.
+
+        Calls `sent` with the bytes of the files sent so far.
+        """
+        positions = dict.fromkeys(paths, 0)
+
+        def report(path: Path, position: int) -> None:
+            positions[path] = position
+            sent(sum(positions.values()))
+
         with ExitStack() as stack:
             parts: list[tuple[str, tuple[str, IO[bytes] | bytes]]] = [
                 ("spec", ("spec.json", spec.model_dump_json(exclude_unset=True).encode()))
             ]
-            parts += [("model", (path.name, stack.enter_context(path.open("rb")))) for path in paths]
+            for path in paths:
+                file = stack.enter_context(CountedFile(path, partial(report, path)))
+                parts.append(("model", (path.name, file)))
             message = self._http.build_request("POST", "/models", files=parts)
             return ModelView.model_validate_json(self._send(message).content)
 
@@ -379,7 +399,7 @@ class Client:
             return self._http.send(request)
         except httpx.ConnectError as error:
             raise Unreachable(
-                f"nobody answers at {self._http.base_url}; start `contrafact serve`, or set CONTRAFACT_URL"
+                f"nothing answers at {self._http.base_url}; start `contrafact serve`, or set CONTRAFACT_URL"
             ) from error
         except httpx.TransportError as error:
             raise Unreachable(f"the connection to {self._http.base_url} broke off: {error!r}") from error

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from rich.console import Console
 
 from contrafact.client import Client
-from contrafact.progress_display import shown_on
+from contrafact.progress_display import shown_on, upload_shown_on
 from shared.archives import is_archive
 from shared.manifests import folder_labels, match_rows, parse_manifest
 from shared.schemas.jobs import JobDetail, JobPlan, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
@@ -86,29 +86,44 @@ def submit_job(
     indices. Raises ValueError for options that make no sense, and `shared.problems.Problem`.
     """
     manifest = labels.read_bytes() if labels else None
-    if _is_one_archive(paths):
-        return client.create_from_archive(spec, paths[0], manifest, key)
-    if spec.masks is not None:
-        with _packed(paths) as archive:
-            return client.create_from_archive(spec, archive, manifest, key)
+    with _archive_of(paths, spec) as archive:
+        if archive is not None:
+            with upload_shown_on(console, archive.name, archive.stat().st_size) as sent:
+                return client.create_from_archive(spec, archive, manifest, key, sent)
     files, truths = _labelled_files(paths, manifest, known_classes)
     digests = _upload(client, [path for _, path in files], console)
     return client.create(_request(spec, files, truths, digests), key)
 
 
 def plan_job(
-    client: Client, spec: JobSpec, paths: Sequence[Path], labels: Path | None, known_classes: Collection[str]
+    client: Client,
+    spec: JobSpec,
+    paths: Sequence[Path],
+    labels: Path | None,
+    known_classes: Collection[str],
+    console: Console,
 ) -> JobPlan:
     """The plan of the job that `submit_job` would start. Sends an archive to be checked, but uploads no files."""
     manifest = labels.read_bytes() if labels else None
-    if _is_one_archive(paths):
-        return client.plan_from_archive(spec, paths[0], manifest)
-    if spec.masks is not None:
-        with _packed(paths) as archive:
-            return client.plan_from_archive(spec, archive, manifest)
+    with _archive_of(paths, spec) as archive:
+        if archive is not None:
+            with upload_shown_on(console, archive.name, archive.stat().st_size) as sent:
+                return client.plan_from_archive(spec, archive, manifest, sent)
     files, truths = _labelled_files(paths, manifest, known_classes)
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
     return client.plan(_request(spec, files, truths, digests))
+
+
+@contextmanager
+def _archive_of(paths: Sequence[Path], spec: JobSpec) -> Iterator[Path | None]:
+    """The one archive among the paths, a temporary zip of images with masks, or None: files go one by one."""
+    if _is_one_archive(paths):
+        yield paths[0]
+    elif spec.masks is not None:
+        with _packed(paths) as archive:
+            yield archive
+    else:
+        yield None
 
 
 @contextmanager

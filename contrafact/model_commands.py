@@ -13,6 +13,7 @@ from rich.console import Console
 
 from contrafact import printing
 from contrafact.command_line import URL, Json, Key, Url, connected, messages
+from contrafact.progress_display import upload_shown_on
 from shared.schemas.models import ModelSpec, is_model_file
 
 models = typer.Typer(help="Models under test: list them, add your own.", invoke_without_command=True)
@@ -70,7 +71,9 @@ def add(
             fields["preprocessing"] = json.loads(preprocessing.read_text(encoding="utf-8"))
         fields |= {name: value for name, value in (("task", task), ("output", output)) if value is not None}
         spec = ModelSpec.model_validate_json(json.dumps({key: value for key, value in fields.items() if value != ""}))
-        view = client.add_model(spec, _files(paths))
+        files = _files(paths)
+        with upload_shown_on(messages, name, sum(file.stat().st_size for file in files)) as sent:
+            view = client.add_model(spec, files, sent)
         messages.print(f"{view.format}, {view.bytes:,} bytes, {len(view.classes)} classes", markup=False)
         print(view.model_dump_json() if as_json else view.name)
 

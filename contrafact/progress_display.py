@@ -6,19 +6,30 @@ seconds, except for the first and the last line.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 
 LONGEST_SILENCE_SECONDS = 30.0
 SHORTEST_GAP_SECONDS = 5.0
 STEPS = 10  # a line for each tenth
 LEAST_FINISHED = 3  # before that, a rate says nothing
+BYTES = "bytes"  # the unit whose counts are written as kB, MB or GB
 
 
 class Pace:
@@ -53,7 +64,7 @@ class Pace:
 
 
 class ProgressDisplay:
-    """What `shown_on` yields. Call `update` at least every few seconds."""
+    """What `shown_on` yields. Any thread may update it."""
 
     def __init__(self, console: Console, stage: str, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._stage, self._unit, self._clock = console, stage, unit, clock
@@ -61,24 +72,27 @@ class ProgressDisplay:
         self._done, self._total, self._detail = 0, 0, ""
         self._written_at: float | None = None
         self._written_tenth = 0
+        self._lock = threading.RLock()
         # Many CI systems set FORCE_COLOR, which Rich takes for a terminal, although the output is a log file.
-        self._bar = _Bar(console) if console.is_interactive and console.file.isatty() else None
+        self._bar = _Bar(console, unit) if console.is_interactive and console.file.isatty() else None
         self._task = self._bar.add_task(stage, total=None) if self._bar else None
 
     def update(self, done: int, total: int, stage: str | None = None, detail: str = "") -> None:
         """`done` of `total` items are finished (a total of 0 is unknown), in this `stage`, with `detail` in words."""
-        self._done, self._total, self._detail = done, total, detail
-        self._stage = stage or self._stage
-        self._pace.note(done)
-        if self._bar is not None and self._task is not None:
-            self._bar.detail = " · ".join(filter(None, [detail, self._pace_words()]))
-            self._bar.update(self._task, description=self._stage, completed=done, total=total or None)
-        elif self._line_is_due():
-            self._write()
+        with self._lock:
+            self._done, self._total, self._detail = done, total, detail
+            self._stage = stage or self._stage
+            self._pace.note(done)
+            if self._bar is not None and self._task is not None:
+                self._bar.detail = " · ".join(filter(None, [detail, self._pace_words()]))
+                self._bar.update(self._task, description=self._stage, completed=done, total=total or None)
+            elif self._line_is_due():
+                self._write()
 
-    def advance(self) -> None:
-        """Record one more finished item."""
-        self.update(self._done + 1, self._total, detail=self._detail)
+    def advance(self, items: int = 1) -> None:
+        """Record that so many more items are finished; 0 shows again what is known."""
+        with self._lock:
+            self.update(self._done + items, self._total, detail=self._detail)
 
     def start(self) -> None:
         """Show the bar, if there is one."""
@@ -108,7 +122,7 @@ class ProgressDisplay:
 
     def _write(self) -> None:
         self._written_at, self._written_tenth = self._clock(), self._tenth()
-        counted = f"{self._done:,} of {self._total:,} {self._unit} done" if self._total else ""
+        counted = _counted(self._done, self._total, self._unit) if self._total else ""
         words = " · ".join(filter(None, [", ".join(filter(None, [counted, self._detail])), self._pace_words()]))
         line = f"{datetime.now():%H:%M:%S}  {self._stage}  {words}".rstrip()
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -118,9 +132,10 @@ class ProgressDisplay:
 class _Bar(Progress):
     """Rich's bar with a second line for details."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, unit: str) -> None:
         self.detail = ""
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        count = DownloadColumn() if unit == BYTES else MofNCompleteColumn()
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), count)
         super().__init__(*columns, TimeElapsedColumn(), console=console)
 
     def get_renderables(self) -> Iterator[RenderableType]:
@@ -132,18 +147,60 @@ class _Bar(Progress):
 
 @contextmanager
 def shown_on(console: Console, stage: str, total: int = 0, unit: str = "images") -> Iterator[ProgressDisplay]:
-    """Show a progress display on this console until the block ends."""
+    """Show a progress display on this console until the block ends, also while nothing is reported to it."""
     display = ProgressDisplay(console, stage, unit)
     display.start()
     try:
         if total:
             display.update(0, total)
-        yield display
+        with _repeated(display):
+            yield display
     finally:
         display.stop()
 
 
+@contextmanager
+def upload_shown_on(console: Console, name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show an upload of `total` bytes until the block ends; yields what to call with the bytes sent so far.
+
+    Once all are sent, it says that the gateway checks them.
+    """
+
+    def show(sent: int) -> None:
+        display.update(sent, total, f"checking {name}" if sent >= total else f"uploading {name}")
+
+    with shown_on(console, f"uploading {name}", total, BYTES) as display:
+        yield show
+        display.update(total, total, f"uploaded {name}")
+
+
+@contextmanager
+def _repeated(display: ProgressDisplay) -> Iterator[None]:
+    """Show again what is known every few seconds, for work that reports nothing for long."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(SHORTEST_GAP_SECONDS):
+            display.advance(0)
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _counted(done: int, total: int, unit: str) -> str:
+    if unit == BYTES:
+        return f"{decimal(done)} of {decimal(total)} done"
+    return f"{done:,} of {total:,} {unit} done"
+
+
 def _rate(per_second: float, unit: str) -> str:
+    if unit == BYTES:
+        return f"{decimal(round(per_second))}/s"
     for seconds, name in ((1, "s"), (60, "min")):
         if per_second * seconds >= 1:
             return f"{per_second * seconds:.1f} {unit}/{name}"

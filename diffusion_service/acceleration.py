@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from shared.arithmetic import DtypeChoice
+from shared.arithmetic import AMPERE, DtypeChoice
 from shared.schemas.service import WeightsInfo
 from shared.service import AttentionKernel, CompileMode
+from shared.weights import Dtype
 
 logger = logging.getLogger("contrafact.diffusion")
 _Network = TypeVar("_Network", bound=nn.Module)
@@ -34,6 +35,8 @@ _KERNELS = {
     "math": SDPBackend.MATH,
 }
 _ON_GPUS_ONLY = ("efficient", "cudnn")
+_OF_AMPERE = ("flash", "cudnn")  # on GPUs; for half precision alone
+_VOLTA = 7  # the first major compute capability that torch.compile's Triton supports
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,10 @@ class Acceleration:
     pinned: bool = False
     vae_dtype: DtypeChoice = "auto"
 
-    def on(self, device: str) -> Acceleration:
-        """The accelerations that `device` supports; the others are logged with the reason and switched off."""
+    def on(self, device: str, dtype: Dtype) -> Acceleration:
+        """The accelerations that `device` supports for networks in `dtype`; the others are logged and switched off."""
         left = self
-        for name, reason in _reasons(self, device.partition(":")[0] == "cuda"):
+        for name, reason in _reasons(self, device, dtype):
             logger.warning("%s=%s is ignored on %s: %s", name, getattr(self, name), device, reason)
             left = replace(left, **{name: getattr(OFF, name)})
         return left
@@ -104,19 +107,42 @@ class Acceleration:
 OFF = Acceleration()
 
 
-def _reasons(requested: Acceleration, gpu: bool) -> list[tuple[str, str]]:
+def _reasons(requested: Acceleration, device: str, dtype: Dtype) -> list[tuple[str, str]]:
     """Settings that are not supported, with the reason."""
-    reasons = []
-    if requested.compile == "reduce-overhead" and not gpu:
-        reasons.append(("compile", "CUDA graphs need a GPU; use default"))
-    elif requested.compile != "off" and not _compiler():
+    gpu = device.partition(":")[0] == "cuda"
+    reasons = _gpu_reasons(requested, device, dtype) if gpu else _cpu_reasons(requested)
+    if requested.compile != "off" and "compile" not in dict(reasons) and not _compiler():
         reasons.append(("compile", "torch.compile needs a C++ compiler (g++, or $CXX), and there is none"))
-    if requested.attention in _ON_GPUS_ONLY and not gpu:
+    return reasons
+
+
+def _cpu_reasons(requested: Acceleration) -> list[tuple[str, str]]:
+    reasons = []
+    if requested.compile == "reduce-overhead":
+        reasons.append(("compile", "CUDA graphs need a GPU; use default"))
+    elif requested.compile != "off" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        # Seen in torch 2.13: the C++ code that it writes there names `at::vec` and does not include it.
+        reasons.append(("compile", "torch.compile needs a CPU with AVX2, or another vector extension that torch knows"))
+    if requested.attention in _ON_GPUS_ONLY:
         reasons.append(("attention", "that kernel is for GPUs; use flash or math"))
-    if requested.pinned and not gpu:
+    if requested.pinned:
         reasons.append(("pinned", "there is no copy to a GPU to make faster"))
-    if requested.vae_dtype in ("float16", "bfloat16") and not gpu:
+    if requested.vae_dtype in ("float16", "bfloat16"):
         reasons.append(("vae_dtype", "half precision costs colour depth on a CPU and saves no time"))
+    return reasons
+
+
+def _gpu_reasons(requested: Acceleration, device: str, dtype: Dtype) -> list[tuple[str, str]]:
+    major, _ = torch.cuda.get_device_capability(device)
+    reasons = []
+    if requested.compile != "off" and major < _VOLTA:
+        reasons.append(("compile", "torch.compile needs a GPU of compute capability 7.0 or higher"))
+    if requested.attention in _OF_AMPERE and major < AMPERE:
+        reasons.append(("attention", "that kernel needs a GPU of compute capability 8.0 or higher; use efficient"))
+    elif requested.attention in _OF_AMPERE and dtype == "float32":
+        reasons.append(("attention", "that kernel computes half precision, and the weights are float32; use efficient"))
+    if requested.vae_dtype == "bfloat16" and major < AMPERE:
+        reasons.append(("vae_dtype", "a GPU below compute capability 8.0 emulates bfloat16; use float16"))
     return reasons
 
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 import logging
 
 import torch
+import transformers
 from fastapi import FastAPI
-from transformers.utils.logging import disable_progress_bar
 
 from diffusion_service.acceleration import Acceleration
 from diffusion_service.model import DiffusionModel
-from shared.arithmetic import native_weights
-from shared.devices import prepare_torch
+from shared.devices import Loading, torch_service
 from shared.endpoints import Services
-from shared.profiles import load_profile
+from shared.profiles import Diffusion
 from shared.schemas.diffusion import CorruptReply, CorruptRequest, EditReply, EditRequest, RenderReply, RenderRequest
-from shared.service import MakeBatcher, ModelService, ServiceSettings
+from shared.service import ServiceSettings
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "1"  # increase it whenever the same request gives another reply under the same weights
@@ -38,26 +37,32 @@ def batches_at_once(settings: ServiceSettings, device: str) -> int:
     return 1
 
 
+def load(loading: Loading[Diffusion]) -> DiffusionModel:
+    """The profile's generator, with the acceleration that the settings name."""
+    settings, device = loading.settings, loading.device
+    wanted = Acceleration(settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype)
+    return DiffusionModel(
+        loading.weights,
+        device,
+        loading.make_batcher,
+        deterministic=settings.deterministic,
+        batches_at_once=batches_at_once(settings, device),
+        acceleration=wanted.on(device, loading.weights.base.dtype),
+    )
+
+
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
     """Create the service with `settings` (default: from the environment); see `shared.service`."""
-    settings = settings or ServiceSettings()
-    profile = load_profile(settings.profile).diffusion
-
-    def load(make_batcher: MakeBatcher) -> DiffusionModel:
-        disable_progress_bar()
-        device = prepare_torch(torch, settings)
-        weights = native_weights(profile, device, settings.dtype)
-        wanted = Acceleration(settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype)
-        return DiffusionModel(
-            weights,
-            device,
-            make_batcher,
-            deterministic=settings.deterministic,
-            batches_at_once=batches_at_once(settings, device),
-            acceleration=wanted.on(device),
-        )
-
-    service = ModelService("diffusion_service", CODE_REVISION, settings, load, turns)
+    service = torch_service(
+        torch,
+        transformers,
+        "diffusion_service",
+        CODE_REVISION,
+        lambda profile: profile.diffusion,
+        load,
+        settings,
+        turns,
+    )
 
     @service.post(Services.render)
     async def renderings(request: RenderRequest, deadline: float) -> RenderReply:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from shared.weights import Weights
 NOT_FINITE = (
     "the generated image has NaN or infinity; set CONTRAFACT_DTYPE or CONTRAFACT_VAE_DTYPE to float32 or bfloat16"
 )
+Network = TypeVar("Network", bound=torch.nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,13 @@ def load_network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any
         local_files_only=HF_HUB_OFFLINE,  # else sharded weights are looked up on the Hub even offline
         low_cpu_mem_usage=False,  # True needs accelerate, and saves no memory that the weights do not take anyway
     )
-    return network.to(device).to(memory_format=torch.channels_last).eval().requires_grad_(False)
+    return for_inference(network.to(device))
+
+
+def for_inference(network: Network) -> Network:
+    """Lay a network's parameters out as `channels_last`, and turn off training and gradients."""
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch declares no overload for it
+    return network.eval().requires_grad_(False)
 
 
 def _prompt_encoder(base: Weights, device: str) -> PromptEncoder:
@@ -259,12 +266,15 @@ def _prompt_encoder(base: Weights, device: str) -> PromptEncoder:
     return PromptEncoder(pairs, zero_empty=bool(layout.get("force_zeros_for_empty_prompt", False)))
 
 
-def _read_json(weights: Weights, name: str) -> Mapping[str, Any]:
+def local_file(weights: Weights, name: str) -> Path:
+    """The path of one file of the weights, below their subfolder; from the Hub's cache, or downloaded into it."""
     if weights.path is None:
-        path = Path(hf_hub_download(weights.location, _inside(weights, name), revision=weights.hub_revision))
-    else:
-        path = Path(weights.location, _inside(weights, name))
-    return dict(json.loads(path.read_text()))
+        return Path(hf_hub_download(weights.location, _inside(weights, name), revision=weights.hub_revision))
+    return Path(weights.location, _inside(weights, name))
+
+
+def _read_json(weights: Weights, name: str) -> Mapping[str, Any]:
+    return dict(json.loads(local_file(weights, name).read_text()))
 
 
 def _inside(weights: Weights, name: str) -> str:

@@ -34,7 +34,7 @@ def main() -> None:
             images_in_flight=options.images_in_flight,
         ) as system:
             print(f"Contrafact answers at {system.base_url} and keeps everything in {system.directory}", flush=True)
-            print("Ctrl-C stops it; started again on the same directory, it goes on.", flush=True)
+            print("Ctrl-C stops it. Start it again on the same directory and it continues.", flush=True)
             stopping.wait()
     except (DirectoryInUse, ProfileError) as error:
         sys.exit(str(error))

@@ -76,7 +76,7 @@ def _run(directory: Path, profile: str, arguments: list[str]) -> JobResults:
     print(f"\nThe report, one page that needs nothing else:  {page}")
     if picture is not None:
         print(f"Its first finding in one picture:              {picture}")
-    print("Run it again and it takes seconds: every model call is recorded, and found again.")
+    print("Run it again and it takes seconds, because every model call is recorded.")
     if measured is None:
         raise SystemExit(f"job {job} ended without results")
     return measured

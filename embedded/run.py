@@ -29,15 +29,16 @@ from gateway.context import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Cont
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
-from gateway.queue.celery_tasks import open_celery, wake_worker
+from gateway.queue.celery_tasks import wake_worker
 from gateway.repairs import dispatch
 from gateway.settings import Settings
 from gateway.worker.worker import Worker, register
+from shared.celery_app import open_celery
 from shared.profiles import load_profile
 from shared.schemas.service import SERVICES, ServiceName
 from shared.service import ServiceSettings
 from shared.storage import DirectoryStore
-from shared.threads import usable_cores
+from shared.threads import compute_threads, openmp_threads, usable_cores
 from shared.turns import ComputeTurns
 
 LOG = "contrafact.log"
@@ -138,15 +139,27 @@ def _worker(
         services.close()
 
 
+def share_cores(given: ServiceSettings) -> tuple[int, int]:
+    """Return the number of batches that compute at a time, and the threads of each.
+
+    `CONTRAFACT_BATCHES_AT_ONCE` and `CONTRAFACT_THREADS` set them. Otherwise the batches share the usable cores, or as
+    many threads as `OMP_NUM_THREADS` allows if that is less and `CONTRAFACT_THREADS` is unset.
+    """
+    allowed = None if given.threads else openmp_threads()
+    cores = compute_threads(0, allowed or usable_cores())
+    at_once = given.batches_at_once if "batches_at_once" in given.model_fields_set else min(cores, BATCHES_AT_ONCE)
+    return at_once, given.threads or max(1, cores // at_once)
+
+
 @contextmanager
 def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iterator[dict[ServiceName, str]]:
     """Yield the URLs of the four services at once; a thread imports and serves them, and they load one by one."""
-    cores, given = usable_cores(), ServiceSettings()
-    at_once = given.batches_at_once if "batches_at_once" in given.model_fields_set else min(cores, BATCHES_AT_ONCE)
+    given = ServiceSettings()
+    at_once, threads = share_cores(given)
     settings = ServiceSettings(
         profile=profile,
         deterministic=deterministic,
-        threads=given.threads or max(1, cores // at_once),
+        threads=threads,
         batches_at_once=at_once,
         drain_seconds=DRAIN_SECONDS,
         # The end of a service ends the whole system here, and a slow processor is no hung GPU.

@@ -8,14 +8,13 @@ from __future__ import annotations
 from importlib.metadata import version
 
 import torch
+import transformers
 from fastapi import FastAPI
-from transformers.utils.logging import disable_progress_bar
 
 from evaluator_service.model import EvaluatorModel
-from shared.arithmetic import native_weights
-from shared.devices import prepare_torch
-from shared.endpoints import Services
-from shared.profiles import load_profile
+from shared.devices import Loading, torch_service
+from shared.endpoints import MODELS, Services
+from shared.profiles import Evaluator
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,
@@ -33,25 +32,23 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
-from shared.service import MakeBatcher, ModelService, ServiceSettings
+from shared.service import ServiceSettings
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "1"  # increase it whenever the same request gives another reply under the same weights
 
 
+def load(loading: Loading[Evaluator]) -> EvaluatorModel:
+    """The profile's scorers, and the models under test that it names."""
+    return EvaluatorModel(loading.weights, loading.device, loading.make_batcher, loading.settings.model_origin)
+
+
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
     """Create the service with `settings` (default: from the environment); see `shared.service`."""
-    settings = settings or ServiceSettings()
-    profile = load_profile(settings.profile).evaluator
-
-    def load(make_batcher: MakeBatcher) -> EvaluatorModel:
-        disable_progress_bar()
-        device = prepare_torch(torch, settings)
-        weights = native_weights(profile, device, settings.dtype)
-        return EvaluatorModel(weights, device, make_batcher, settings.model_origin)
-
     revision = f"{CODE_REVISION}, onnxruntime {version('onnxruntime')}"
-    service = ModelService("evaluator_service", revision, settings, load, turns)
+    service = torch_service(
+        torch, transformers, "evaluator_service", revision, lambda profile: profile.evaluator, load, settings, turns
+    )
 
     @service.post(Services.predict)
     async def predictions(request: PredictRequest, deadline: float) -> PredictReply:
@@ -81,7 +78,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
     async def shapes(request: ShapesRequest, deadline: float) -> ShapesReply:
         return await service.model.shapes(request, deadline)
 
-    @service.app.get("/v1/models", description="The models under test that this profile names.")
+    @service.get(MODELS)
     async def models() -> ModelsReply:
         return ModelsReply(models=service.model.models_under_test)
 

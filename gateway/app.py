@@ -84,9 +84,9 @@ def create_app(context: Context | None = None) -> FastAPI:
         responses=problem_responses(
             s400="cannot be read",
             s401="no valid API key",
-            s403="not from here, or not with this key",
-            s422="not what the contract allows",
-            s429="this key's limit is reached; Retry-After says until when",
+            s403="not allowed from this address, or with this key",
+            s422="the request is not valid",
+            s429="this key's limit is reached; Retry-After says when to retry",
         ),
     )
     app.state.context = context

@@ -40,7 +40,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for machines
 
 @keys.command()
 def create(
-    owner: Annotated[str, typer.Argument(help="whose work it opens; a new owner is made if need be")],
+    owner: Annotated[str, typer.Argument(help="the owner whose data it opens; created if new")],
     scope: Annotated[
         list[str] | None, typer.Option(help="submit, review, admin (all of it, and /metrics); default: submit, review")
     ] = None,
@@ -49,7 +49,7 @@ def create(
     bytes_per_hour: Annotated[int | None, typer.Option(min=1, help="default: the installation's")] = None,
     max_request_bytes: Annotated[int | None, typer.Option(min=1, help="largest single request")] = None,
     stdin: Annotated[
-        bool, typer.Option("--stdin", help="take the key from stdin; again for the same owner changes nothing")
+        bool, typer.Option("--stdin", help="read the key from stdin; repeating it for the same owner changes nothing")
     ] = False,
 ) -> None:
     """Make a key and print it, once: only its hash is kept."""
@@ -59,7 +59,7 @@ def create(
         key = create_key(session, owner, scopes_of(scope or DEFAULT_SCOPES), name=name, limits=limits, key=given)
     if not stdin:
         print(key)
-        messages.print("Keep it: it is shown this once.")
+        messages.print("Save it: it is shown only once.")
 
 
 @keys.command("list")
@@ -82,7 +82,7 @@ def revoke(key: Annotated[str, typer.Argument(help="its id, from `keys list`", m
     """Make a key useless at once, with every login that it gave."""
     with _transaction() as session:
         now = revoke_key(session, key)
-    messages.print("revoked" if now else "it was revoked before")
+    messages.print("revoked" if now else "it was already revoked")
 
 
 @app.command()
@@ -118,18 +118,18 @@ def replay(
     if as_json:
         print(json.dumps({"equal": done.equal, **asdict(done)}))
     elif done.equal:
-        print(f"equal, bit for bit; {done.calls} calls made again, {done.recorded} of them recorded before")
+        print(f"equal, bit for bit; {done.calls} calls repeated, {done.recorded} of them recorded")
     else:
         print("\n".join(["it differs:", *(f"  {text}" for text in done.differences)]))
         if done.causes:
-            print("\n".join(["what may have caused it:", *(f"  {text}" for text in done.causes)]))
+            print("\n".join(["possible causes:", *(f"  {text}" for text in done.causes)]))
     raise typer.Exit(0 if done.equal else 1)
 
 
 @app.command()
 def housekeeping(
     no_grace: Annotated[
-        bool, typer.Option("--no-grace", help="at once; only while no gateway and no worker run")
+        bool, typer.Option("--no-grace", help="without a grace period; only while no gateway or worker runs")
     ] = False,
 ) -> None:
     """Remove what nothing needs any more, and print what was removed as JSON."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from gateway.database.sessions import Sessions, open_engine, open_sessions
 from gateway.intake.sources import IntakeLimits
 from gateway.model_services.clients import ModelServices
-from gateway.queue.celery_tasks import broker_fault, open_celery, wake_worker
+from gateway.queue.celery_tasks import wake_worker
 from gateway.settings import Settings
 from gateway.storage.object_store import open_store
+from shared.celery_app import broker_fault, open_celery
 from shared.problems import DependencyFailed
 from shared.profiles import Profile, load_profile
 from shared.storage import ObjectMissing, ObjectStore

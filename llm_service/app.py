@@ -8,17 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import transformers
 from fastapi import FastAPI
-from transformers.utils.logging import disable_progress_bar
 
 from llm_service.engines import ENGINES, LanguageModel
 from llm_service.generation import generate
 from llm_service.masked_words import MaskedWords
-from shared.arithmetic import native_weights
-from shared.devices import prepare_torch
+from shared.devices import Loading, torch_service
 from shared.endpoints import Services
 from shared.problems import InvalidInput
-from shared.profiles import load_profile
+from shared.profiles import Language
 from shared.schemas.language import (
     FillReply,
     FillRequest,
@@ -28,14 +27,14 @@ from shared.schemas.language import (
     ScoreRequest,
 )
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ModelService, ServiceSettings
+from shared.service import ServiceSettings
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "2"  # increase it whenever the same request gives another reply under the same weights
 
 
 @dataclass(frozen=True, slots=True)
-class _Models:
+class LanguageModels:
     """The language model, and the masked language model if the profile names one."""
 
     language: LanguageModel
@@ -50,21 +49,21 @@ class _Models:
         return [*self.language.weights, *([self.masked_words.info] if self.masked_words else [])]
 
 
+def load(loading: Loading[Language]) -> LanguageModels:
+    """The profile's language models."""
+    weights, make_batcher = loading.weights, loading.make_batcher
+    language = ENGINES[weights.engine](weights, loading.settings, make_batcher)
+    if weights.masked_words is None:
+        return LanguageModels(language, None)
+    masked_words = MaskedWords(weights.masked_words, loading.device, make_batcher, weights.max_batch)
+    return LanguageModels(language, masked_words)
+
+
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
     """Create the service with `settings` (default: from the environment); see `shared.service`."""
-    settings = settings or ServiceSettings()
-    profile = load_profile(settings.profile).language
-
-    def load(make_batcher: MakeBatcher) -> _Models:
-        disable_progress_bar()
-        device = prepare_torch(torch, settings)
-        weights = native_weights(profile, device, settings.dtype)
-        language, masked = ENGINES[profile.engine](weights, settings, make_batcher), weights.masked_words
-        if masked is None:
-            return _Models(language, None)
-        return _Models(language, MaskedWords(masked, device, make_batcher, profile.max_batch))
-
-    service = ModelService("llm_service", CODE_REVISION, settings, load, turns)
+    service = torch_service(
+        torch, transformers, "llm_service", CODE_REVISION, lambda profile: profile.language, load, settings, turns
+    )
 
     @service.post(Services.generate)
     async def generations(request: GenerateRequest, deadline: float) -> GenerateReply:

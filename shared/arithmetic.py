@@ -1,4 +1,6 @@
-"""Choose the floating-point type that a device computes natively, when weights are loaded. Does not import torch.
+"""Choose the floating-point type that a device computes natively, when weights are loaded.
+
+The module `torch`, which knows the GPUs, is passed in: nothing here imports it.
 
 Half precision saves time only where the hardware computes it. The tiny UNet is five times *slower* in bfloat16 than in
 float32 on an x86 processor that has AVX2 alone, because every operation converts there and back.
@@ -10,9 +12,9 @@ import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, TypeVar
 
-from shared.gpu import compute_capability
 from shared.profiles import ModelUnderTest
 from shared.weights import Dtype, Section, Weights
 
@@ -20,28 +22,26 @@ DtypeChoice = Literal["auto", "float32", "float16", "bfloat16"]
 CPU_INFO = Path("/proc/cpuinfo")
 # Features by which Linux names native bfloat16: Intel's AMX, AVX512-BF16 (Intel and AMD), Arm's BF16 extension.
 NATIVE_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
-# These variables restrict oneDNN and ATen to older instruction sets; bfloat16 is emulated then.
-_WITHOUT_BFLOAT16: Mapping[str, frozenset[str]] = {
-    "ONEDNN_MAX_CPU_ISA": frozenset(
-        {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
-    ),
-    "ATEN_CPU_CAPABILITY": frozenset({"DEFAULT", "AVX2"}),
-}
-AMPERE = 8.0  # the first compute capability of NVIDIA's with native bfloat16
+# Instruction sets to which oneDNN and ATen can be restricted by the environment and in which bfloat16 is emulated.
+_ONEDNN_WITHOUT_BFLOAT16 = frozenset(
+    {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+)
+_ATEN_WITHOUT_BFLOAT16 = frozenset({"DEFAULT", "AVX2"})
+AMPERE = 8  # the first major compute capability of NVIDIA's with native bfloat16
 _Section = TypeVar("_Section", bound=Section)
 
 
-def native_weights(section: _Section, device: str, requested: DtypeChoice = "auto") -> _Section:
+def native_weights(torch: ModuleType, section: _Section, device: str, requested: DtypeChoice = "auto") -> _Section:
     """Return a profile section with each set of weights in the type that `device` (torch's name) computes natively.
 
     A `requested` type other than `auto` overrides the choice. Weights that the profile declares float32 stay float32:
     the thresholds of the checks are calibrated for that precision. Models under test keep their declared precision.
     """
-    choose = partial(native_dtype, device=device) if requested == "auto" else lambda _: requested
+    choose = partial(native_dtype, torch, device=device) if requested == "auto" else lambda _: requested
     return _with_dtypes(section, choose)
 
 
-def native_dtype(preferred: Dtype, device: str) -> Dtype:
+def native_dtype(torch: ModuleType, preferred: Dtype, device: str) -> Dtype:
     """Return the type to compute in on `device`, given the type that the profile prefers.
 
     float32 stays float32. A CPU gets bfloat16 if it is native, else float32; a GPU without bfloat16 gets float16.
@@ -52,8 +52,8 @@ def native_dtype(preferred: Dtype, device: str) -> Dtype:
     if kind == "cpu":
         return "bfloat16" if cpu_has_bfloat16() else "float32"
     if kind == "cuda" and preferred == "bfloat16":
-        capability = compute_capability(device)
-        return "float16" if capability is not None and capability < AMPERE else "bfloat16"
+        major, _ = torch.cuda.get_device_capability(device)
+        return "bfloat16" if major >= AMPERE else "float16"
     return preferred
 
 
@@ -62,7 +62,10 @@ def cpu_has_bfloat16(environment: Mapping[str, str] = os.environ, cpu_info: Path
 
     It can be detected on Linux only; False elsewhere.
     """
-    limited = any(environment.get(name, "").upper() in values for name, values in _WITHOUT_BFLOAT16.items())
+    # oneDNN reads the older name only where the newer one is unset or empty.
+    onednn = environment.get("ONEDNN_MAX_CPU_ISA") or environment.get("DNNL_MAX_CPU_ISA") or ""
+    aten = environment.get("ATEN_CPU_CAPABILITY", "")
+    limited = onednn.upper() in _ONEDNN_WITHOUT_BFLOAT16 or aten.upper() in _ATEN_WITHOUT_BFLOAT16
     return not limited and bool(_cpu_features(cpu_info) & NATIVE_FEATURES)
 
 

@@ -11,12 +11,13 @@ from prometheus_client import CollectorRegistry, Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shared.endpoints import HEALTHZ, METRICS, READYZ
 from shared.logging import REQUEST_ID_HEADER, bind, request_id_from
 from shared.problem_replies import problem_reply
 from shared.problems import TooLarge
 
 logger = logging.getLogger("contrafact.http")
-QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+QUIET_PATHS = frozenset({HEALTHZ, READYZ, METRICS})
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 SECONDS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 LINGERING_BYTES = 8 * 1024**2  # read and dropped after a refusal

@@ -47,7 +47,5 @@ def broker_fault(celery: Celery) -> str:
             "`gateway`, or of `evaluator` for a trainer, as the images do"
         )
     except (LookupError, ValueError) as error:
-        return (
-            f"CONTRAFACT_BROKER_URL={name} names no broker that can be used ({error.args[0]}): give redis://HOST:6379/0"
-        )
+        return f"CONTRAFACT_BROKER_URL={name} is not a usable broker URL ({error.args[0]}): give redis://HOST:6379/0"
     return ""

@@ -28,29 +28,29 @@ class Completion(BaseModel):
 
 
 class _Reply(BaseModel):
-    class Choice(BaseModel):
-        class Message(BaseModel):
+    class Turn(BaseModel):
+        class Written(BaseModel):
             content: str | None = None
 
-        message: Message
+        message: Written
         finish_reason: str | None = None
 
     class Usage(BaseModel):
         prompt_tokens: int = 0
         completion_tokens: int = 0
 
-    choices: list[Choice]
+    choices: list[Turn]
     usage: Usage = Usage()
 
 
 class _ScoredReply(BaseModel):
-    class Choice(BaseModel):
+    class ScoredText(BaseModel):
         class Logprobs(BaseModel):
             token_logprobs: list[float | None]
 
         logprobs: Logprobs | None = None
 
-    choices: list[Choice]
+    choices: list[ScoredText]
 
 
 class ChatServer:
@@ -78,7 +78,7 @@ class ChatServer:
             parsed = _Reply.model_validate_json(reply)
             choice = parsed.choices[0]
         except (ValidationError, IndexError) as error:
-            raise DependencyFailed(f"{self.server.url} answered no chat completion: {reply[:200]!r}") from error
+            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {reply[:200]!r}") from error
         return Completion(
             text=choice.message.content or "",
             finished=choice.finish_reason != "length",

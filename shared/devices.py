@@ -1,11 +1,58 @@
-"""How a model service sets torch up. The module `torch` is passed in: nothing here imports it."""
+"""How a model service loads weights: its profile section, the device, threads, determinism and native types.
+
+The modules `torch` and `transformers` are passed in: nothing here imports them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
+from typing import Generic, TypeVar
 
-from shared.service import ServiceSettings
+from shared.arithmetic import native_weights
+from shared.profiles import Profile, load_profile
+from shared.service import MakeBatcher, Model, ModelService, ServiceSettings
 from shared.threads import compute_threads
+from shared.turns import ComputeTurns
+from shared.weights import Section
+
+Weights = TypeVar("Weights", bound=Section)
+
+
+@dataclass(frozen=True, slots=True)
+class Loading(Generic[Weights]):
+    """What a service builds its model from. `weights` is its section of the profile, in types native to `device`."""
+
+    weights: Weights
+    device: str
+    settings: ServiceSettings
+    make_batcher: MakeBatcher
+
+
+def torch_service(
+    torch: ModuleType,
+    transformers: ModuleType,
+    name: str,
+    code_revision: str,
+    section: Callable[[Profile], Weights],
+    load: Callable[[Loading[Weights]], Model],
+    settings: ServiceSettings | None = None,
+    turns: ComputeTurns | None = None,
+) -> ModelService[Model]:
+    """The service `name` around the model that `load` builds (see `shared.service`); `section` is of the profile.
+
+    `settings` are those of the environment by default. Raises ProfileError for a profile that cannot be read.
+    """
+    chosen = settings or ServiceSettings()
+    weights = section(load_profile(chosen.profile))
+
+    def load_on_device(make_batcher: MakeBatcher) -> Model:
+        transformers.utils.logging.disable_progress_bar()
+        device = prepare_torch(torch, chosen)
+        return load(Loading(native_weights(torch, weights, device, chosen.dtype), device, chosen, make_batcher))
+
+    return ModelService(name, code_revision, chosen, load_on_device, turns)
 
 
 def choose_device(torch: ModuleType, name: str) -> str:

@@ -1,4 +1,8 @@
-"""The endpoints of the model services, each declared once: a service answers them, the gateway calls them."""
+"""The endpoints of the model services, each declared once: a service answers them, the gateway calls them.
+
+`Services` has those that work (POST), `INFO` and `MODELS` are those that describe (GET). Every process of the system,
+model service or not, answers its probes at `HEALTHZ`, `READYZ` and `METRICS`.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ from shared.schemas.evaluation import (
     EmbedTextsRequest,
     ExamineReply,
     ExamineRequest,
+    ModelsReply,
     PredictReply,
     PredictRequest,
     SegmentReply,
@@ -36,8 +41,11 @@ from shared.schemas.evaluation import (
 )
 from shared.schemas.jobs import Stage
 from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
-from shared.schemas.service import ServiceName
+from shared.schemas.service import ServiceInfo, ServiceName
 
+HEALTHZ = "/healthz"  # the process is alive
+READYZ = "/readyz"  # it may get requests
+METRICS = "/metrics"  # Prometheus metrics
 EXAMINATION_SECONDS = 300.0  # to fetch a model of gigabytes, load it and run it
 
 Request = TypeVar("Request", bound=Contract)
@@ -67,6 +75,19 @@ class Endpoint(Generic[Request, Reply]):
 
     def __get__(self, services: Services | None, owner: type) -> Endpoint[Request, Reply] | Callable[[Request], Reply]:
         return self if services is None else partial(services.call, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Description(Generic[Reply]):
+    """Where a service describes itself (GET), the type of the reply, and what it is about."""
+
+    path: str
+    reply: type[Reply]
+    about: str
+
+
+INFO = Description("/v1/info", ServiceInfo, "Weights and revision.")
+MODELS = Description("/v1/models", ModelsReply, "The models under test that this profile names.")  # evaluator_service
 
 
 class Services(ABC):

@@ -45,15 +45,13 @@ class HubFiles:
 
 def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
     """List the Hub files that the services load; with `servers`, also those that the profile's servers load."""
-    diffusion, evaluator = profile.diffusion, profile.evaluator
-    language = profile.language
+    diffusion, evaluator, language = profile.diffusion, profile.evaluator, profile.language
     sources = [profile.caption.weights, language.weights, language.adapter, language.masked_words]
     sources += [
         diffusion.vae,
         *diffusion.controlnets.values(),
         diffusion.segmenter,
         diffusion.depth,
-        diffusion.few_step.unet if diffusion.few_step else None,
         evaluator.scorer,
         evaluator.text_embedder,
         evaluator.segmenter,
@@ -63,9 +61,10 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
     for weights in sources:
         if weights is not None and weights.hub:
             files.append(HubFiles(weights.hub, weights.revision, _in_subfolder(weights, _patterns(weights.variant))))
-    lora = diffusion.few_step.lora if diffusion.few_step else None
-    if lora is not None and lora.hub:
-        files.append(HubFiles(lora.hub, lora.revision, _in_subfolder(lora, (lora.file,))))
+    few_step = diffusion.few_step.weights if diffusion.few_step else None
+    if few_step is not None and few_step.hub:
+        names = (few_step.file,) if few_step.file else _patterns(few_step.variant)
+        files.append(HubFiles(few_step.hub, few_step.revision, _in_subfolder(few_step, names)))
     for server in (profile.caption.server, profile.language.server):
         if servers and server is not None:
             files.append(_server_files(server))
@@ -93,7 +92,7 @@ def fetch(requests: list[HubFiles], home: Path) -> None:
                 f"cannot fetch {request}: {error}\nIs the Hub reachable, its licence accepted, HF_TOKEN set?"
             ) from error
         if not any(path.suffix in (".safetensors", ".gguf") for path in Path(folder).rglob("*")):
-            raise IncompleteWeights(f"{request} has no file like {', '.join(request.patterns)}; mend the profile")
+            raise IncompleteWeights(f"{request} has no file like {', '.join(request.patterns)}; correct the profile")
         fetched.add(request)
         _write_listing(home, fetched)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from functools import cache
 
 from shared.schemas.service import GpuInfo
 
-_QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total,compute_cap", "--format=csv,noheader,nounits")
+_QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
 _SECONDS = 10.0
 
 
@@ -20,22 +19,12 @@ def gpu_of(device: str) -> GpuInfo | None:
     row = _row_of(device)
     if row is None or not row[3].isdigit():
         return None
-    _, uuid, name, mebibytes, _ = row
+    _, uuid, name, mebibytes = row
     return GpuInfo(uuid=uuid, name=name, gigabytes=round(int(mebibytes) * 2**20 / 1e9, 2))
 
 
-@cache
-def compute_capability(device: str) -> float | None:
-    """Return NVIDIA's compute capability of a GPU (8.0 is Ampere's first); None if nvidia-smi does not list it."""
-    row = _row_of(device)
-    try:
-        return None if row is None else float(row[4])
-    except ValueError:
-        return None
-
-
 def _row_of(device: str) -> list[str] | None:
-    """The nvidia-smi row of a torch device: index, UUID, name, MiB of memory, compute capability."""
+    """The nvidia-smi row of a torch device: index, UUID, name, MiB of memory."""
     kind, _, number = device.partition(":")
     if kind != "cuda":
         return None
@@ -43,7 +32,7 @@ def _row_of(device: str) -> list[str] | None:
         output = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    rows = [[field.strip() for field in line.split(",")] for line in output.splitlines() if line.count(",") == 4]
+    rows = [[field.strip() for field in line.split(",")] for line in output.splitlines() if line.count(",") == 3]
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     index = int(number or 0)
     if visible and index >= len(visible):

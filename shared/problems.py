@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem details, the same on every service.
 
     Problem                    500  internal
-    ├── InvalidInput           422  invalid-input        well-formed, but not what the contract allows
+    ├── InvalidInput           422  invalid-input        well-formed, but the request is not valid
     │   └── Malformed          400  malformed            cannot be read at all (broken JSON, broken image)
     ├── Unauthorized           401  unauthorized
     ├── Forbidden              403  forbidden

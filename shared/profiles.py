@@ -24,6 +24,7 @@ MaxBatch = Annotated[int, Field(ge=1, le=256)]
 Channel = Annotated[int, Field(ge=0, le=255)]
 Colour = tuple[Channel, Channel, Channel]
 ClassName = Annotated[str, Field(min_length=1, max_length=200)]
+SafetensorsFile = Annotated[str, Field(pattern=r"^[^*?\[\]]+\.safetensors$")]
 
 
 def _check_source(engine: str, weights: Weights | None, server: Server | None, *, remote: bool) -> None:
@@ -94,8 +95,17 @@ class Lora(Weights):
     It is merged into a second copy of the UNet on loading: `gigabytes` are those of the copy. `scale` multiplies it.
     """
 
-    file: Annotated[str, Field(pattern=r"^[^*?\[\]]+\.safetensors$")]
+    file: SafetensorsFile
     scale: Annotated[float, Field(gt=0, le=2)] = 1.0
+
+
+class WholeUNet(Weights):
+    """`[diffusion.few_step.unet]`: a UNet of the base's layout, in the Hub's folder layout or as one safetensors file.
+
+    `file` names such a file, with keys as diffusers writes them. It comes without a configuration: the base's applies.
+    """
+
+    file: SafetensorsFile | None = None
 
 
 class FewStep(Section):
@@ -111,7 +121,7 @@ class FewStep(Section):
     default: bool = True
     scheduler: str | None = None
     scheduler_options: dict[str, JsonValue] = Field(default_factory=dict)
-    unet: Weights | None = None
+    unet: WholeUNet | None = None
     lora: Lora | None = None
 
     @model_validator(mode="after")
@@ -121,7 +131,7 @@ class FewStep(Section):
         return self
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> WholeUNet | Lora:
         """The weights that are loaded in addition to the base."""
         weights = self.unet or self.lora
         assert weights is not None
@@ -130,9 +140,9 @@ class FewStep(Section):
     def infos(self) -> list[WeightsInfo]:
         """The entries of `/v1/info`: the weights and their settings, since images depend on both."""
         kind = "unet" if self.lora is None else "lora"
-        merged = "" if self.lora is None else f"{self.lora.file} {self.lora.scale}"
+        file = (self.weights.file or "") if self.lora is None else f"{self.lora.file} {self.lora.scale}"
         options = json.dumps(self.scheduler_options, sort_keys=True)
-        use = derive_digest(self.steps, str(self.guidance), self.scheduler or "", options, merged).hex()
+        use = derive_digest(self.steps, str(self.guidance), self.scheduler or "", options, file).hex()
         settings = WeightsInfo(role="few-step settings", id="[diffusion.few_step]", revision=use, dtype="", licence="")
         return [self.weights.info(f"few-step {kind}"), settings]
 

@@ -1,8 +1,10 @@
 """The frame of every model service: health, readiness, metrics, info, deadlines, one loaded model, its batchers.
 
-A service's `app.py` gives a name, a `load` function and its endpoints:
+A service's `app.py` gives a name, a `load` function and its endpoints (`torch_service` of `shared.devices` is
+`ModelService` with the profile's section on the device):
 
-    service = ModelService("caption_service", CODE_REVISION, settings, load, turns)
+    section = lambda profile: profile.caption
+    service = torch_service(torch, transformers, "caption_service", CODE_REVISION, section, load, settings, turns)
 
     @service.post(Services.caption)
     async def captions(request: CaptionRequest, deadline: float) -> CaptionReply:
@@ -40,7 +42,7 @@ from shared.arithmetic import DtypeChoice
 from shared.asgi import AccessLog, BoundedRequests
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.device_errors import is_device_failure
-from shared.endpoints import Endpoint, Reply
+from shared.endpoints import HEALTHZ, INFO, METRICS, READYZ, Description, Endpoint, Reply
 from shared.endpoints import Request as RequestBody
 from shared.gpu import gpu_of
 from shared.model_health import ModelHealth, end_process_when_broken
@@ -226,6 +228,12 @@ class ModelService(Generic[Model]):
 
         return register
 
+    def get(
+        self, description: Description[Reply]
+    ) -> Callable[[Callable[[], Awaitable[Reply]]], Callable[[], Awaitable[Reply]]]:
+        """Decorate `async () -> reply` as a GET endpoint."""
+        return self.app.get(description.path, response_model=description.reply, description=description.about)
+
     def batcher(
         self, run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]], max_batch: int, at_once: int = 1
     ) -> MicroBatcher[Key, Item, Result]:
@@ -275,12 +283,10 @@ class ModelService(Generic[Model]):
         app.add_middleware(BoundedRequests, max_bytes=MAX_MESSAGE_BYTES)
         app.add_middleware(AccessLog, service=self.name, registry=self.registry)
         not_yet = _problems(503)
-        app.add_api_route("/healthz", self._healthz, responses=not_yet, description="The model can compute.")
-        app.add_api_route("/readyz", self._readyz, responses=not_yet, description="The weights are loaded and warmed.")
-        app.add_api_route("/metrics", self._prometheus, description="Prometheus metrics.", include_in_schema=False)
-        app.add_api_route(
-            "/v1/info", self._info, response_model=ServiceInfo, responses=not_yet, description="Weights and revision."
-        )
+        app.add_api_route(HEALTHZ, self._healthz, responses=not_yet, description="The model can compute.")
+        app.add_api_route(READYZ, self._readyz, responses=not_yet, description="The weights are loaded and warmed.")
+        app.add_api_route(METRICS, self._prometheus, description="Prometheus metrics.", include_in_schema=False)
+        app.add_api_route(INFO.path, self._info, response_model=INFO.reply, responses=not_yet, description=INFO.about)
         plain_openapi = app.openapi
 
         def openapi() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -32,6 +33,15 @@ def _cpu_limit(cgroup: Path) -> float | None:
     if not (quota.isdigit() and period.isdigit() and int(period)):  # "max" and -1 are no limit
         return None
     return int(quota) / int(period)
+
+
+def openmp_threads(environment: Mapping[str, str] = os.environ) -> int | None:
+    """The threads that `OMP_NUM_THREADS` allows (of a list, the outermost level's); None if it is no positive number.
+
+    torch obeys it by itself. This is for deciding about threads before torch is imported.
+    """
+    text = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(text) or None if text.isdecimal() else None
 
 
 def compute_threads(wanted: int, default: int) -> int:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import make_url
 
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
+from tests.support.databases import execute, postgres_database
 from tests.support.log_lines import log as log
 from tests.support.s3_server import s3_server as s3_server
-
-_numbers = itertools.count()
 
 settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing on a busy one
 settings.load_profile("any machine")
@@ -36,7 +33,7 @@ def postgres_url() -> Iterator[str]:
     server = pgserver.get_server(f"{directory}/data", cleanup_mode="delete")
     url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     for statement in ("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()", "CREATE DATABASE template"):
-        _execute(url.render_as_string(hide_password=False), statement)
+        execute(url.render_as_string(hide_password=False), statement)
     engine = open_engine(url.set(database="template").render_as_string(hide_password=False))
     migrate(engine)
     engine.dispose()
@@ -60,28 +57,9 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     yield url
 
 
-@contextmanager
-def postgres_database(server_url: str) -> Iterator[str]:
-    """The URL of a fresh, migrated database on the server of `postgres_url`.
-
-    It goes at once: hundreds of files each, on disk by then, took minutes to remove after the last test.
-    """
-    name = f"test_{next(_numbers)}"
-    _execute(server_url, f"CREATE DATABASE {name} TEMPLATE template")
-    yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
-    _execute(server_url, f"DROP DATABASE {name} WITH (FORCE)")
-
-
 @pytest.fixture
 def sessions(database_url: str) -> Iterator[Sessions]:
     """Sessions on a fresh, migrated database: SQLite, then Postgres."""
     engine = open_engine(database_url)
     yield open_sessions(engine)
-    engine.dispose()
-
-
-def _execute(url: str, statement: str) -> None:
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(statement))
     engine.dispose()

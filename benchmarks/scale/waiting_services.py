@@ -23,7 +23,7 @@ from fastapi import FastAPI
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shared.endpoints import Services
+from shared.endpoints import MODELS, Services
 from shared.images import decode, encode
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
@@ -145,7 +145,7 @@ def evaluator_service() -> FastAPI:
             await service.model.wait(len(request.images), deadline)
             return StructureReply(agreements=[1.0] * len(request.images))
 
-        service.app.get("/v1/models")(_models)
+        service.get(MODELS)(_models)
         return service
 
     return _replicated(make)
@@ -172,7 +172,7 @@ def _probabilities(png: bytes) -> list[float]:
     return [float(weight) for weight in weights / weights.sum()]
 
 
-def _models() -> ModelsReply:
+async def _models() -> ModelsReply:
     info = ModelUnderTestInfo(
         name=MODEL, kind="classification", classes=CLASSES, weights="none", revision="1", licence="Apache-2.0"
     )

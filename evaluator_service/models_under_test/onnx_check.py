@@ -23,7 +23,7 @@ def check_onnx(data: bytes) -> None:
     try:
         model = onnx.load_model_from_string(data)
     except DecodeError as error:
-        raise InvalidInput("model.onnx is no ONNX file, or is damaged; export the model again") from error
+        raise InvalidInput("model.onnx is not an ONNX file, or is damaged; export the model again") from error
     if not model.graph.node:
         raise InvalidInput("model.onnx has no operators; export the model again")
     for tensor in _tensors(model):

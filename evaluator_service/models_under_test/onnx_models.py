@@ -17,6 +17,7 @@ from evaluator_service.models_under_test.onnx_check import check_onnx
 from evaluator_service.models_under_test.outputs import NamedOutputs, softmax
 from evaluator_service.models_under_test.preprocessing import Prepare, described, processors
 from evaluator_service.models_under_test.segmentation import MAX_CLASSES, label_map
+from shared.chunks import chunks
 from shared.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.base import Kind
@@ -92,8 +93,7 @@ class _OnnxFile:
         """The outputs for RGB images of any sizes, images first. Raises InvalidInput for another shape."""
         inputs = self._prepare(images).astype(self._type)
         size = self._batch or len(inputs)
-        rows = [self._run(inputs[start : start + size], size) for start in range(0, len(inputs), size)]
-        return np.concatenate(rows)
+        return np.concatenate([self._run(part, size) for part in chunks(inputs, size)])
 
     def _run(self, inputs: NDArray[np.floating], size: int) -> NDArray[np.floating]:
         """Run a batch, padded with its last image if the model has a fixed batch size."""
@@ -134,7 +134,7 @@ def _preparation(folder: Path, description: ModelDescription, whole: bool) -> tu
     if (folder / PROCESSOR_NAME).is_file():
         return processors(str(folder), whole=whole), "nchw"
     raise InvalidInput(
-        "nothing says how pictures become this model's input; give `preprocessing` in the spec or in "
+        "the preprocessing of this model's input is not given; give `preprocessing` in the spec or in "
         f"{DESCRIPTION_NAME}, or put the {PROCESSOR_NAME} of its image processor beside the file"
     )
 

@@ -48,7 +48,7 @@ def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
 
 def _named(outputs: int, own: Sequence[str] | None, given: ClassNames | None) -> list[str]:
     if own is not None and len(own) != outputs:
-        raise InvalidInput(f"the model has {outputs} outputs and names {len(own)} of them; mend its id2label")
+        raise InvalidInput(f"the model has {outputs} outputs and names {len(own)} of them; correct its id2label")
     if given is None:
         if own is None:
             raise InvalidInput(f"the model has {outputs} outputs without names; give `classes`, a list in their order")

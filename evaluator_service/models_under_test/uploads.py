@@ -124,4 +124,4 @@ def unpack(package: IO[bytes], folder: Path) -> None:
                     while chunk := content.read(1024**2):
                         file.write(chunk)
     except (tarfile.TarError, FileExistsError) as error:
-        raise InvalidInput("the package of the model under test is no plain tar; add the model again") from error
+        raise InvalidInput("the package of the model under test is not a plain tar; add the model again") from error

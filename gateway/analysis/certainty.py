@@ -26,19 +26,6 @@ _GRID = 1_001
 _DIGITS = 12  # of differences: 1/3 is 1/3 however it came about
 
 
-def wilson(count: int, n: int) -> Rate:
-    """A rate of independent trials with its Wilson score 95 % interval (0 to 1 for n = 0).
-
-    With 1 to 3 hits (misses) the end near 0 (1) is the Poisson bound instead (Brown, Cai & DasGupta 2001, 4.1.1).
-    """
-    if not 0 <= count <= n:
-        raise ValueError(f"{count} of {n} is no rate")
-    if n == 0:
-        return Rate(count=0, n=0, value=None, low=0.0, high=1.0)
-    low, high = _score(count / n, n, float(norm.ppf((1 + LEVEL) / 2)))
-    return Rate(count=count, n=n, value=count / n, low=low, high=high)
-
-
 def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
     """A rate over images of which those of one source image are not independent, with a 95 % interval.
 
@@ -50,7 +37,7 @@ def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
     count, n, sources = int(hits.sum()), len(hits), len(np.unique(source))
     if sources < 2:
         return Rate(count=count, n=n, value=count / n if n else None, low=0.0, high=1.0, sources=sources)
-    low, high = _score(count / n, trials_worth(hits, source), float(t.ppf((1 + LEVEL) / 2, sources - 1)))
+    low, high = score_interval(count / n, trials_worth(hits, source), float(t.ppf((1 + LEVEL) / 2, sources - 1)))
     return Rate(count=count, n=n, value=count / n, low=low, high=high, sources=sources)
 
 
@@ -81,7 +68,7 @@ def trials_worth(hits: NDArray[np.bool_], source: Integers) -> float:
     return min(float(n), assumed * (1 - assumed) / variance * sources / (sources + 2))
 
 
-def _score(p: float, n: float, quantile: float) -> tuple[float, float]:
+def score_interval(p: float, n: float, quantile: float) -> tuple[float, float]:
     """Wilson's interval for a rate p of n trials (n need not be whole), with Poisson bounds for few hits or misses."""
     scale = 1 + quantile**2 / n
     centre = (p + quantile**2 / (2 * n)) / scale

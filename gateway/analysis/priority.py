@@ -12,8 +12,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-import numpy as np
-
 from gateway.analysis.limits import LEAST_SOURCES
 from shared.schemas.results import Cell, CellEffect
 
@@ -81,17 +79,3 @@ def review_order(failures: Iterable[Failure], evidence: Mapping[Fault, float], m
             chosen.append(name)
             shown.update(faults)
     return chosen
-
-
-def apfd(found_by: Sequence[int], costs: Sequence[float]) -> float:
-    """How early an order finds the faults: the mean share of the cost that is left when a fault is found, 0 … 1.
-
-    `found_by`: for each fault the place, from 0, of the first test that shows it; `costs`: of each test, in the order.
-    With equal costs it is the average percentage of faults detected, 1 − Σ TF / (n m) + 1 / (2 n) (Rothermel et al.
-    2001), otherwise its form with costs (Elbaum et al. 2001). Raises ValueError without faults or costs.
-    """
-    if not len(found_by) or not len(costs):
-        raise ValueError("an order is measured on at least one fault that it finds")
-    spent = np.cumsum(costs)
-    places = np.asarray(found_by)
-    return float(np.mean(1 - (spent[places] - np.asarray(costs)[places] / 2) / spent[-1]))

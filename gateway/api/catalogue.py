@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from gateway.api.dependencies import Gateway, problems
 from gateway.jobs import choices
 from gateway.operations.probes import refuse_unready
+from shared.endpoints import HEALTHZ, READYZ
 from shared.schemas.jobs import MethodsReply, ProfilesReply
 
 router = APIRouter(tags=["catalogue"])
@@ -25,17 +26,17 @@ def list_profiles(gateway: Gateway) -> ProfilesReply:
     return choices.profiles_listing(gateway.settings.profile)
 
 
-@health.get("/healthz")
+@health.get(HEALTHZ)
 def healthz() -> dict[str, str]:
     """The process is alive."""
     return {"status": "alive"}
 
 
 @health.get(
-    "/readyz",
-    responses=problems(s503="the database does not answer, no broker can be used, or the gateway is stopping"),
+    READYZ,
+    responses=problems(s503="the database does not answer, no broker is usable, or the gateway is stopping"),
 )
 def readyz(gateway: Gateway) -> dict[str, str]:
-    """The database answers, the broker's client is there, and the gateway is not stopping."""
+    """The database answers, the broker's client is installed, and the gateway is not stopping."""
     refuse_unready(gateway)
     return {"status": "ready"}

@@ -9,7 +9,6 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from gateway.context import Context
-from gateway.context import stored as stored
 from shared.problems import InvalidInput
 from shared.schemas.problems import ProblemDocument
 
@@ -48,13 +47,13 @@ def refuse_unknown_parameters(request: Request) -> None:
         else:
             allowed.append(parameter.alias)
     if unknown := sorted(set(request.query_params) - set(allowed)):
-        there_are = f"allowed are {', '.join(allowed)}" if allowed else "there are none here"
-        raise InvalidInput(f"there is no parameter {', '.join(unknown)[:100]}; {there_are}")
+        there_are = f"allowed are {', '.join(allowed)}" if allowed else "this request takes none"
+        raise InvalidInput(f"unknown parameter {', '.join(unknown)[:100]}; {there_are}")
 
 
 Gateway = Annotated[Context, Depends(_context)]
 Owner = Annotated[str, Depends(_owner)]
 Reviewer = Annotated[str, Depends(_reviewer)]
-JobId = Annotated[str, Path(max_length=64, description="the id that POST /jobs answered")]
-Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
+JobId = Annotated[str, Path(max_length=64, description="the id that POST /jobs returned")]
+Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the previous page")]
 Limit = Annotated[int, Query(ge=1, le=200, description="rows of a page")]

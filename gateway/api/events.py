@@ -29,7 +29,7 @@ BATCH = 200
     response_class=Response,
     responses={
         200: {"content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/EventView"}}}},
-        204: {"description": "the job is over and you have heard everything; do not come back"},
+        204: {"description": "the job has ended and you have received every event; do not reconnect"},
         **problems(s404="no such job"),
     },
 )

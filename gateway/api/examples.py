@@ -123,7 +123,7 @@ EXAMPLES: dict[type[Contract], dict[str, object]] = {
         "type": "urn:contrafact:problem:invalid-input",
         "title": "Invalid input",
         "status": 422,
-        "detail": "there is no method 'dilemma'; there are dillema",
+        "detail": "unknown method 'dilemma'; choose from dillema",
         "instance": "/jobs",
     },
 }

@@ -28,7 +28,7 @@ class ExportQuery(Selection):
     response_class=StreamingResponse,
     responses={
         200: {"content": {TAR: {"schema": {"type": "string", "format": "binary"}}}, "description": "the archive"},
-        304: {"description": "you have it already"},
+        304: {"description": "not modified"},
         **problems(s404="no such job", s409="the job is running"),
     },
 )

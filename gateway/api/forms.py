@@ -31,7 +31,7 @@ MANY_IMAGES = (
 
 Message = TypeVar("Message", bound=Contract)
 
-_NUL = "{name} contains the character U+0000, which no database keeps; leave it out"
+_NUL = "{name} contains the character U+0000, which cannot be stored; remove it"
 
 REQUEST_BODY: dict[str, object] = {
     "requestBody": {
@@ -53,10 +53,10 @@ REQUEST_BODY: dict[str, object] = {
                         "masks": {
                             "type": "array",
                             "items": {"type": "string", "format": "binary"},
-                            "description": "segmentation masks, PNG files of the same stems as the images; an archive "
-                            "has them in a folder `masks`. `masks` of the spec says what they mean",
+                            "description": "segmentation masks: PNG files with the same stems as the images, or the "
+                            "folder `masks` of an archive. `masks` of the spec gives their meaning",
                         },
-                        "task": {"type": "string", "description": "short for a `spec` of nothing but the task"},
+                        "task": {"type": "string", "description": "shorthand for a `spec` with only the task"},
                         "spec": {"$ref": "#/components/schemas/JobSpec"},
                         "manifest": {
                             "type": "string",
@@ -136,12 +136,10 @@ async def read_form(
     except MultiPartException as error:
         raise Malformed(f"the form cannot be read: {error.message} {advice}") from error
     except OSError as error:  # no file for the next part, or no room in it
-        raise Overloaded(
-            f"this machine cannot take the form in now ({error.strerror}). {advice}", retry_after=10
-        ) from error
+        raise Overloaded(f"the form cannot be stored now ({error.strerror}). {advice}", retry_after=10) from error
     try:
         if unknown := sorted(set(form) - set(parts)):
-            raise InvalidInput(f"there is no part {', '.join(unknown)[:100]}; allowed are {', '.join(parts)}")
+            raise InvalidInput(f"unknown part {', '.join(unknown)[:100]}; allowed are {', '.join(parts)}")
         yield form
     finally:
         await form.close()

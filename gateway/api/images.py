@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from gateway.api.dependencies import Gateway, Owner, problems, stored
-from gateway.context import Context
+from gateway.api.dependencies import Gateway, Owner, problems
+from gateway.context import Context, stored
 from gateway.database.sessions import reading
 from gateway.intake.mask_files import keep_values
 from gateway.intake.sources import keep_image
@@ -24,7 +24,7 @@ DIGEST = r"^[0-9a-f]{64}$"
 UploadDigest = Annotated[str, Path(pattern=DIGEST, description="SHA-256 of the file's bytes, in hexadecimal")]
 AsMask = Annotated[
     bool,
-    Query(description="the file is a segmentation mask (PNG): its indices or grey values are kept beside its colours"),
+    Query(description="the file is a segmentation mask (PNG): its indices or grey values are stored with its colours"),
 ]
 ImageDigest = Annotated[str, Path(pattern=DIGEST, description="`digest` or `upload` of an image")]
 FILE = {"schema": {"type": "string", "format": "binary"}}
@@ -50,7 +50,7 @@ async def upload_image(
     response_class=Response,
     responses={
         200: {"content": {"image/png": FILE}, "description": "the canonical pixels as lossless PNG"},
-        304: {"description": "you have it already"},
+        304: {"description": "not modified"},
         **problems(s404="no such image, or not yours"),
     },
 )

@@ -15,9 +15,9 @@ from gateway.jobs.submit import planned, submit
 from shared.schemas.jobs import JobDetail, JobPlan, JobsPage
 
 router = APIRouter(tags=["jobs"])
-Key = Annotated[str | None, Header(min_length=1, max_length=200, description="the same key never makes a second job")]
+Key = Annotated[str | None, Header(min_length=1, max_length=200, description="the same key never creates a second job")]
 
-DryRun = Annotated[bool, Query(description="check the request and answer its plan (200); nothing is written")]
+DryRun = Annotated[bool, Query(description="validate the request and return its plan (200); nothing is stored")]
 
 
 @router.post(
@@ -26,7 +26,7 @@ DryRun = Annotated[bool, Query(description="check the request and answer its pla
     response_model=JobDetail,
     openapi_extra=REQUEST_BODY,
     responses={
-        200: {"model": JobPlan, "description": "the plan, of a dry run"},
+        200: {"model": JobPlan, "description": "the plan (dry run)"},
         202: {"headers": {"Location": {"description": "the job's path", "schema": {"type": "string"}}}},
         **problems(
             s400="a file or the form cannot be read",
@@ -64,30 +64,30 @@ def list_jobs(gateway: Gateway, owner: Owner, cursor: Cursor = None, limit: Limi
 
 @router.get("/jobs/{job}", responses=problems(s404="no such job"))
 def show_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
-    """A job: its state, its source images by state, and how far its edits came."""
+    """A job: its state, its source images by state, and the progress of its edits."""
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)
 
 
 @router.get("/jobs/{job}/plan", responses=problems(s404="no such job"))
 def show_plan(job: JobId, gateway: Gateway, owner: Owner) -> JobPlan:
-    """What a job was to do, and which drops in accuracy its source images can show."""
+    """A job's plan: what it runs, and which drops in accuracy its source images can show."""
     with reading(gateway.sessions) as session:
         return jobs.plan_of(session, owner, job)
 
 
-@router.post("/jobs/{job}/cancel", responses=problems(s404="no such job", s409="the job is over"))
+@router.post("/jobs/{job}/cancel", responses=problems(s404="no such job", s409="the job has ended"))
 def cancel_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
-    """Stop a running job. What is done stays; cancelling twice is fine."""
+    """Stop a running job. Finished images stay; cancelling twice is fine."""
     with gateway.sessions.begin() as session:
         jobs.cancel(session, owner, job)
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)
 
 
-@router.post("/jobs/{job}/retry", responses=problems(s404="no such job", s409="there is nothing to try again"))
+@router.post("/jobs/{job}/retry", responses=problems(s404="no such job", s409="there is nothing to retry"))
 def retry_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
-    """Take up the failed and cancelled images of a job again. What is done stays; the report is made again."""
+    """Retry the failed and cancelled images of a job. Finished images stay; the report is rebuilt."""
     with gateway.sessions.begin() as session:
         jobs.retry(session, owner, job)
     gateway.wake()

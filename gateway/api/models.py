@@ -48,7 +48,7 @@ _BODY: dict[str, object] = {
                         "name": {
                             "type": "string",
                             "pattern": NAME_PATTERN,
-                            "description": "short for a `spec` of nothing but the name",
+                            "description": "shorthand for a `spec` with only the name",
                         },
                         "spec": _SPEC,
                     },
@@ -72,13 +72,13 @@ def list_models(gateway: Gateway, owner: Owner) -> ModelsListing:
     response_model=ModelView,
     openapi_extra=_BODY,
     responses={
-        200: {"model": ModelView, "description": "you have this very model under this name already"},
+        200: {"model": ModelView, "description": "you already have this model under this name"},
         201: {"headers": {"Location": {"description": "the model's path", "schema": {"type": "string"}}}},
         **problems(
             s400="a file or the form cannot be read",
             s409="the name is taken, or you have too many models",
             s413="too many bytes",
-            s415="no form",
+            s415="not a form",
             s502="the object store failed",
             s503="the evaluator is not ready yet",
             s504="the evaluator did not load the model in time; send it again",
@@ -86,7 +86,7 @@ def list_models(gateway: Gateway, owner: Owner) -> ModelsListing:
     },
 )
 async def add_model(request: Request, response: Response, gateway: Gateway, owner: Owner) -> ModelView:
-    """Upload a model under test. It is loaded and run once; one that cannot be used is refused with the reason."""
+    """Upload a model under test. It is loaded and run once; an unusable model is refused with the reason."""
     async with _uploaded(request) as (spec, files):
         view, new = await run_in_threadpool(models.take_in, gateway, owner, spec, files)
     response.status_code = 201 if new else 200
@@ -103,7 +103,7 @@ def show_model(model: ModelId, gateway: Gateway, owner: Owner) -> ModelView:
 
 @router.delete("/models/{model}", status_code=204, responses=problems(s404="no such model", s409="a job needs it"))
 def delete_model(model: ModelId, gateway: Gateway, owner: Owner) -> None:
-    """Delete a model that you uploaded. What jobs found about it stays."""
+    """Delete a model that you uploaded. The results of jobs that tested it stay."""
     with gateway.sessions.begin() as session:
         key = models.remove(session, owner, model)
     gateway.store.delete(key)
@@ -115,7 +115,7 @@ def delete_model(model: ModelId, gateway: Gateway, owner: Owner) -> None:
     responses=problems(s404="no such job", s409="the job is running", s503="the evaluator is not ready yet"),
 )
 def add_models_to_job(job: JobId, added: AddedModels, gateway: Gateway, owner: Owner) -> JobDetail:
-    """Hold more models under test against the images of a job that is over. Nothing is rendered again."""
+    """Test more models on the images of a finished job. Nothing is rendered again."""
     return more_models.add_to_job(gateway, owner, job, added.models)
 
 
@@ -133,7 +133,7 @@ async def _uploaded(request: Request) -> AsyncIterator[tuple[ModelSpec, list[Nam
 async def _spec(form: FormData) -> ModelSpec:
     spec, name = await part_of(form, "spec", MAX_SPEC_BYTES), await part_of(form, "name", MAX_SPEC_BYTES)
     if (spec is None) == (name is None):
-        raise InvalidInput("name the model: -F name=my-model, or a `spec` part with a name; one of them")
+        raise InvalidInput("name the model with either -F name=my-model or a `spec` part")
     if spec is not None:
         return parse(ModelSpec, spec, "spec")
     return parse(ModelSpec, json.dumps({"name": (name or b"").decode("utf-8", "replace")}).encode(), "name")

@@ -6,13 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems, stored
+from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems
+from gateway.context import stored
 from gateway.database.sessions import reading
 from gateway.repairs import repairs
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
 
 router = APIRouter(tags=["repairs"])
-RepairId = Annotated[str, Path(max_length=64, description="the id that POST /jobs/{job}/repairs answered")]
+RepairId = Annotated[str, Path(max_length=64, description="the id that POST /jobs/{job}/repairs returned")]
 TAR = "application/x-tar"
 
 
@@ -25,7 +26,7 @@ TAR = "application/x-tar"
     },
 )
 def begin_repair(job: JobId, request: RepairRequest, response: Response, gateway: Gateway, owner: Owner) -> RepairView:
-    """Train a model under test on a finished job's accepted counterfactuals, and judge it on other source images."""
+    """Train a model under test on a finished job's accepted counterfactuals; evaluate it on other source images."""
     view = repairs.begin(gateway, owner, job, request)
     response.headers["Location"] = f"/repairs/{view.id}"
     return view
@@ -35,7 +36,7 @@ def begin_repair(job: JobId, request: RepairRequest, response: Response, gateway
 def list_repairs(
     gateway: Gateway,
     owner: Owner,
-    job: Annotated[str | None, Query(max_length=64, description="of this job only")] = None,
+    job: Annotated[str | None, Query(max_length=64, description="only repairs of this job")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> RepairsPage:
@@ -46,14 +47,14 @@ def list_repairs(
 
 @router.get("/repairs/{repair}", responses=problems(s404="no such repair"))
 def show_repair(repair: RepairId, gateway: Gateway, owner: Owner) -> RepairView:
-    """A repair: how far it is, and when it is done, what it came to."""
+    """A repair: its progress and, when it is done, its result."""
     with reading(gateway.sessions) as session:
         return repairs.show(session, owner, repair)
 
 
 @router.post("/repairs/{repair}/cancel", responses=problems(s404="no such repair", s502="the object store failed"))
 def cancel_repair(repair: RepairId, gateway: Gateway, owner: Owner) -> RepairView:
-    """Stop a repair. One that is over stays as it is."""
+    """Stop a repair. A repair that has ended is not changed."""
     with gateway.sessions.begin() as session:
         view = repairs.cancel(session, owner, repair)
     if view.state == "cancelled":

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems, stored
+from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems
+from gateway.context import stored
 from gateway.database.sessions import reading
 from gateway.database.tables import Report
 from gateway.jobs import jobs
@@ -45,16 +46,16 @@ def show_counterfactual(job: JobId, counterfactual: str, gateway: Gateway, owner
 def show_failure_points(
     job: JobId, gateway: Gateway, owner: Owner, cursor: Cursor = None, limit: Limit = 50
 ) -> FailurePointsPage:
-    """The severity at which each image first fails under each corruption; a page of images, without if none ran."""
+    """The severity at which each image first fails under each corruption: a page of images, empty if none ran."""
     with reading(gateway.sessions) as session:
         return failure_points_page(session, owner, job, cursor, limit)
 
 
 @router.get(
-    "/jobs/{job}/report", response_class=HTMLResponse, responses=problems(s404="no such job, or no report of it yet")
+    "/jobs/{job}/report", response_class=HTMLResponse, responses=problems(s404="no such job, or it has no report yet")
 )
 def show_report(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
-    """The report: one HTML page that needs nothing else, to read, print and keep."""
+    """The report: one self-contained HTML page."""
     with reading(gateway.sessions) as session:
         state = jobs.find(session, owner, job).state
         report = session.get(Report, job)

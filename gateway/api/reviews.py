@@ -18,7 +18,7 @@ router = APIRouter(tags=["reviews"])
 def review_counterfactual(
     job: JobId, counterfactual: str, review: ReviewRequest, gateway: Gateway, owner: Owner, reviewer: Reviewer
 ) -> ReviewView:
-    """Say what you see in a counterfactual. Each key has one review of it: a new one replaces the old."""
+    """Review a counterfactual. Each key has one review of it: a new one replaces the old."""
     with gateway.sessions.begin() as session:
         return reviews.record(session, owner, reviewer, job, counterfactual, review)
 
@@ -32,7 +32,7 @@ def list_reviews(job: JobId, gateway: Gateway, owner: Owner, cursor: Cursor = No
 
 @router.post("/jobs/{job}/report", status_code=202, responses=problems(s404="no such job", s409="the job is not done"))
 def report_anew(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
-    """Make the report of a finished job anew, with the reviews that there are now. Nothing is rendered or predicted."""
+    """Rebuild the report of a finished job with the current reviews. Nothing is rendered or predicted."""
     with gateway.sessions.begin() as session:
         jobs.report_anew(session, owner, job)
     gateway.wake()

@@ -31,7 +31,7 @@ LOCATION = {"headers": {"Location": {"description": "its path", "schema": {"type
     responses={201: LOCATION, **problems(s404="no such job", s409="the job is running, or the name is in use")},
 )
 def create_suite(request: SuiteRequest, response: Response, gateway: Gateway, owner: Owner) -> SuiteDetail:
-    """Freeze the accepted counterfactuals of a job, with originals and null arms. They stay when the job goes."""
+    """Freeze the accepted counterfactuals of a job, with originals and null arms. They stay when the job is deleted."""
     with gateway.sessions.begin() as session:
         suite = suites.create(session, owner, request)
     response.headers["Location"] = f"/suites/{suite}"
@@ -55,7 +55,7 @@ def show_suite(suite: SuiteId, gateway: Gateway, owner: Owner) -> SuiteDetail:
 
 @router.delete("/suites/{suite}", status_code=204, responses=problems(s404="no such suite"))
 def delete_suite(suite: SuiteId, gateway: Gateway, owner: Owner) -> None:
-    """Delete a suite with its runs. Its images go later, unless something else needs them."""
+    """Delete a suite with its runs. Its images are removed later, unless something else uses them."""
     with gateway.sessions.begin() as session:
         reports = suites.remove(session, owner, suite)
     for key in reports:
@@ -79,7 +79,7 @@ def start_run(suite: SuiteId, request: RunRequest, response: Response, gateway: 
 
 @router.get("/suites/{suite}/runs/{run}", responses=problems(s404="no such suite or run"))
 def show_run(suite: SuiteId, run: RunId, gateway: Gateway, owner: Owner) -> RunView:
-    """Where a run stands. It is a job too: `/jobs/{run}/events`, `/jobs/{run}/report` and the others know it."""
+    """The state of a run. A run is also a job: `/jobs/{run}/events`, `/jobs/{run}/report` etc. take its id."""
     with reading(gateway.sessions) as session:
         return suites.run_view(session, suites.find_run(session, owner, suite, run))
 
@@ -94,7 +94,7 @@ def show_run_results(
     gateway: Gateway,
     owner: Owner,
     baseline: Annotated[
-        str | None, Query(max_length=64, description="a run to compare with; else its null arms")
+        str | None, Query(max_length=64, description="a run to compare with; default: the run's own null arms")
     ] = None,
     max_drop: Annotated[float, Query(ge=0, le=100, description="points that a cell may drop")] = MAX_DROP,
 ) -> RunResults:

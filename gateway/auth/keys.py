@@ -103,7 +103,7 @@ def create_key(
         raise KeyRefused("an owner's name has 1 to 200 characters, a key's at most 200")
     if key is not None and not _KEY.fullmatch(key):
         raise KeyRefused(
-            "a key is cf_ and at least 43 letters, digits, _ or -; `openssl rand -hex 32` makes a good rest"
+            "a key is cf_ and at least 43 letters, digits, _ or -, such as cf_ and what `openssl rand -hex 32` prints"
         )
     owner = session.scalar(select(Owner).where(Owner.name == owner_name))
     owner_id = owner.id if owner else derive_id("owner", owner_name)
@@ -113,7 +113,7 @@ def create_key(
     insert_missing(session, ApiKey, [{**row, **asdict(limits)}])
     known = session.get_one(ApiKey, hash_of(key), populate_existing=True)
     if known.owner_id != owner_id or known.revoked_at is not None:
-        raise KeyRefused("this key is another owner's, or was revoked; take a new one")
+        raise KeyRefused("this key belongs to another owner or was revoked; choose a new one")
     return key
 
 
@@ -201,7 +201,7 @@ def _over_limit(requests_wait: float, bytes_wait: float, per_minute: int, per_ho
     seconds = max(requests_wait, bytes_wait, 0.0)
     limit = f"{per_minute:,} requests a minute" if requests_wait >= bytes_wait else f"{per_hour:,} bytes an hour"
     return Overloaded(
-        f"this key's limit of {limit} is reached; come back in {seconds + 1:.0f} s, or ask the operator for more",
+        f"this key's limit of {limit} is reached; retry in {seconds + 1:.0f} s, or ask the operator for a higher limit",
         retry_after=seconds + 1,
     )
 
@@ -236,5 +236,5 @@ def scopes_of(names: Sequence[str]) -> list[Scope]:
     """Scopes by name. Raises KeyRefused for an unknown name."""
     unknown = [name for name in names if name not in SCOPES]
     if unknown:
-        raise KeyRefused(f"there is no scope {unknown[0]!r}; there are {', '.join(SCOPES)}")
+        raise KeyRefused(f"unknown scope {unknown[0]!r}; choose from {', '.join(SCOPES)}")
     return [scope for scope in SCOPES if scope in names]

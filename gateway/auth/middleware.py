@@ -27,11 +27,12 @@ from gateway.auth.keys import PREFIX, Caller, Limits
 from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY
 from gateway.database.tables import LOCAL_OWNER
+from shared.endpoints import HEALTHZ, READYZ
 from shared.problem_replies import problem_reply
 from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
 from shared.storage import LINK_PATH
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/login"})
+OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})
 FORM_PATH = "/"  # its form works without scripts, so it can send no token; the browser says whose page it is
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 REVIEWS = re.compile(r"/jobs/[^/]+/(reviews(/|$)|report$)")  # a suite's name may contain any of these words
@@ -89,7 +90,7 @@ class Access:
         most = self._most_bytes(scope["method"], scope["path"], headers, caller)
         declared = _declared(headers.get("content-length"), most)
         if b"%00" in scope.get("raw_path", b"") or b"%00" in scope["query_string"]:
-            raise Malformed("the address contains %00, which stands for no text; leave it out")
+            raise Malformed("the URL contains %00; remove it")
         key_hash = caller.key_hash if caller else None
 
         async def pay(size: int) -> None:
@@ -118,11 +119,11 @@ class Access:
         caller = await asyncio.to_thread(self._book, who, 1, 0)
         if caller is None:
             gone = "this API key is unknown or revoked; ask the operator for one"
-            raise Unauthorized(gone if key else "this browser is not logged in any more; log in at /login")
+            raise Unauthorized(gone if key else "your login has expired; log in again at /login")
         needed = _needed_scope(method, path)
         if needed is not None and not caller.may(needed):
-            may = " and ".join(sorted(caller.scopes)) or "only look"
-            raise Forbidden(f"this key may {may}, and this needs {needed}; ask the operator for a key that may")
+            scopes = " and ".join(sorted(caller.scopes)) or "no scope but reading"
+            raise Forbidden(f"this key has {scopes}; this request needs {needed}. Ask the operator for a key with it")
         return caller
 
     def _book(self, who: keys.Who, requests: int, size: int) -> Caller | None:
@@ -155,7 +156,7 @@ def refuse_other_sites(method: str, headers: Headers, *, silent: bool = True) ->
     known_origin = origin is not None or site is not None
     same = origin is None or _split(origin).netloc == headers.get("host", "")
     if not same or (site or "none") not in ("same-origin", "none") or not (known_origin or silent):
-        raise Forbidden("a page of another site may not act here; use Contrafact's own pages, or an API key")
+        raise Forbidden("requests from pages of other sites are refused; use Contrafact's own pages, or an API key")
 
 
 def csrf_token(cookie: str) -> str:
@@ -168,8 +169,8 @@ def _refuse_other_machines(scope: Scope, headers: Headers) -> None:
     near = client is None or not _is_address(client[0]) or ip_address(client[0]).is_loopback
     if _split(f"//{host}").hostname not in LOOPBACK_HOSTS or not near:
         raise Forbidden(
-            f"without API keys only this machine is served, not {host!r}; ask localhost, or set "
-            "CONTRAFACT_AUTHENTICATION=true and make keys"
+            f"without API keys only requests to localhost are served, not to {host!r}; use localhost, or set "
+            "CONTRAFACT_AUTHENTICATION=true and create keys"
         )
     refuse_other_sites(scope["method"], headers)
 
@@ -216,7 +217,7 @@ def _shown(headers: Headers) -> tuple[str | None, str | None]:
 
 def _check_token(cookie: str, headers: Headers) -> None:
     if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(), csrf_token(cookie).encode()):
-        raise Forbidden(f"the header {TOKEN_HEADER} is missing or wrong; load the page again")
+        raise Forbidden(f"the header {TOKEN_HEADER} is missing or wrong; reload the page")
 
 
 def _needed_scope(method: str, path: str) -> keys.Scope | None:

@@ -29,8 +29,15 @@ class StoredChange(TypedDict):
 StoredShare = TypedDict("StoredShare", {"class": str, "probability": float})
 
 
+class StoredMethod(TypedDict):
+    """A `MethodChoice` in its row."""
+
+    name: str
+    parameters: dict[str, JsonValue]
+
+
 class MethodChoices(TypeDecorator[list[MethodChoice]]):
-    """Methods with their parameters, validated on the way in and out."""
+    """Methods with their parameters. A row is trusted: `plan` checked it when the job was submitted."""
 
     impl = JSON_COLUMN
     cache_ok = True
@@ -40,8 +47,8 @@ class MethodChoices(TypeDecorator[list[MethodChoice]]):
             return None
         return [method.model_dump(mode="json") for method in _METHODS.validate_python(value)]
 
-    def process_result_value(self, value: list[JsonObject] | None, dialect: Dialect) -> list[MethodChoice] | None:
-        return None if value is None else _METHODS.validate_python(value)
+    def process_result_value(self, value: list[StoredMethod] | None, dialect: Dialect) -> list[MethodChoice] | None:
+        return None if value is None else [MethodChoice.model_construct(**choice) for choice in value]
 
 
 class CounterfactualColumns(TypedDict):

@@ -41,4 +41,4 @@ def decode_time(value: str | int) -> datetime:
 
 
 def _unknown() -> InvalidInput:
-    return InvalidInput("this cursor was not given by this list; take `next` of the page before, or leave it out")
+    return InvalidInput("this cursor does not belong to this list; use `next` of the previous page, or omit it")

@@ -76,7 +76,7 @@ class MaskShelf:
             )
         if rows is not None and any(row.label for row in rows):
             raise InvalidInput(
-                "the manifest has labels, but the ground truth of this job are masks; leave out one of them"
+                "the manifest has labels, but the ground truth of this job is masks; leave out one of them"
             )
         named = None if rows is None else [row.mask for row in rows]
         return self.paired(sources, match_masks([source.name for source in sources], list(self._kept), named))

@@ -47,7 +47,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
     kind = kind_of(models, "classification" if spec.masks is None else "segmentation")
     if kind == "classification" and spec.masks is not None:
         raise InvalidInput(
-            f"the ground truth are masks, but the model under test {models[0].name!r} classifies; choose "
+            f"the ground truth is masks, but the model under test {models[0].name!r} classifies; choose "
             "segmenters, or leave out `masks`"
         )
     _check_calibration(spec, profile, kind)
@@ -91,7 +91,7 @@ def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
     own = {name for method in spec.methods or [] for name in ("thresholds", "recaption") if name in method.parameters}
     if own:
         raise InvalidInput(
-            f"`calibration` holds for the profile's own checks; leave out it or {' and '.join(sorted(own))}"
+            f"`calibration` is for the profile's own checks; leave out either it or {' and '.join(sorted(own))}"
         )
 
 
@@ -140,7 +140,7 @@ def _few_steps(name: str, profile: Profile, given: Mapping[str, object]) -> dict
 
 
 def _defaults(name: str, profile: Profile, kind: Kind, given: Mapping[str, object]) -> dict[str, JsonValue]:
-    """Those of a job of a kind: where the ground truth are masks, the profile's things keep their shapes."""
+    """Those of a job of a kind: where the ground truth is masks, the profile's things keep their shapes."""
     holds = name in METHODS and "protection" in METHODS[name].parameters.model_fields
     things = profile.diffusion.keep_labels if profile.diffusion.segmenter and kind == "segmentation" else []
     protected: dict[str, JsonValue] = {"protect": [*things]} if holds and things else {}
@@ -193,7 +193,7 @@ def _check_needs(name: str, profile: Profile) -> None:
 
 def _parameters(name: str, given: dict[str, JsonValue], profile: Profile) -> dict[str, JsonValue]:
     if name not in METHODS:
-        raise InvalidInput(f"there is no method {name!r}; there are {', '.join(METHODS)}")
+        raise InvalidInput(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
     try:
         parameters = METHODS[name].parameters.model_validate(given)
     except ValidationError as error:
@@ -222,8 +222,8 @@ def chosen_models(names: Sequence[str], known: Sequence[ModelUnderTestInfo]) -> 
     """The models of these names. Raises InvalidInput for one that is not known."""
     by_name = {model.name: model for model in known}
     if unknown := [name for name in names if name not in by_name]:
-        there_are = ", ".join(by_name) or "none"
-        raise InvalidInput(f"there is no model under test {', '.join(map(repr, unknown))}; there are: {there_are}")
+        known_names = ", ".join(by_name) or "none"
+        raise InvalidInput(f"unknown model under test {', '.join(map(repr, unknown))}; known: {known_names}")
     return [by_name[name] for name in names]
 
 
@@ -231,7 +231,7 @@ def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: Kind) -> Kind:
     """What models do, all alike; `otherwise` without models. Raises InvalidInput for models of both kinds."""
     kinds: dict[str, str] = {model.kind: model.name for model in models}
     if len(kinds) > 1:
-        pairs = " and ".join(f"{name!r} does {kind}" for kind, name in kinds.items())
+        pairs = " and ".join(f"{name!r} is for {kind}" for kind, name in kinds.items())
         raise InvalidInput(f"{pairs}; test models of one kind in a job")
     if "segmentation" in kinds:
         return "segmentation"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import delete, func, insert, select, tuple_
 from sqlalchemy.orm import Session
@@ -69,7 +70,7 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
     insert_missing(session, Job, [_job_row(job_id, owner, order)])
     job = find(session, owner, job_id)
     if job.request_hash != order.hash:
-        raise Conflict("this Idempotency-Key was used for another request; take a new key")
+        raise Conflict("this Idempotency-Key was used for another request; use a new key")
     if job.events > 0:  # its first event is written below, in the transaction that made it
         return job_id, False
     turn = turns([source.label for source in order.sources])
@@ -100,7 +101,7 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
     ).one()
     report = session.scalar(select(Report.job_id).where(Report.job_id == job_id))
     return JobDetail(
-        **view(job).model_dump(),
+        **_shown(job),
         images=images,
         labelled=labels + masks,
         progress=progress(session, job),
@@ -116,7 +117,13 @@ def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
     rows = session.execute(truths.where(SourceImage.job_id == job_id, SourceImage.digest.is_not(None))).all()
     held = [masked or ([] if label is None else [label]) for label, masked in rows]
     return JobPlan(
-        **view(job).model_dump(include={"task", "kind", "methods", "models", "classes", "profile", "seed"}),
+        task=job.task_description,
+        kind=job.kind,
+        methods=job.methods,
+        models=job.models,
+        classes=job.classes,
+        profile=job.profile,
+        seed=job.seed,
         images=len(held),
         labelled=sum(map(bool, held)),
         missing=0,
@@ -153,7 +160,7 @@ def retry(session: Session, owner: str, job_id: str) -> None:
     """Retry what failed or was cancelled. Raises Conflict when there is nothing to retry."""
     find(session, owner, job_id)
     if leases.retry_job(session, job_id) is None:
-        raise Conflict("nothing of this job failed or was cancelled, but for files that are no images; send those anew")
+        raise Conflict("no image of this job failed or was cancelled, except unusable files; send those in a new job")
 
 
 def report_anew(session: Session, owner: str, job_id: str) -> None:
@@ -161,7 +168,7 @@ def report_anew(session: Session, owner: str, job_id: str) -> None:
     job = find(session, owner, job_id)
     if not leases.analyse_again(session, job_id):
         session.refresh(job)
-        raise Conflict(f"the job is {job.state}; only a job that is done has its report made anew")
+        raise Conflict(f"the job is {job.state}; the report of a job can be rebuilt when the job is done")
 
 
 def remove(session: Session, owner: str, job_id: str) -> str | None:
@@ -186,8 +193,12 @@ def failures(session: Session, job_id: str) -> list[ImageFailure]:
 
 def view(job: Job) -> JobView:
     """A job as lists show it."""
-    columns = {name: getattr(job, name) for name in JobView.model_fields if name != "task"}
-    return JobView.model_validate({"task": job.task_description, **columns})
+    return JobView(**_shown(job))
+
+
+def _shown(job: Job) -> dict[str, Any]:
+    """The fields of a `JobView`, as the row has them."""
+    return {name: job.task_description if name == "task" else getattr(job, name) for name in JobView.model_fields}
 
 
 def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:

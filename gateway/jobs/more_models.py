@@ -30,7 +30,7 @@ def add_to_job(context: Context, owner: str, job_id: str, names: Sequence[str]) 
         if again := [name for name in names if name in job.models]:
             raise InvalidInput(f"the job tests {again[0]!r} already; name others")
         if len(names) != len(set(names)):
-            raise InvalidInput("models names one more than once; name each once")
+            raise InvalidInput("`models` names a model more than once; name each once")
         if len(job.models) + len(names) > MAX_MODELS_OF_JOB:
             raise InvalidInput(f"a job tests at most {MAX_MODELS_OF_JOB} models, and this one tests {len(job.models)}")
         if kind_of(chosen, job.kind) != job.kind:

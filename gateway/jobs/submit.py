@@ -173,7 +173,7 @@ def _refuse_loose_masks(submission: Submission) -> None:
             "give its digest as `mask` beside that of its image"
         )
     if any(entry.label for entry in entries):
-        raise InvalidInput("the images have labels, but the ground truth of this job are masks; leave out one of them")
+        raise InvalidInput("the images have labels, but the ground truth of this job is masks; leave out one of them")
 
 
 def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> list[SourceFile]:
@@ -183,7 +183,7 @@ def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> lis
         names = ", ".join(repr(model.name) for model in chosen.models)
         raise InvalidInput(
             f"the ground truth is a label for each image, but {names} segments: send masks, choose classifiers, or "
-            'send `"ground_truth": "none"` to test whether predictions stay what they were'
+            'send `"ground_truth": "none"` to test whether predictions stay the same'
         )
     lists = class_lists(chosen.models)
     return relabel(sources, spec.label_map, {"`classes`": spec.classes, **lists} if spec.classes else lists)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from gateway.methods import corruptions, dillema, lance, lance_r, reconstruction, shifts
 from gateway.methods.counterfactual import Method
 from gateway.methods.inverted import InversionParameters
 from shared.schemas.base import Contract
+from shared.schemas.jobs import MethodChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +91,17 @@ METHODS: dict[str, MethodSpec] = {
         checked=False,
     ),
 }
+
+
+def typed_parameters(choice: MethodChoice) -> Contract:
+    """The parameters of a stored choice, in the type of its method. Raises KeyError for an unknown method.
+
+    `gateway.jobs.choices.plan` checked them when the job was submitted. Here they get their types back, once per
+    process for equal choices, however many source images a job has.
+    """
+    return _typed(choice.name, json.dumps(choice.parameters, sort_keys=True))
+
+
+@lru_cache(maxsize=256)
+def _typed(name: str, parameters: str) -> Contract:
+    return METHODS[name].parameters.model_validate_json(parameters)

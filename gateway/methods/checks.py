@@ -36,13 +36,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.methods.counterfactual import Edit, MethodImage, Services, TaskDescription, Verdict
+from gateway.methods.counterfactual import Edit, MethodImage, TaskDescription, Verdict
 from gateway.methods.recaption import Recaptioned, recaptioned
+from shared.chunks import chunks
+from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedRequest, ShapesReply, ShapesRequest, StructureRequest
 
@@ -184,7 +187,7 @@ def shape_scores(
 def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
     """The verdict that scores earn; an edit of several factors needs the strictest of their thresholds."""
     if "direction" in checks and "direction" not in scores:
-        return Verdict(False, "no change", "to the scorer, image or caption are the same as before")
+        return Verdict(False, "no change", "the scorer sees no difference in the image or in the caption")
     for check in checks:
         if check not in scores or check not in thresholds:
             continue
@@ -207,12 +210,12 @@ _REASONS = {
     "structure": "only {score:.0%} of the outlines of what must stay are kept; {lowest:.0%} are wanted",
     "caption": "the image is not nearer to the new caption than to the old: margin {score:.3f}, wanted {lowest:.3f}",
     "fit": "the image fits its caption less than the source fits its own: {score:.3f}, wanted {lowest:.3f}",
-    "likeness": "the image is not like the source any more: cosine {score:.3f}, wanted {lowest:.3f}",
+    "likeness": "the image is no longer like the source: cosine {score:.3f}, wanted {lowest:.3f}",
     "match": "the image does not match the new caption: cosine {score:.3f}, wanted {lowest:.3f}",
     "word": "the image is not nearer to the new word than to the old: margin {score:.3f}, wanted {lowest:.3f}",
     "shapes": "a segmenter finds the classes of the mask {score:.0%} as well as in the source; {lowest:.0%} is wanted",
-    "recaption": "captioned anew, it names {score:.0%} of what a caption of the source names; {lowest:.0%} is wanted",
-    "things": "of the things that a segmenter finds in the source, {score:.0%} are where they were, and {lowest:.0%} "
+    "recaption": "its new caption names {score:.0%} of what a caption of the source names; {lowest:.0%} is wanted",
+    "things": "of the things that a segmenter finds in the source, {score:.0%} kept their places; {lowest:.0%} "
     "are wanted",
     "direction": "the image did not change as the caption did: φ = {score:.3f}, wanted {lowest:.3f}",
     "label": "the ground truth has a probability of only {score:.0%}; {lowest:.0%} is wanted",
@@ -289,9 +292,8 @@ def _embed(
     prompts = [template.format(name) for name in names for template in templates]
     texts = [*captions, *prompts]
     first = services.embed(EmbedRequest(images=[source.image, *reply.images], texts=texts[:MAX_TEXTS]))
-    rows = first.texts
-    for start in range(MAX_TEXTS, len(texts), MAX_TEXTS):
-        rows = rows + services.embed(EmbedRequest(texts=texts[start : start + MAX_TEXTS])).texts
+    further = (services.embed(EmbedRequest(texts=part)).texts for part in chunks(texts[MAX_TEXTS:], MAX_TEXTS))
+    rows = [*first.texts, *chain.from_iterable(further)]
     width = len(first.images[0])
     vectors = np.asarray(rows).reshape(-1, width)
     means = vectors[len(captions) :].reshape(len(names), len(templates), width).mean(axis=1)

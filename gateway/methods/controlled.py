@@ -18,14 +18,15 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from gateway.methods.arms import ACCEPTED, RenderedArm
 from gateway.methods.checks import Scores, check_images
 from gateway.methods.counterfactual import Edit, Verdict
-from gateway.methods.inputs import Inputs
 from gateway.methods.recaption import Recaption
+from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm
+from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
     ControlKind,
+    ControlRegion,
     Controls,
     ControlScale,
     ControlStrength,
@@ -69,10 +70,10 @@ class ControlledParameters(Contract):
     ] = ()
     protect: Annotated[
         tuple[str, ...],
-        Field(max_length=50, description="The segmenter's labels to be held and checked; none: edges alone hold."),
+        Field(max_length=50, description="Segmenter labels to protect and check; none: only edges are controlled."),
     ] = ()
     protection: Annotated[
-        HeldShapes, Field(description="How they are held (by, strength), and checked (iou, seam, light).")
+        HeldShapes, Field(description="How protected classes are held (by, strength) and checked (iou, seam, light).")
     ] = HeldShapes()
     steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps.")] = 20
     guidance: Annotated[float, Field(ge=1, le=30, description="Classifier-free guidance scale.")] = 7.5
@@ -80,7 +81,7 @@ class ControlledParameters(Contract):
     recaption: Recaption = False
     thresholds: Annotated[
         dict[str, dict[str, float]],
-        Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
+        Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -114,35 +115,38 @@ _Arm = tuple[Edit | None, Rendering]  # an edit, or a null arm
 
 
 def render_with_null_arms(
-    inputs: Inputs[ControlledParameters], caption: str, edits: Sequence[Edit], renderings: Sequence[Rendering]
+    inputs: Inputs[ControlledParameters], caption: str, accepted: Sequence[Proposal], regions: Sequence[ControlRegion]
 ) -> tuple[list[RenderedArm], list[RenderedArm]]:
-    """Edits by their renderings, and their null arms: each rendering with `caption` for prompt, once.
+    """Accepted proposals, each under the control of its region, and their null arms: the same under `caption`, once.
 
     All travel in as few messages as their limit of images allows.
     """
+    renderings = [
+        Rendering(prompt=proposal.edit.new_caption, region=region, seed=proposal.seed)
+        for proposal, region in zip(accepted, regions, strict=True)
+    ]
     nulls = list(dict.fromkeys(_null(rendering, caption) for rendering in renderings))
-    arms: list[tuple[Edit | None, Rendering]] = [
-        *zip(edits, renderings, strict=True),
+    arms: list[_Arm] = [
+        *((proposal.edit, rendering) for proposal, rendering in zip(accepted, renderings, strict=True)),
         *((None, null) for null in nulls),
     ]
     images: list[RenderedArm] = []
-    regions: dict[Rendering, _Regions] = {}
-    most = MAX_IMAGES_PER_MESSAGE - 1  # the source travels too
-    for batch in (arms[start : start + most] for start in range(0, len(arms), most)):
+    outcomes: dict[Rendering, _Regions] = {}
+    for batch in chunks(arms, MAX_IMAGES_PER_MESSAGE - 1):  # the source travels too
         reply = inputs.services.render(
             inputs.parameters.request(inputs.image.image, [rendering for _, rendering in batch])
         )
         images += _checked(inputs, caption, batch, reply)
         if reply.protection is not None:
-            outcomes = zip(batch, reply.protection.outcomes, strict=True)
-            regions |= {rendering: _Regions(reply.protection, outcome) for (_, rendering), outcome in outcomes}
-    if regions:
+            of_batch = zip(batch, reply.protection.outcomes, strict=True)
+            outcomes |= {rendering: _Regions(reply.protection, outcome) for (_, rendering), outcome in of_batch}
+    if outcomes:
         limits = inputs.parameters.protection
         images = [
-            _with_regions(image, edit, regions[rendering], regions[_null(rendering, caption)], limits)
+            _with_regions(image, edit, outcomes[rendering], outcomes[_null(rendering, caption)], limits)
             for image, (edit, rendering) in zip(images, arms, strict=True)
         ]
-    return images[: len(edits)], images[len(edits) :]
+    return images[: len(accepted)], images[len(accepted) :]
 
 
 def _null(rendering: Rendering, caption: str) -> Rendering:
@@ -220,7 +224,7 @@ def _not_kept(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
         return None
     worst = min(fates, key=lambda fate: fate.iou)
     reason = (
-        f"{lost} of {len(fates)} protected regions are not where they were; {worst.name} overlaps its place by "
+        f"{lost} of {len(fates)} protected regions moved; {worst.name} overlaps its place by "
         f"{worst.iou:.2f}, and {limits.iou:.2f} is wanted"
     )
     return Verdict(False, "protected", reason)

@@ -13,9 +13,10 @@ from typing import Annotated, Self, get_args
 
 from pydantic import Field, model_validator
 
-from gateway.methods.arms import ACCEPTED, Proposal, RenderedArm, edit_row, null_row
 from gateway.methods.checks import CHECKS
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Services, TaskDescription
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.schedule import ACCEPTED, Proposal, RenderedArm, edit_row, null_row
+from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest
 from shared.seeds import derive_seed

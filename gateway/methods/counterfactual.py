@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from shared.endpoints import Services as Services
+from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
@@ -66,7 +66,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`accepted` with no check, or rejected with the name of the check that refused it and why, in words."""
+    """`accepted` with no check, or rejected with the name of the check that rejected it and why, in words."""
 
     accepted: bool
     check: str = ""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import Field
 
 from gateway.methods.checks import CHECKS, Scores, Thresholds, check_images
-from gateway.methods.counterfactual import Edit, MethodImage, Services, Verdict
-from gateway.methods.inputs import Inputs
+from gateway.methods.counterfactual import Edit, MethodImage, Verdict
 from gateway.methods.recaption import Recaption
-from shared.schemas.base import Contract, ImagePayload
+from gateway.methods.schedule import Inputs, RenderedArm
+from shared.chunks import chunks
+from shared.endpoints import Services
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
     EditControl,
-    EditEvaluations,
     EditReply,
     EditRequest,
     InversionKind,
@@ -23,6 +24,7 @@ from shared.schemas.diffusion import (
     PromptEdit,
 )
 
+MOST_IMAGES = MAX_IMAGES_PER_MESSAGE - 1  # of edits in one request; the reconstruction travels, too
 ProtectedClasses = Annotated[
     tuple[str, ...], Field(max_length=50, description="Classes that edits may not name; their shape is not held here.")
 ]
@@ -63,7 +65,7 @@ class EditingParameters(InversionParameters):
     recaption: Recaption = False
     thresholds: Annotated[
         dict[str, dict[str, float]],
-        Field(description="Of the image checks, by check and factor (or `default`); the profile fills them in."),
+        Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
 
 
@@ -87,33 +89,85 @@ def invert_and_edit(
     return services.edit(edit_request(image.image, parameters, caption, edits, self_fractions))
 
 
-class CheckedImage(NamedTuple):
-    """An edited image (None: not finite), and what the checks say of it."""
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An image made with one self-attention fraction (None: not finite), and what the checks say of it."""
 
+    fraction: float
     image: ImagePayload | None
     verdict: Verdict
     scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The attempts at one edit, one for each fraction, and the evaluations that they cost.
+
+    `evaluations` has a share of what the edits of a request have in common: inversion and source branch.
+    """
+
+    attempts: tuple[Attempt, ...]
+    evaluations: int
+
+    def arm(self, chosen: Attempt, seed: int) -> RenderedArm:
+        """The image of one attempt, with what came of all of them in its lineage."""
+        tried = [
+            {"self_fraction": a.fraction, "check": a.verdict.check, "reason": a.verdict.reason, "scores": a.scores}
+            for a in self.attempts
+        ]
+        lineage = {"self_fraction": chosen.fraction, "sweep": tried, "evaluations": self.evaluations}
+        return RenderedArm(chosen.image, seed, chosen.verdict, chosen.scores, lineage, pair=chosen.fraction)
 
 
 def edit_and_check(
     inputs: Inputs[EditingParameters],
     caption: str,
     edits: Sequence[Edit | None],
-    self_fractions: Sequence[float],
+    fractions: Sequence[float],
     thresholds: Thresholds,
     checks: Sequence[str] = CHECKS,
-) -> tuple[list[list[CheckedImage]], EditEvaluations]:
-    """Each edit (None: the null arm) under each self-attention fraction, by one request, and the evaluations."""
+) -> list[Sweep]:
+    """Each edit (None: the null arm) under each self-attention fraction; as many edits in a request as fit."""
+    return [
+        sweep
+        for part in chunks(edits, max(1, MOST_IMAGES // len(fractions)))
+        for sweep in _edit_and_check(inputs, caption, part, fractions, thresholds, checks)
+    ]
+
+
+def _edit_and_check(
+    inputs: Inputs[EditingParameters],
+    caption: str,
+    edits: Sequence[Edit | None],
+    fractions: Sequence[float],
+    thresholds: Thresholds,
+    checks: Sequence[str],
+) -> list[Sweep]:
     p = inputs.parameters
     prompts = [edit.new_caption if edit else caption for edit in edits]
     prompt_edits = [PromptEdit(prompt=prompt, cross_fraction=p.cross_fraction) for prompt in prompts]
-    reply = invert_and_edit(inputs.image, inputs.services, p, caption, prompt_edits, self_fractions)
+    reply = invert_and_edit(inputs.image, inputs.services, p, caption, prompt_edits, fractions)
     pictures = _Edited([image for row in reply.images for image in row], reply.keep_mask)
-    arms = [edit for edit in edits for _ in self_fractions]
+    arms = [edit for edit in edits for _ in fractions]
     checked = iter(
         check_images(inputs.services, inputs.image, inputs.task, pictures, arms, thresholds, checks, p.recaption)
     )
-    return [[CheckedImage(image, *next(checked)) for image in row] for row in reply.images], reply.evaluations
+    common = round((reply.evaluations.inversion + reply.evaluations.source) / len(edits))
+    evaluations = common + reply.evaluations.edit * len(fractions)
+    return [
+        Sweep(tuple(Attempt(f, image, *next(checked)) for f, image in zip(fractions, row, strict=True)), evaluations)
+        for row in reply.images
+    ]
+
+
+def render_null_arms(inputs: Inputs[EditingParameters], caption: str, arms: Sequence[RenderedArm]) -> list[RenderedArm]:
+    """A null arm (caption unchanged) for each fraction that was chosen, by rising fraction."""
+    fractions = sorted({arm.lineage["self_fraction"] for arm in arms})
+    if not fractions:
+        return []
+    [nulls] = edit_and_check(inputs, caption, [None], fractions, {})
+    evaluations = round(nulls.evaluations / len(fractions))
+    return [Sweep((attempt,), evaluations).arm(attempt, inputs.seed) for attempt in nulls.attempts]
 
 
 def edit_request(

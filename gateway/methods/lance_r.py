@@ -2,7 +2,7 @@
 
 1 caption the image, as LANCE does. 2 hide a word that carries meaning, drawn at random, and let a masked language
 model fill the gap; the first filling that is another word makes the edit. 3 no text checks. 4 and 5 as LANCE
-(`sweep.py`), and the image must be nearer to the new word than to the old. Words are drawn until there are edits
+(`lance.py`), and the image must be nearer to the new word than to the old. Words are drawn until there are edits
 enough; when each has been drawn, they are gone through again for their next fillings.
 """
 
@@ -14,12 +14,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.methods.arms import Proposal, rows
+from gateway.methods.caption import write_caption
 from gateway.methods.checks import WORD_CHECKS
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Services, TaskDescription
-from gateway.methods.inputs import Inputs, write_caption
-from gateway.methods.sweep import SweepParameters, keep_best, render_null_arms, sweep_fractions
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.inverted import render_null_arms
+from gateway.methods.lance import SweepParameters, keep_best, sweep_fractions
+from gateway.methods.schedule import Inputs, Proposal, rows
 from gateway.methods.words import content_words, stem
+from shared.endpoints import Services
 from shared.schemas.language import Filling, FillRequest, Gap
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals

@@ -1,7 +1,7 @@
-"""Questions to a language model: one-shot messages, the schema of the reply, and the exchange for the lineage.
+"""How a method asks a language model: one-shot messages, the schema of the reply, and the exchange for the lineage.
 
-What to ask stands in the method's own file. A question without a valid reply refuses the edits that it was asked for,
-as `invalid reply`: asked again, a seeded model would write the same again.
+What is asked stands on the method's page. A question without a valid reply refuses the edits that it was asked for, as
+`invalid reply`: asked again, a seeded model would write the same again.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.methods.counterfactual import Services, Verdict
+from gateway.methods.counterfactual import Verdict
+from shared.endpoints import Services
 from shared.problems import GenerationFailed, validation_sentence
 from shared.schemas.language import GenerateRequest, Message
 
@@ -31,14 +33,58 @@ class InvalidReply(Exception):
         self.exchange = exchange
 
 
-def one_shot(system: str, example: str, example_reply: str, question: str) -> list[Message]:
-    """The messages of a question with one worked example."""
-    return [
-        Message(role="system", content=system),
-        Message(role="user", content=example),
-        Message(role="assistant", content=example_reply),
-        Message(role="user", content=question),
-    ]
+@dataclass(frozen=True, slots=True)
+class Question(Generic[Reply]):
+    """What a method asks a language model, with one worked example; `reply` is the type of the reply's value."""
+
+    name: str
+    system: str
+    example: str
+    example_reply: str
+    reply: TypeAdapter[Reply]
+
+    def messages(self, text: str) -> list[Message]:
+        """The messages that ask the question about `text`."""
+        return [
+            Message(role="system", content=self.system),
+            Message(role="user", content=self.example),
+            Message(role="assistant", content=self.example_reply),
+            Message(role="user", content=text),
+        ]
+
+
+def ask(
+    services: Services,
+    question: Question[Reply],
+    messages: Sequence[Message],
+    schema: Schema,
+    *,
+    seed: int,
+    max_tokens: int,
+    temperature: float = 0.0,
+) -> tuple[Reply, Exchange]:
+    """The language model's reply, which satisfies the schema, and the exchange.
+
+    Raises InvalidReply, and what services raise.
+    """
+    request = GenerateRequest(
+        messages=list(messages), json_schema=schema, temperature=temperature, max_tokens=max_tokens, seed=seed
+    )
+    exchange: dict[str, Any] = {
+        "question": question.name,
+        "messages": [message.model_dump() for message in messages],
+        "reply": "",
+        "temperature": temperature,
+        "seed": seed,
+    }
+    try:
+        reply = services.generate(request)
+        exchange |= {"reply": reply.text, "attempts": reply.attempts}
+        return question.reply.validate_python(reply.value), exchange
+    except GenerationFailed as problem:
+        raise InvalidReply(problem.detail, exchange) from problem
+    except ValidationError as error:
+        raise InvalidReply(f"its reply does not fit: {validation_sentence(error.errors())}", exchange) from error
 
 
 def text_schema(max_length: int) -> Schema:
@@ -60,38 +106,3 @@ def digest_of_prompts(messages: Sequence[Message], schemas: object) -> str:
 def revision_of(code_revision: str, prompt_digest: str) -> str:
     """The revision of a method that asks a language model: it changes with the code's revision and with the prompts."""
     return hashlib.sha256(f"{code_revision}/{prompt_digest}".encode()).hexdigest()[:12]
-
-
-def ask(
-    services: Services,
-    name: str,
-    messages: Sequence[Message],
-    schema: Schema,
-    reply_type: TypeAdapter[Reply],
-    *,
-    temperature: float,
-    max_tokens: int,
-    seed: int,
-) -> tuple[Reply, Exchange]:
-    """The language model's reply, which satisfies the schema, and the exchange; `name` is the question's there.
-
-    Raises InvalidReply, and what services raise.
-    """
-    request = GenerateRequest(
-        messages=list(messages), json_schema=schema, temperature=temperature, max_tokens=max_tokens, seed=seed
-    )
-    exchange: dict[str, Any] = {
-        "question": name,
-        "messages": [message.model_dump() for message in messages],
-        "reply": "",
-        "temperature": temperature,
-        "seed": seed,
-    }
-    try:
-        reply = services.generate(request)
-        exchange |= {"reply": reply.text, "attempts": reply.attempts}
-        return reply_type.validate_python(reply.value), exchange
-    except GenerationFailed as problem:
-        raise InvalidReply(problem.detail, exchange) from problem
-    except ValidationError as error:
-        raise InvalidReply(f"its reply does not fit: {validation_sentence(error.errors())}", exchange) from error

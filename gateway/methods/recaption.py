@@ -21,7 +21,7 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 
 Recaption = Annotated[
-    bool, Field(description="Caption each image anew: it must still name the class (a caption more per image).")
+    bool, Field(description="Caption each rendered image; its caption must name the class (one more call per image).")
 ]
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.methods.arms import Proposal, RenderedArm, edit_row
+from gateway.methods.caption import write_caption
 from gateway.methods.checks import Pictures, check_images
-from gateway.methods.counterfactual import Edit, MethodCounterfactual, MethodImage, Services, TaskDescription
-from gateway.methods.inputs import Inputs, write_caption
+from gateway.methods.counterfactual import Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import InversionParameters, invert_and_edit
+from gateway.methods.schedule import Inputs, Proposal, RenderedArm, edit_row
+from shared.endpoints import Services
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
 

@@ -13,21 +13,21 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from gateway.methods.arms import ACCEPTED, Proposal, RenderedArm, accepted_edits, rows
+from gateway.methods.caption import write_caption
 from gateway.methods.counterfactual import (
     Change,
     Edit,
     Factor,
     MethodCounterfactual,
     MethodImage,
-    Services,
     TaskDescription,
     Verdict,
 )
-from gateway.methods.inputs import Inputs, write_caption
 from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_and_check
+from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm, accepted_edits, rows
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
 from gateway.methods.words import occurrences
+from shared.endpoints import Services
 from shared.schemas.base import Contract
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
@@ -130,8 +130,10 @@ def edit_images(
     if not edits:
         return [], []
     p = inputs.parameters
-    images, evaluations = edit_and_check(inputs, caption, [*edits, None], [p.self_fraction], p.thresholds)
-    common = round((evaluations.inversion + evaluations.source) / len(images))
-    lineage = {"evaluations": evaluations.edit + common}
-    arms = [RenderedArm(checked.image, inputs.seed, checked.verdict, checked.scores, lineage) for [checked] in images]
+    sweeps = edit_and_check(inputs, caption, [*edits, None], [p.self_fraction], p.thresholds)
+    arms = [
+        RenderedArm(only.image, inputs.seed, only.verdict, only.scores, {"evaluations": sweep.evaluations})
+        for sweep in sweeps
+        for only in sweep.attempts
+    ]
     return arms[:-1], arms[-1:]

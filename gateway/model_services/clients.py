@@ -15,7 +15,7 @@ import httpx
 from pydantic import ValidationError
 
 from gateway.metrics import CALLS
-from shared.endpoints import Endpoint, Reply, Request, Services
+from shared.endpoints import INFO, MODELS, Description, Endpoint, Reply, Request, Services
 from shared.logging import REQUEST_ID_HEADER, masked, request_id
 from shared.problems import (
     DeadlineExceeded,
@@ -79,11 +79,11 @@ class ModelServices(Services):
 
     def info(self, service: ServiceName) -> ServiceInfo:
         """The service's current description of itself."""
-        return _read(ServiceInfo, self._patiently(service, "GET", "/v1/info"), service)
+        return self._described(service, INFO)
 
     def models(self) -> ModelsReply:
         """The evaluator's models under test."""
-        return _read(ModelsReply, self._patiently("evaluator_service", "GET", "/v1/models"), "evaluator_service")
+        return self._described("evaluator_service", MODELS)
 
     def revision(self, service: ServiceName) -> str:
         """The revision of a service's weights, cached for a minute or until the service was seen to restart."""
@@ -93,6 +93,9 @@ class ModelServices(Services):
         revision = self.info(service).revision
         self._revisions[service] = revision, time.monotonic()
         return revision
+
+    def _described(self, service: ServiceName, description: Description[Reply]) -> Reply:
+        return _read(description.reply, self._patiently(service, "GET", description.path), service)
 
     def _patiently(
         self, service: ServiceName, verb: str, path: str, body: bytes | None = None, deadline: float | None = None
@@ -127,7 +130,7 @@ class ModelServices(Services):
             reason = f"{service} at {masked(self._urls[service])} cannot be reached: {error}"
             raise NotReady(reason, members={"unreachable": service}) from error
         except httpx.TimeoutException as error:
-            raise BrokenOff(f"{service} gave no answer to {path} in {deadline:g} s") from error
+            raise BrokenOff(f"{service} did not answer {path} within {deadline:g} s") from error
         except httpx.TransportError as error:
             self._revisions.pop(service, None)
             raise BrokenOff(f"{service} broke off during {path}: {error!r}") from error
@@ -157,4 +160,4 @@ def _read(message: type[Reply], body: bytes, service: ServiceName) -> Reply:
     try:
         return message.model_validate_json(body)
     except ValidationError as error:
-        raise BrokenOff(f"{service} answered something that is no {message.__name__}: {error}") from error
+        raise BrokenOff(f"{service} returned something other than a {message.__name__}: {error}") from error

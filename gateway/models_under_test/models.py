@@ -38,7 +38,7 @@ def take_in(context: Context, owner: str, spec: ModelSpec, files: Sequence[Named
     if spec.name in context.profile.evaluator.aliases:
         raise Conflict(f"this installation has a model under test {spec.name!r} already; choose another name")
     if not _TAKING_IN.acquire(blocking=False):
-        raise Overloaded("another model is being taken in; come back", retry_after=RETRY_SECONDS)
+        raise Overloaded("another model is being uploaded; retry", retry_after=RETRY_SECONDS)
     try:
         with packed(files, spec, context.settings.max_model_bytes) as package:
             known = _known(context, owner, spec.name, package)
@@ -149,7 +149,7 @@ def remove(session: Session, owner: str, model_id: str) -> str:
     row = find(session, owner, model_id)
     running = session.execute(select(Job.id, Job.uploaded_models).where(Job.owner_id == owner, Job.state == "running"))
     if needing := [job_id for job_id, uploads in running if row.digest in uploads.values()]:
-        raise Conflict(f"job {needing[0]} is testing this model; wait for its end, or cancel it")
+        raise Conflict(f"job {needing[0]} is testing this model; wait until it ends, or cancel it")
     session.delete(row)
     return model_key(row.digest, row.id)
 

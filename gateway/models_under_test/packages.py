@@ -92,7 +92,7 @@ def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Itera
         (folder / DESCRIPTION_NAME).write_text(description.model_dump_json(exclude_defaults=True), encoding="utf-8")
         if kind == "onnx" and description.preprocessing is None and not (folder / PROCESSOR_NAME).is_file():
             raise InvalidInput(
-                "nothing says how pictures become this model's input; give `preprocessing` in the spec, or send the "
+                "the preprocessing of this model's input is not given; give `preprocessing` in the spec, or send the "
                 f"{PROCESSOR_NAME} of its image processor too"
             )
         write_tar(folder, file)
@@ -168,7 +168,7 @@ def _checked(folder: Path) -> Format:
         return "onnx"
     if not weights:
         raise InvalidInput("there are no weights; send model.safetensors in Hub layout, or one .onnx file")
-    for name, what in ((CONFIG_NAME, "what the model is"), (PROCESSOR_NAME, "how pictures become its input")):
+    for name, what in ((CONFIG_NAME, "what the model is"), (PROCESSOR_NAME, "how images become its input")):
         if name not in names and not (name == PROCESSOR_NAME and _is_timm(folder)):
             raise InvalidInput(f"{name} is missing, which says {what}; save_pretrained of model and processor write it")
     for name in weights:
@@ -189,11 +189,11 @@ def _check_json(path: Path) -> None:
         value = json.loads(path.read_text(encoding="utf-8"))
         forbidden = _forbidden(value)
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"{path.name} is no JSON in UTF-8: {str(error)[:200]}") from error
+        raise Malformed(f"{path.name} is not JSON in UTF-8: {str(error)[:200]}") from error
     if not isinstance(value, dict):
-        raise Malformed(f"{path.name} is no JSON object")
+        raise Malformed(f"{path.name} is not a JSON object")
     if forbidden is not None:
-        raise InvalidInput(f"{path.name} has {forbidden}; a model under test is its own files and nothing else")
+        raise InvalidInput(f"{path.name} has {forbidden}; a model under test must be self-contained")
 
 
 def _forbidden(value: object) -> str | None:
@@ -218,12 +218,12 @@ def _check_safetensors(path: Path) -> None:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 10 or length > min(MAX_HEADER_BYTES, size - 8):
-            raise Malformed(f"{path.name} is no safetensors file; save the model with save_pretrained")
+            raise Malformed(f"{path.name} is not a safetensors file; save the model with save_pretrained")
         try:
             header = json.loads(file.read(length).decode())
             ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-            raise Malformed(f"{path.name} is no safetensors file; save the model with save_pretrained") from error
+            raise Malformed(f"{path.name} is not a safetensors file; save the model with save_pretrained") from error
     if max(ends, default=0) != size - 8 - length:
         raise Malformed(f"{path.name} is not as long as its header says; it was cut off, send it again")
 

@@ -23,9 +23,10 @@ from gateway.database.sessions import database_now, open_engine, open_sessions, 
 from gateway.database.tables import Job, SourceImage
 from gateway.operations.startup import database_name, schema_fault
 from gateway.operations.weights_check import memory, needed_weights, service_faults
-from gateway.queue.celery_tasks import broker_fault, open_celery
 from gateway.settings import Settings
 from gateway.storage.object_store import open_store
+from shared.celery_app import broker_fault, open_celery
+from shared.endpoints import INFO
 from shared.logging import masked
 from shared.problems import Problem, from_reply
 from shared.profiles import Profile, ProfileError, load_profile
@@ -72,15 +73,15 @@ def examine(settings: Settings) -> Iterator[Answer]:
 
 def _access(settings: Settings) -> Iterator[Answer]:
     if settings.authentication:
-        yield Answer("access", True, "API keys are asked for")
+        yield Answer("access", True, "API keys are required")
     elif settings.deployed:
         yield Answer(
             "access",
             False,
-            "nobody is asked for a key, so the gateway will not start: set CONTRAFACT_AUTHENTICATION=true",
+            "API keys are not required, so the gateway will not start: set CONTRAFACT_AUTHENTICATION=true",
         )
     else:
-        yield Answer("access", True, "no keys are asked for, so only this machine is served")
+        yield Answer("access", True, "API keys are not required, so only this machine is served")
 
 
 def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
@@ -88,7 +89,7 @@ def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
         name = database_name(settings)
         engine = open_engine(settings.database_url)
     except (ArgumentError, ImportError) as error:
-        yield Answer("database", False, f"CONTRAFACT_DATABASE_URL is no address of a database: {masked(str(error))}")
+        yield Answer("database", False, f"CONTRAFACT_DATABASE_URL is not a database URL: {masked(str(error))}")
         return
     try:
         with reading(open_sessions(engine)) as session:
@@ -98,7 +99,7 @@ def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
             if wrong := schema_fault(session.connection()):
                 yield Answer("database", False, wrong)
                 return
-            yield Answer("database", True, f"{name} answers, its schema is this version's")
+            yield Answer("database", True, f"{name} answers, and its schema is current")
             if settings.authentication and not any_key(session):
                 yield Answer(
                     "keys", False, "there is no API key, so nobody can log in: run `contrafact keys create NAME`"
@@ -109,10 +110,10 @@ def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
                     "workers",
                     False,
                     f"source images have waited for more than {IDLE_SECONDS:.0f} s and no worker holds a lease: "
-                    "start a worker, or see in its log why it takes none",
+                    "start a worker, or check the workers' logs",
                 )
             else:
-                yield Answer("workers", True, "no work waits without a worker at it")
+                yield Answer("workers", True, "no work waits without a worker")
     except (OperationalError, ProgrammingError) as error:
         yield Answer("database", False, f"{name} does not answer: {masked(str(error.orig))}")
     finally:
@@ -130,7 +131,7 @@ def _waiting_alone() -> Select[str]:
 
 def _broker(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
     if not settings.deployed:
-        yield Answer("broker", True, "in memory, which is right where gateway and worker are one process")
+        yield Answer("broker", True, "in memory, for a gateway and a worker in one process")
         return
     name, celery = masked(settings.broker_url), open_celery(settings.broker_url)
     if fault := broker_fault(celery):
@@ -157,18 +158,18 @@ def _object_store(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
         same = store.get(key) == data
         store.delete(key)
     except (Problem, ValueError, OSError) as error:
-        hint = "; `python -m gateway.storage.object_store` makes the bucket" if "NoSuchBucket" in str(error) else ""
+        hint = "; `python -m gateway.storage.object_store` creates the bucket" if "NoSuchBucket" in str(error) else ""
         yield Answer("object store", False, f"{settings.object_store}: {masked(str(error))}{hint}")
         return
     if not same:
-        yield Answer("object store", False, f"{settings.object_store} gave back other bytes than it was given")
+        yield Answer("object store", False, f"{settings.object_store} returned other bytes than were stored")
         return
     if settings.object_store.startswith("s3:"):
         scheme = "https" if settings.s3_secure else "http"
         _note_clock(clocks, "the object store", f"{scheme}://{settings.s3_endpoint}/")
     elif settings.deployed:
         yield Answer("object store", True, "a directory: every gateway and worker must see the same one")
-    yield Answer("object store", True, f"{settings.object_store} keeps, returns and deletes")
+    yield Answer("object store", True, f"{settings.object_store} stores, returns and deletes objects")
 
 
 def _note_clock(clocks: list[Clock], name: str, url: str) -> None:
@@ -216,27 +217,27 @@ def _ask(name: ServiceName, url: str, clocks: list[Clock]) -> ServiceInfo | str:
     """A service's description of itself, or its fault in words."""
     variable = f"CONTRAFACT_{name.removesuffix('_service').upper()}_URL"
     try:
-        reply = httpx.get(f"{url}/v1/info", timeout=PROBE_SECONDS, trust_env=False)
+        reply = httpx.get(f"{url}{INFO.path}", timeout=PROBE_SECONDS, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return f"nobody answers at {masked(url)}: start the service, or set {variable} ({masked(str(error))})"
+        return f"nothing answers at {masked(url)}: start the service, or set {variable} ({masked(str(error))})"
     _read_clock(clocks, name, reply)
     if reply.status_code != 200:
         return f"not ready: {from_reply(reply.status_code, reply.content).detail}"
     try:
-        info = ServiceInfo.model_validate_json(reply.content)
+        info = INFO.reply.model_validate_json(reply.content)
     except ValidationError:
-        return f"what answers at {masked(url)} is no service of this version of Contrafact"
+        return f"the server at {masked(url)} is not a service of this version of Contrafact"
     return info if info.service == name else f"{masked(url)} is {info.service}: set {variable} to the right one"
 
 
 def _clocks(clocks: Sequence[Clock]) -> Iterator[Answer]:
     off = [clock for clock in clocks if abs(clock.ahead) > CLOCK_SECONDS]
     for clock in off:
-        direction = "ahead" if clock.ahead > 0 else "behind"
+        direction = "ahead of" if clock.ahead > 0 else "behind"
         yield Answer(
             "clocks",
             False,
-            f"the clock of {clock.of} is {abs(clock.ahead):.0f} s {direction} of this one: run NTP on both",
+            f"the clock of {clock.of} is {abs(clock.ahead):.0f} s {direction} this one: run NTP on both",
         )
     if clocks and not off:
         widest = max(abs(clock.ahead) for clock in clocks)

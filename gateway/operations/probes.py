@@ -17,6 +17,7 @@ from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY, Sessions, reading
 from gateway.metrics import exposition
 from shared import problem_replies
+from shared.endpoints import HEALTHZ, METRICS, READYZ
 from shared.problems import NotReady
 
 Check = Callable[[], None]
@@ -35,7 +36,7 @@ def database_answers(sessions: Sessions) -> None:
 def refuse_unready(context: Context) -> None:
     """Raises NotReady while a gateway should get no requests."""
     if context.stopping.is_set():
-        raise NotReady("this gateway is stopping; ask another one")
+        raise NotReady("this gateway is stopping; send the request to another one")
     if context.broker_fault:
         raise NotReady(context.broker_fault)
     database_answers(context.sessions)
@@ -45,17 +46,17 @@ def probes_app(alive: Check, ready: Check, registry: CollectorRegistry) -> FastA
     """`/healthz`, `/readyz` and `/metrics`; a check that raises is answered with its problem document."""
     app = FastAPI(title="probes", openapi_url=None)
 
-    @app.get("/healthz")
+    @app.get(HEALTHZ)
     def healthz() -> dict[str, str]:
         alive()
         return {"status": "alive"}
 
-    @app.get("/readyz")
+    @app.get(READYZ)
     def readyz() -> dict[str, str]:
         ready()
         return {"status": "ready"}
 
-    @app.get("/metrics")
+    @app.get(METRICS)
     def metrics() -> Response:
         return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
 

@@ -23,8 +23,8 @@ def refuse_unsafe_start(settings: Settings, sessions: Sessions) -> None:
     """Raises SystemExit, with a sentence that says what to do, if the gateway must not serve."""
     if settings.deployed and not settings.authentication:
         raise SystemExit(
-            "CONTRAFACT_BROKER_URL names a server, so this is a deployment, and whoever reaches it would be let in: "
-            "set CONTRAFACT_AUTHENTICATION=true, and make a key with `contrafact keys create NAME`"
+            "CONTRAFACT_BROKER_URL names a server, so this is a deployment, and anybody could use it: "
+            "set CONTRAFACT_AUTHENTICATION=true, and create a key with `contrafact keys create NAME`"
         )
     refuse_wrong_schema(settings, sessions)
     with reading(sessions) as session:

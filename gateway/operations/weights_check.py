@@ -44,9 +44,9 @@ def gigabytes(weights: Sequence[Weights | Server]) -> float:
 def service_faults(info: ServiceInfo, profile: str, wanted: Sequence[Weights | Server]) -> Iterator[str]:
     """Differences between a service and the profile, in sentences."""
     if info.version != __version__:
-        yield f"it is version {info.version}, this is {__version__}: bring both to the same version"
+        yield f"it is version {info.version}, this is {__version__}: run the same version of both"
     if info.profile != profile:
-        yield f"it runs profile {info.profile}, gateway and worker {profile}: give all the same CONTRAFACT_PROFILE"
+        yield f"it runs profile {info.profile}, gateway and worker {profile}: set the same CONTRAFACT_PROFILE for all"
         return
     loaded = {(item.id, item.revision) for item in info.weights}
     ids = {item.id for item in info.weights}
@@ -79,7 +79,10 @@ def memory(
         if info.gpu is not None:
             sharing[info.gpu.uuid].append(name)
         elif info.device.startswith("cuda"):
-            yield False, f"{name} runs on {info.device}, but nvidia-smi is not there to say how large that is"
+            yield (
+                False,
+                f"{name} runs on {info.device}, whose memory is unknown: nvidia-smi does not list that GPU there",
+            )
     for names in sharing.values():
         gpu = infos[names[0]].gpu
         assert gpu is not None
@@ -87,6 +90,6 @@ def memory(
         who = " and ".join(names)
         sentence = f"{who}: {need:.1f} GB of weights on {gpu.name} with {gpu.gigabytes:.1f} GB"
         if need > gpu.gigabytes:
-            yield False, f"{sentence}; give one of them a GPU of its own, or take a smaller profile"
+            yield False, f"{sentence}; give one of them its own GPU, or choose a smaller profile"
         else:
             yield True, sentence

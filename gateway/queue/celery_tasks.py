@@ -12,8 +12,6 @@ from typing import Any
 from celery import Celery
 
 from gateway.metrics import MESSAGES
-from shared.celery_app import broker_fault as broker_fault
-from shared.celery_app import open_celery as open_celery
 from shared.logging import request_id
 from shared.schemas.repairs import QUEUE, REPAIR, RepairLease
 
@@ -24,13 +22,13 @@ logger = logging.getLogger("contrafact.messages")
 
 def wake_worker(celery: Celery) -> None:
     """Wake a worker; call it after the commit. Raises nothing: without a message the work starts later."""
-    lost = "no wake-up could be sent; workers look for themselves soon"
+    lost = "the wake-up message was not sent; workers will find the work when they next poll"
     _send(celery, WORK, lost, headers={"request_id": request_id()})
 
 
 def send_repair(celery: Celery, grant: RepairLease) -> None:
     """Send a repair to a trainer. Raises nothing: a lost message is sent again later."""
-    lost = f"no trainer could be told of repair {grant.repair}; it will be given out again"
+    lost = f"no trainer could be told of repair {grant.repair}; it will be sent again"
     _send(celery, REPAIR, lost, args=[grant.model_dump(mode="json")], queue=QUEUE)
 
 

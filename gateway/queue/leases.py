@@ -160,7 +160,7 @@ def sweep(session: Session, max_lost_leases: int) -> int:
     taken = 0
     for table in (SourceImage, Job):
         final = table.lost_leases + 1 >= max_lost_leases
-        reason = f"{max_lost_leases} workers stopped while they worked on it; it is left out"
+        reason = f"{max_lost_leases} workers stopped while processing it; it is skipped"
         rows = session.execute(
             update(table)
             .where(table.lease_token.is_not(None), table.lease_expires_at < database_now())

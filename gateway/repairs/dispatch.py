@@ -123,7 +123,7 @@ def _given_out(sessions: Sessions, repair: _Running, max_lost: int) -> RepairLea
             .execution_options(synchronize_session=False)
         )
         if count is not None and count >= max_lost:
-            reason = f"{count} trainers stopped while they worked on it without getting further"
+            reason = f"{count} trainers stopped without making progress"
             _close(session, grant.repair, grant.token, {"state": "failed", "failure": reason})
             return None
     return None if count is None else grant

@@ -241,7 +241,7 @@ def _points(change: Paired) -> str:
 def _won_back_sentence(won: WonBack | None) -> str:
     if won is None:
         return (
-            "The counterfactuals of held-out source images cost the model nothing that stands up, so there is no share "
+            "The counterfactuals of held-out source images cost the model no established drop, so there is nothing "
             "to win back."
         )
     return (

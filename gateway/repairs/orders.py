@@ -169,7 +169,7 @@ def _truths(originals: Sequence[Original]) -> dict[str, Original]:
     for original in originals:
         if (first := truths.setdefault(original.image, original)) != original:
             fault = "has two masks" if original.mask else f"is labelled {first.label!r} and {original.label!r}"
-            raise InvalidInput(f"the same picture ({original.image[:12]}…) {fault}; mend the ground truth")
+            raise InvalidInput(f"the same picture ({original.image[:12]}…) {fault}; correct the ground truth")
     return truths
 
 
@@ -225,7 +225,7 @@ def _refuse_unknown(request: RepairRequest, edits: Sequence[RenderedImage]) -> N
     for name, (wanted, kind) in wanted_by_field.items():
         if unknown := sorted(set(wanted) - there[kind]):
             raise InvalidInput(
-                f"{name}: no accepted counterfactual of the job has {', '.join(unknown)}; there are "
+                f"{name}: no accepted counterfactual of the job has {', '.join(unknown)}; they have "
                 f"{', '.join(sorted(there[kind])) or 'none'}"
             )
 
@@ -239,6 +239,6 @@ def _refuse_few(truths: Collection[str], held_out: Collection[str], trained: Seq
         )
     if len(held_out) < LEAST_SOURCES:
         raise InvalidInput(
-            f"{len(held_out)} of {len(truths)} source images would be held out, and a judgement takes at least "
+            f"{len(held_out)} of {len(truths)} source images would be held out, and an evaluation needs at least "
             f"{LEAST_SOURCES}; run a job over more images, or hold out more"
         )

@@ -48,7 +48,7 @@ def begin(context: Context, owner: str, job_id: str, request: RepairRequest) -> 
     (model,) = chosen_models([request.model], all_models(context, owner))
     if model.kind != job.kind:
         raise InvalidInput(
-            f"{model.name!r} does {model.kind}, and the job's models do {job.kind}; choose one of its kind"
+            f"{model.name!r} is for {model.kind}, and the job for {job.kind}; choose a model for {job.kind}"
         )
     upload = _trainable(context, owner, model)
     classes = job.classes if job.kind == "segmentation" else []
@@ -88,7 +88,7 @@ def _trainable(context: Context, owner: str, model: ModelUnderTestInfo) -> Store
             select(ModelUnderTest).where(ModelUnderTest.owner_id == owner, ModelUnderTest.name == model.name)
         )
         if row is None:
-            raise NotFound(f"you have no model {model.name!r} any more")
+            raise NotFound(f"your model {model.name!r} no longer exists")
         if row.format == "onnx":
             raise InvalidInput(
                 f"{model.name!r} is an ONNX model, which cannot be trained; upload the model that it was exported from"
@@ -118,7 +118,7 @@ def listing(session: Session, owner: str, job_id: str | None, cursor: str | None
         (last,) = decode_cursor(cursor, (str,))
         after = select(Repair.created_at, Repair.id).where(Repair.id == last, Repair.owner_id == owner)
         if (place := session.execute(after).one_or_none()) is None:
-            raise InvalidInput("the repair that this page ended with is gone; read the list from its beginning")
+            raise InvalidInput("the last repair of that page was deleted; read the list from its first page")
         query = query.where(tuple_(Repair.created_at, Repair.id) < tuple_(place.created_at, place.id))
     rows = session.scalars(query.limit(limit + 1)).all()
     return RepairsPage(
@@ -155,7 +155,7 @@ def model_file(session: Session, owner: str, repair_id: str, arm: str) -> str:
     """The key of an arm's model. Raises NotFound, and Conflict while there is none."""
     row = find(session, owner, repair_id)
     if row.state != "done":
-        raise Conflict(f"the repair is {row.state}; its model is there when it is done")
+        raise Conflict(f"the repair is {row.state}; its model is available when it is done")
     return repair_key(row.id, arm, "model.tar")
 
 

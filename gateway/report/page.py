@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from PIL import Image
 
 from gateway.report.overlays import painted_png
-from gateway.report.pictures import Selection
+from gateway.report.pictures import PictureSelection
 from gateway.report.words import FILTERS, GLOBALS
 from shared.schemas.jobs import CounterfactualView
 from shared.schemas.results import JobResults
@@ -38,7 +38,7 @@ def environment(*more_templates: Path) -> Environment:
 
 def report_page(
     results: JobResults,
-    selection: Selection,
+    selection: PictureSelection,
     views: Mapping[str, CounterfactualView],
     load: Callable[[str], bytes],
     colours: Sequence[tuple[int, int, int]] = (),

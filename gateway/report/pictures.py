@@ -27,7 +27,7 @@ _Finding = tuple[str, str, Cell]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class PictureSelection:
     """Ids of counterfactuals. `findings` is keyed by (model, method, cell); `hero` is the first picture of all."""
 
     hero: str | None
@@ -52,7 +52,7 @@ class _Drama(NamedTuple):
     id: str
 
 
-def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Selection:
+def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> PictureSelection:
     """The same pictures for the same rows: the order is by flip, then loss of probability, then id."""
     ranked = [(effect, figures) for figures in results.results for effect in figures.findings]
     ranked.sort(key=lambda pair: pair[0].standing != "weakness")
@@ -81,7 +81,7 @@ def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Selec
     shown = {id for ids in findings.values() for id in ids}
     rest = [[id for id in ids if id not in shown] for ids in accepted.values()]
     gallery, refused = _in_turn(rest, GALLERY), _in_turn(rejected.values(), REJECTED)
-    return Selection(hero, hero_model, findings, gallery, refused)
+    return PictureSelection(hero, hero_model, findings, gallery, refused)
 
 
 def _note_findings(

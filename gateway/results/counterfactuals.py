@@ -37,9 +37,9 @@ class Filters(Contract):
         Field(alias="class", description="ground truth of the source image, or a class that its mask holds"),
     ] = None
     verdict: Verdict | None = None
-    check: Annotated[Text | None, Field(description="the check that refused")] = None
-    flipped: Annotated[bool | None, Field(description="the prediction changed (of `model`, else of any)")] = None
-    model: Annotated[Text | None, Field(description="a model under test that saw it")] = None
+    check: Annotated[Text | None, Field(description="the check that rejected it")] = None
+    flipped: Annotated[bool | None, Field(description="the prediction changed (of `model`, or of any model)")] = None
+    model: Annotated[Text | None, Field(description="a model under test with a prediction on it")] = None
 
 
 class Listing(Filters):
@@ -47,7 +47,7 @@ class Listing(Filters):
 
     order: Annotated[
         Literal["review"] | None,
-        Field(description="review: the failures to look at first, as `metrics.review` has them; else by source image"),
+        Field(description="review: failures to look at first, as in `metrics.review`; default: by source image"),
     ] = None
 
 

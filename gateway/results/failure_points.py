@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, load_only
 
 from gateway.analysis.failure_points import corruption_of, first_change
 from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.jobs import jobs
+from gateway.results.stream import triples
 from shared.schemas.jobs import FailurePointsPage, FailurePointView, ImageFailurePoints
 
 ALL_FOUND = "the classes found on the original"
@@ -47,29 +48,46 @@ def failure_points_page(session: Session, owner: str, job_id: str, cursor: str |
 
 
 def _points(session: Session, sources: Sequence[str]) -> dict[str, list[FailurePointView]]:
-    """By source image: of each model and way, where its answer to the null arm first changes."""
+    """By source image: of each model and corruption, the severity at which its answer to the null arm first changes."""
+    c = Counterfactual
+    corrupted = select(c).where(c.source_image_id.in_(sources), c.method == "corruptions").order_by(c.ordinal)
+    columns = load_only(c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.to_value)
+    pairs = list(triples(session.scalars(corrupted.options(columns))))
+    points: dict[str, list[FailurePointView]] = defaultdict(list)
+    for model, answers in _answers(session, sources).items():
+        unchanged: dict[str, str] = {}
+        changed: dict[str, dict[str, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
+        for triple in pairs:
+            compared, value = triple.predictions(answers), triple.edit.to_value
+            if compared.null is None or compared.counterfactual is None or value is None:
+                continue
+            corruption, severity = corruption_of(value)
+            unchanged[triple.original] = compared.null
+            changed[triple.original][corruption][severity] = compared.counterfactual
+        for source, corruptions in changed.items():
+            before = unchanged[source]
+            points[source] += [
+                FailurePointView(
+                    model=model, corruption=corruption, unchanged=before, severity=first_change(before, by_severity)
+                )
+                for corruption, by_severity in corruptions.items()
+            ]
+    return points
+
+
+def _answers(session: Session, sources: Sequence[str]) -> dict[str, dict[str, str]]:
+    """By model, in their order: its answer to each corrupted image; of a segmenter, whether it finds all classes."""
     c, p = Counterfactual, Prediction
     rows = session.execute(
-        select(c.source_image_id, p.model, c.arm, c.to_value, p.predicted, p.map_digest, p.flipped)
-        .join(p, p.counterfactual_id == c.id)
+        select(p.model, c.id, p.predicted, p.map_digest, p.flipped)
+        .join(c, p.counterfactual_id == c.id)
         .where(c.source_image_id.in_(sources), c.method == "corruptions")
-        .order_by(p.model, c.ordinal)
+        .order_by(p.model)
     )
-    unchanged: dict[tuple[str, str], str] = {}
-    predictions: dict[tuple[str, str], dict[str, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
-    for source, model, arm, value, predicted, label_map, lost in rows:
-        if label_map is not None:  # of a segmenter it counts what it finds, not which class is the largest
-            predicted = SOME_LOST if lost else ALL_FOUND
-        if arm == "null":
-            unchanged[source, model] = predicted
-        elif value is not None:
-            way, severity = corruption_of(value)
-            predictions[source, model][way][severity] = predicted
-    points: dict[str, list[FailurePointView]] = defaultdict(list)
-    for (source, model), ways in predictions.items():
-        before = unchanged[source, model]
-        points[source] += [
-            FailurePointView(model=model, corruption=way, unchanged=before, severity=first_change(before, answers))
-            for way, answers in ways.items()
-        ]
-    return points
+    answers: dict[str, dict[str, str]] = defaultdict(dict)
+    for model, image, predicted, label_map, lost in rows:
+        if label_map is None:
+            answers[model][image] = predicted
+        else:  # of a segmenter it counts what it finds, not which class is the largest
+            answers[model][image] = SOME_LOST if lost else ALL_FOUND
+    return answers

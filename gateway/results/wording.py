@@ -54,25 +54,25 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
 def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
     """What a class does where a model gets worse, and better."""
     if metric == "iou":
-        return ("is segmented worse", "is segmented better") if labelled else ("is lost", "is held on to better")
-    return ("fails", "is recognised better") if labelled else ("is not recognised again", "is held on to better")
+        return ("is segmented worse", "is segmented better") if labelled else ("is lost", "is kept more often")
+    return ("fails", "is recognised better") if labelled else ("is not recognised again", "is kept more often")
 
 
 def _images(correct: Floats) -> str:
     """How many images, and whether all of them agree."""
     n = len(correct)
     if n == 1:
-        return "1 image, from which nothing follows"
-    alike = {-1.0: "every one of them lost", 0.0: "not one of them changed", 1.0: "every one of them gained"}
+        return "1 image, too few for a conclusion"
+    alike = {-1.0: "all of them lost", 0.0: "none of them changed", 1.0: "all of them gained"}
     first = float(correct[0])
     return f"{n} images" + (f" ({alike[first]})" if first in alike and bool((correct == first).all()) else "")
 
 
 def _outlook(effect: CellEffect) -> str:
     if effect.standing == "too few images" and effect.images_needed is not None:
-        return f"; an effect of this size would take about {effect.images_needed}"
+        return f"; an effect of this size needs about {effect.images_needed}"
     if effect.standing == "nothing found" and effect.detectable is not None:
-        return f"; so many show drops of {round(100 * effect.detectable)} points or more"
+        return f"; this many images detect drops of {round(100 * effect.detectable)} points or more"
     return ""
 
 
@@ -86,9 +86,6 @@ def _validity(effect: CellEffect) -> str:
         return sentence
     wrong, most = round(100 * (1 - valid.valid)), math.ceil(100 * (1 - valid.valid_low))
     low, high = points(valid.interval.low), points(valid.interval.high)
-    source = "by people's reviews" if valid.source == "reviews" else "the checks let"
-    passed = " are invalid" if valid.source == "reviews" else " through"
-    sentence += f"; {source} about {wrong} %{passed} (at most {most} %), and counted against it they leave "
-    return (
-        sentence + f"{points(valid.estimate)} points, {low} to {high}" + ("" if valid.stands else ": not beyond doubt")
-    )
+    source = "reviews found" if valid.source == "reviews" else "the checks pass"
+    sentence += f"; {source} about {wrong} % invalid images (at most {most} %), which leaves "
+    return f"{sentence}{points(valid.estimate)} points, {low} to {high}{'' if valid.stands else ' (inconclusive)'}"

@@ -26,7 +26,7 @@ def record(
     """
     edit = counterfactuals.find(session, owner, job_id, counterfactual_id)
     if edit.image_digest is None:
-        raise InvalidInput(f"this edit was refused by the check {edit.check!r} before it was rendered: nothing to see")
+        raise InvalidInput(f"the check {edit.check!r} refused this edit before it was rendered, so it has no image")
     which = {"counterfactual_id": counterfactual_id, "reviewer": reviewer}
     columns = {**review.model_dump(), "reviewed_at": utc_now()}
     insert_missing(session, Review, [{**which, "job_id": job_id, **columns}])

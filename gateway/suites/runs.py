@@ -81,5 +81,5 @@ def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
 
 def _done(run: Job) -> Job:
     if run.state != "done":
-        raise Conflict(f"the run is {run.state}; its results are there when it is done")
+        raise Conflict(f"the run is {run.state}; its results are available when it is done")
     return run

@@ -56,7 +56,7 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     row = {"id": suite_id, "owner_id": owner, "name": request.name, "made_from": job.id, "filters": filters}
     insert_missing(session, Suite, [row])
     if session.get(Suite, suite_id) is None:
-        raise Conflict(f"you have a suite {request.name!r}; take another name, or delete that one")
+        raise Conflict(f"you have a suite {request.name!r}; choose another name, or delete that one")
     spec = {"task": job.task_description, "suite": suite_id, **_of_masks(job)}
     insert_missing(session, Job, [_job_like(job, suite_id, suite_id, spec, state="done", finished_at=utc_now())])
     edits = and_(
@@ -74,7 +74,7 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     copies.counterfactuals(session, Counterfactual, edits)
     copies.counterfactuals(session, null, and_(null.job_id == job.id, compared))
     if session.scalar(select(func.count()).where(SourceImage.job_id == suite_id)) == 0:
-        raise InvalidInput("the job has no accepted counterfactual that the filters let through; nothing to freeze")
+        raise InvalidInput("no accepted counterfactual of the job matches the filters; there is nothing to freeze")
     return suite_id
 
 
@@ -87,7 +87,7 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     row = _held(session, owner, suite)
     kept = session.get_one(Job, row.id)
     if model.kind != kept.kind:
-        raise InvalidInput(f"the model under test {model.name!r} does {model.kind}, and the suite is for {kept.kind}")
+        raise InvalidInput(f"the model under test {model.name!r} is for {model.kind}, and the suite for {kept.kind}")
     truths = select(SourceImage.ground_truth, SourceImage.mask_classes).where(SourceImage.job_id == row.id)
     labels = {name for label, held in session.execute(truths) for name in [label, *(held or ())] if name is not None}
     refuse_unknown_truths(labels, [model], "Test a model of the same classes")

@@ -47,9 +47,7 @@ class Typed:
         if not self.methods:
             raise InvalidInput("no method is chosen; tick at least one")
         if phrases and "shifts" not in self.methods:
-            raise InvalidInput(
-                "there are changes of your own, which only the method shifts makes; tick it, or clear them"
-            )
+            raise InvalidInput("only the method shifts makes changes of your own; tick it, or clear them")
         given = {"shifts": {"shifts": phrases}} if phrases else {}
         fields = {
             "task": self.task,
@@ -125,20 +123,20 @@ async def _with_file(typed: Typed, form: FormData) -> Typed:
     if not files:
         return typed
     if typed.classes or len(files) > 1:
-        raise InvalidInput("what the masks mean is there twice; give it once, as text or as a file")
+        raise InvalidInput("the meaning of the masks was given twice; give it as text or as a file")
     data = await files[0].read(MAX_TYPED_BYTES + 1)
     if len(data) > MAX_TYPED_BYTES:
-        raise TooLarge(f"the file that says what the masks mean is larger than {MAX_TYPED_BYTES:,} bytes")
+        raise TooLarge(f"the file with the meaning of the masks is larger than {MAX_TYPED_BYTES:,} bytes")
     try:
         return replace(typed, classes=data.decode().strip())
     except UnicodeDecodeError as error:
-        raise Malformed("the file that says what the masks mean is no text; send JSON") from error
+        raise Malformed("the file with the meaning of the masks is not text; send JSON") from error
 
 
 async def _submission(form: FormData, typed: Typed) -> Submission:
     masks = _chosen(form, "masks")
     if masks and not typed.classes:
-        raise InvalidInput("there are masks, but not what their values mean; say it below them, or leave them out")
+        raise InvalidInput("the masks need a description of their values; add it below them, or remove the masks")
     return Submission(
         spec=typed.spec(),
         files=_chosen(form, "images"),

@@ -37,7 +37,7 @@ async def accept_login(request: Request, gateway: Gateway) -> Response:
         key, wanted = str(form.get("key", "")).strip(), _own_path(str(form.get("next", HOME)))
     cookie = await run_in_threadpool(_log_in, gateway, key)
     if cookie is None:
-        problem = "This is no valid key. Ask the operator of this installation for one."
+        problem = "This key is not valid. Ask the operator of this installation for one."
         return render("login.html", 401, next=wanted, problem=problem)
     reply = RedirectResponse(wanted, 303)
     secure = urlsplit(request.headers.get("origin", "")).scheme == "https" or request.url.scheme == "https"

@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
-from gateway.api.dependencies import Cursor, Gateway, JobId, Owner, stored
+from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
 from gateway.api.images import IMMUTABLE, ImageDigest
+from gateway.context import stored
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.jobs.task_description import renamed_masks
@@ -112,7 +113,7 @@ def show_overlay(job: JobId, image: ImageDigest, label_map: ImageDigest, gateway
     try:
         png = painted_png(stored(gateway, keys[0]), stored(gateway, keys[1]), colours)
     except ValueError as error:
-        raise InvalidInput(f"this cannot be painted: {error}") from error
+        raise InvalidInput(f"this overlay cannot be drawn: {error}") from error
     return Response(png, media_type="image/png", headers={"Cache-Control": IMMUTABLE})
 
 

@@ -19,7 +19,7 @@ from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
 from gateway.jobs.task_description import task_description_of
-from gateway.methods import METHODS
+from gateway.methods import METHODS, typed_parameters
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import Tested, tested
@@ -149,9 +149,8 @@ def _make(
     """The rows of the counterfactuals; appends rendered images to `images`."""
     rows: list[CounterfactualColumns] = []
     for choice in work.methods:
-        method = METHODS[choice.name]
-        parameters = method.parameters.model_validate(choice.parameters)
-        for counterfactual in method.function(source, work.task_description, services, parameters, work.seed):
+        function, parameters = METHODS[choice.name].function, typed_parameters(choice)
+        for counterfactual in function(source, work.task_description, services, parameters, work.seed):
             row = row_of(work, choice.name, counterfactual, shelf)
             rows.append(row)
             if counterfactual.image is not None:

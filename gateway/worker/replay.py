@@ -15,7 +15,7 @@ import numpy as np
 from gateway.database.columns import CounterfactualColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
-from gateway.methods import METHODS
+from gateway.methods import METHODS, typed_parameters
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
@@ -79,7 +79,7 @@ def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, coun
     compared = ComparedServices(services, RecordedServices(services, sessions, shelf, work.owner_id))
     repeated = _repeat(row, work, shelf, compared)
     if repeated is None:
-        differences = [f"{row.method} makes no counterfactual number {row.ordinal} of this source image any more"]
+        differences = [f"{row.method} no longer makes counterfactual number {row.ordinal} of this source image"]
     else:
         differences = list(_differences(row, image_step.row_of(work, row.method, repeated, shelf), shelf))
     causes: list[str] = []
@@ -108,8 +108,7 @@ def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: S
     if method is None:
         raise NotFound(f"this version has no method {row.method!r}; replay with the version that made it")
     choice = next(choice for choice in work.methods if choice.name == row.method)
-    parameters = method.parameters.model_validate(choice.parameters)
-    source = image_step.source_of(work, shelf)
+    source, parameters = image_step.source_of(work, shelf), typed_parameters(choice)
     counterfactuals = method.function(source, work.task_description, services, parameters, work.seed)
     return next((repeated for repeated in counterfactuals if repeated.ordinal == row.ordinal), None)
 
@@ -164,7 +163,7 @@ def _weights_changed(then: Mapping[str, ServiceInfo], now: Mapping[str, ServiceI
             if loaded.get(item.role) != (item.id, item.revision[:12])
         ]
         rest = f"the same weights under other code, libraries, device or batch shapes ({before.device}, {after.device})"
-        yield f"{name} is another: {'; '.join(changed) or rest}"
+        yield f"{name} has changed: {'; '.join(changed) or rest}"
 
 
 def _loose_bits(now: Mapping[str, ServiceInfo]) -> Iterator[str]:

@@ -35,7 +35,7 @@ from gateway.operations.housekeeping import housekeeping_loop
 from gateway.operations.probes import database_answers, operations_port
 from gateway.operations.startup import refuse_wrong_schema
 from gateway.queue import leases
-from gateway.queue.celery_tasks import WORK, broker_fault, open_celery, send_repair, wake_worker
+from gateway.queue.celery_tasks import WORK, send_repair, wake_worker
 from gateway.queue.leases import Lease
 from gateway.repairs.dispatch import look_after_now_and_then
 from gateway.report.build import build_report
@@ -43,6 +43,7 @@ from gateway.settings import Settings, read_settings
 from gateway.storage.object_store import open_store
 from gateway.worker import image_step
 from shared import logging as json_logging
+from shared.celery_app import broker_fault, open_celery
 from shared.problems import NotReady, Problem
 from shared.profiles import load_profile
 from shared.schemas.jobs import Stage

@@ -27,7 +27,7 @@ class Contract(BaseModel):
             known = {*allowed, *(cls.model_fields if cls.model_config.get("validate_by_name") else ())}
             unknown = sorted(str(name)[:50] for name in value if name not in known)[:5]
             if unknown:
-                raise ValueError(f"there is no field {', '.join(unknown)}; allowed are {', '.join(allowed)}")
+                raise ValueError(f"unknown field {', '.join(unknown)}; allowed are {', '.join(allowed)}")
         return value
 
 

@@ -47,7 +47,7 @@ class ExportedImage(Contract):
     image: Annotated[str, Field(description="digest of the canonical pixels")]
     width: int
     height: int
-    mask: Annotated[str | None, Field(description="digest of the source's mask, which holds for all made of it")] = None
+    mask: Annotated[str | None, Field(description="digest of the source image's mask, which applies here too")] = None
     method: str = ""
     ordinal: int = 0
     null_id: str | None = None

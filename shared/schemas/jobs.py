@@ -89,11 +89,11 @@ class JobSpec(Contract):
     ] = None
     label_map: Annotated[
         dict[Label, Label],
-        Field(max_length=MAX_CLASSES, description="from labels of the images to classes of the model"),
+        Field(max_length=MAX_CLASSES, description="maps labels of the images to classes of the model"),
     ] = Field(default_factory=dict)
     masks: Annotated[
         MaskSpec | None,
-        Field(description="what the segmentation masks mean that come with the images; they are the ground truth"),
+        Field(description="the meaning of the segmentation masks sent with the images, which are the ground truth"),
     ] = None
     ground_truth: Annotated[
         Literal["auto", "none"],
@@ -104,8 +104,8 @@ class JobSpec(Contract):
     calibration: Annotated[
         Name | None,
         Field(
-            description="the data set, of those that GET /profiles lists, that your images are like: the errors of the "
-            "automatic checks that were measured on it then enter the results; default: their errors are not known"
+            description="the data set of `GET /profiles` that your images resemble: results are corrected for the "
+            "check errors measured on it; default: none, the errors are unknown"
         ),
     ] = None
     seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
@@ -208,7 +208,7 @@ class Progress(Contract):
     stage: JobStage | None = None
     stages: StageCounts = Field(default_factory=StageCounts)
     funnel: list[FunnelView]
-    held_up: Annotated[str, Field(description="what the work waits for, if a service is in trouble; else empty")] = ""
+    held_up: Annotated[str, Field(description="why the work waits, while a service fails; else empty")] = ""
 
 
 class JobView(Contract):
@@ -318,7 +318,7 @@ class PredictionView(Contract):
     predicted: str
     probability: float
     ground_truth_probability: float | None
-    rank: Annotated[int | None, Field(description="place of the ground truth; 1 is first")]
+    rank: Annotated[int | None, Field(description="rank of the ground truth; 1 is first")]
     top: list[ClassProbability]
     segmentation: SegmentationView | None = None
 
@@ -468,9 +468,9 @@ class ModelView(Contract):
     description: str
     uploaded: Annotated[bool, Field(description="whether you uploaded it; the others are the installation's")] = False
     default: Annotated[bool, Field(description="whether a job that names no model tests it")]
-    id: Annotated[str | None, Field(description="of an uploaded one, for `DELETE /models/{id}`")] = None
-    format: Annotated[str | None, Field(description="of an uploaded one: safetensors or onnx")] = None
-    bytes: Annotated[int | None, Field(description="size of an uploaded one")] = None
+    id: Annotated[str | None, Field(description="id of an uploaded model, for `DELETE /models/{id}`")] = None
+    format: Annotated[str | None, Field(description="format of an uploaded model: safetensors or onnx")] = None
+    bytes: Annotated[int | None, Field(description="size of an uploaded model")] = None
     created_at: datetime | None = None
 
 

@@ -66,7 +66,7 @@ class MaskSpec(Contract):
         values += [str(value).lower() for value in self.void]
         for term, entries in (("class", names), ("value", values)):
             if repeated := next((mask_class for mask_class in entries if entries.count(mask_class) > 1), None):
-                raise ValueError(f"the {term} {repeated!r} is there more than once; give each once")
+                raise ValueError(f"the {term} {repeated!r} appears more than once; give each once")
         if ALL_CLASSES in names:
             raise ValueError(f"no class may be named {ALL_CLASSES!r}, which names the mean over them; rename it")
         return self

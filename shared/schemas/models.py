@@ -35,7 +35,7 @@ ModelName = Annotated[
     str,
     Field(
         pattern=NAME_PATTERN,
-        description="what jobs call it: letters, digits, `.`, `_`, `-`; up to 100 of them",
+        description="its name in jobs: letters, digits, `.`, `_`, `-`; up to 100 of them",
     ),
 ]
 ClassNames = Annotated[
@@ -91,10 +91,10 @@ class ModelDescription(Contract):
     task: Kind = "classification"
     classes: ClassNames | None = None
     output: Annotated[
-        Literal["logits", "probabilities"], Field(description="what an ONNX model's output is; Hub models say logits")
+        Literal["logits", "probabilities"], Field(description="the output of an ONNX model; Hub models return logits")
     ] = "logits"
     preprocessing: Annotated[
-        Preprocessing | None, Field(description="of an ONNX model that has no preprocessor_config.json beside it")
+        Preprocessing | None, Field(description="required for an ONNX model without preprocessor_config.json")
     ] = None
 
 

@@ -36,7 +36,7 @@ class RepairParameters(Contract):
     """Training parameters, the same for every arm."""
 
     steps: Annotated[int, Field(ge=1, le=100_000, description="optimiser steps of every arm")] = 200
-    learning_rate: Annotated[float, Field(gt=0, le=1, description="its peak; a cosine leads from there to 0")] = 1e-4
+    learning_rate: Annotated[float, Field(gt=0, le=1, description="peak learning rate; a cosine decays it to 0")] = 1e-4
     batch_size: Annotated[int, Field(ge=2, le=1_024)] = 32
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
@@ -48,16 +48,20 @@ class RepairRequest(RepairParameters):
 
     model: Annotated[str, Field(min_length=1, max_length=200, description="as `GET /models` lists it")]
     held_out: Annotated[
-        Share, Field(description="share of the source images of each class that is judged, never trained on")
+        Share, Field(description="share of each class's source images that is held out for evaluation")
     ] = 0.5
-    methods: Annotated[Names, Field(description="whose counterfactuals to train on; empty: all")] = Field(
+    methods: Annotated[Names, Field(description="methods whose counterfactuals to train on; empty: all")] = Field(
         default_factory=list
     )
-    factors: Annotated[Names, Field(description="train on changes of these; empty: all")] = Field(default_factory=list)
-    values: Annotated[Names, Field(description="train on changes to these; empty: all")] = Field(default_factory=list)
+    factors: Annotated[Names, Field(description="train on changes of these factors; empty: all")] = Field(
+        default_factory=list
+    )
+    values: Annotated[Names, Field(description="train on changes to these values; empty: all")] = Field(
+        default_factory=list
+    )
     hold_out_values: Annotated[
         Names | None,
-        Field(description="values to judge on, but not to train on; default: the rarest of three or more"),
+        Field(description="values to evaluate without training on them; default: the rarest of three or more"),
     ] = None
 
     @property

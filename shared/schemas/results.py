@@ -207,7 +207,7 @@ class SegmentationMetrics(Contract):
     """
 
     classes: list[str]
-    colours: Annotated[list[str], Field(description="of the classes where label maps are painted over images: #804080")]
+    colours: Annotated[list[str], Field(description="colours of the classes in overlays: #804080")]
     originals: SegmentationScores
     nulls: SegmentationScores
     counterfactuals: SegmentationScores

@@ -19,10 +19,10 @@ class ReviewRequest(Contract):
         json_schema_extra={"examples": [{"verdict": "valid", "edit_shown": True, "realism": 4, "note": ""}]}
     )
 
-    verdict: Annotated[ReviewVerdict, Field(description="is the ground truth still right in this picture?")]
-    edit_shown: Annotated[bool | None, Field(description="does the picture show what was to be changed?")] = None
+    verdict: Annotated[ReviewVerdict, Field(description="is the ground truth still right in this image?")]
+    edit_shown: Annotated[bool | None, Field(description="does the image show the edit?")] = None
     realism: Annotated[
-        int | None, Field(ge=1, le=5, strict=True, description="from 1, no camera took this, to 5, a photograph")
+        int | None, Field(ge=1, le=5, strict=True, description="from 1 (artificial) to 5 (like a photograph)")
     ] = None
     note: Annotated[str, Field(max_length=1_000, pattern=r"^[^\x00]*$")] = ""
 

@@ -24,7 +24,7 @@ def _no_id(name: str) -> str:
 
 SuiteName = Annotated[
     str,
-    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="yours alone; stands for the id in addresses"),
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="unique among your suites; works as an id in URLs"),
     AfterValidator(_no_id),
 ]
 
@@ -42,7 +42,7 @@ class SuiteFilters(Contract):
 
 
 class SuiteRequest(Contract):
-    """`POST /suites`: freeze the accepted counterfactuals of a job that is over, with their originals and null arms."""
+    """`POST /suites`: freeze the accepted counterfactuals of an ended job, with their originals and null arms."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"job": "1f" * 16, "name": "night", "filters": {"value": "night"}}]}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gateway.analysis.certainty import wilson
 from tinyworld.measure.unseen_weather import replies, trained
+from tinyworld.rates import wilson
 
 ASKED = 60
 

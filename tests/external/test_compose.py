@@ -102,6 +102,23 @@ def test_settings_are_those_of_the_code(services: dict[str, Service], monkeypatc
             assert settings.authentication
 
 
+def test_each_service_may_compute_in_a_type_of_its_own() -> None:
+    def types(**chosen: str) -> list[str]:
+        services = composed(BASE, variables=SECRETS | chosen)["services"]
+        return [services[name]["environment"]["CONTRAFACT_DTYPE"] for name in MODEL_SERVICES]
+
+    assert types() == ["auto"] * 4
+    assert types(CONTRAFACT_DTYPE="float32") == ["float32"] * 4
+    own = {f"{name}_DTYPE": dtype for name, dtype in (("CAPTION", "float32"), ("DIFFUSION", "bfloat16"))}
+    assert types(**own) == ["float32", "auto", "bfloat16", "auto"]
+    assert types(CONTRAFACT_DTYPE="float16", LANGUAGE_DTYPE="float32", EVALUATOR_DTYPE="auto") == [
+        "float16",
+        "float32",
+        "float16",
+        "auto",
+    ]
+
+
 def test_addresses_are_those_of_the_other_containers(services: dict[str, Service]) -> None:
     environment = services["worker"]["environment"]
     for room in ("caption", "llm", "diffusion", "evaluator"):

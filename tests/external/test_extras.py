@@ -9,6 +9,7 @@ import pytest
 from tests.support.extras import packages, run
 
 PROGRAMS = {
+    "client": "contrafact contrafact.cli",
     "gateway": (
         "gateway.app gateway.worker.worker contrafact.cli gateway.database.migrations.__main__ kombu.transport.redis "
         "psycopg minio"

@@ -171,6 +171,16 @@ def test_models_compute_with_the_cores_that_they_request(release: Object) -> Non
     assert all(int(count) >= 1 for count in threads.values())
 
 
+def test_replicas_of_a_service_compute_in_the_type_that_its_value_names(releases: dict[str, Object]) -> None:
+    expected = dict.fromkeys(EXAMPLES, dict.fromkeys(SERVICES, "auto"))
+    expected["autoscaled"] = expected["autoscaled"] | {"evaluator": "float32"}
+    for example, types in expected.items():
+        for room, dtype in types.items():
+            pod = kind(releases[example], "Deployment")[f"{room}-service"]["spec"]["template"]
+            (service,) = [item for item in pod["spec"]["containers"] if item["name"] == f"{room}-service"]
+            assert environment(service)["CONTRAFACT_DTYPE"] == dtype, (example, room)
+
+
 def test_services_are_where_their_callers_look(release: Object) -> None:
     services = kind(release, "Service")
     worker = kind(release, "Deployment")["worker"]["spec"]["template"]["spec"]["containers"][0]
@@ -370,6 +380,7 @@ def test_wrong_values_are_refused_with_a_sentence_that_says_what_to_do() -> None
         (tiny | {"profile": "huge"}, "profile"),
         (tiny | {"gateways": 3}, "gateways"),
         (tiny | {"services": {"caption": {"gpu": 1}}}, "gpu"),
+        (tiny | {"services": {"caption": {"dtype": "int8"}}}, "dtype"),
     ]
     for (values, sentence), outcome in zip(cases, install([values for values, _ in cases]), strict=True):
         assert sentence in outcome.get("refused", ""), (values, outcome.get("refused"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,11 +105,11 @@ def test_a_dead_server_is_a_failed_dependency_within_the_deadline(tmp_path: Path
 
 @pytest.mark.parametrize("engine", ["openai", "tgi"])
 def test_a_server_that_hangs_is_a_passed_deadline(tmp_path: Path, engine: str) -> None:
-    app = FastAPI()
+    app, released = FastAPI(), threading.Event()
 
     @app.post("/{path:path}")
     async def hang(path: str) -> None:
-        await asyncio.sleep(2)
+        await asyncio.to_thread(released.wait)
 
     async def main(url: str) -> httpx.Response:
         profile = write_profile(tmp_path, language_engine=engine, url=url)
@@ -117,7 +118,10 @@ def test_a_server_that_hangs_is_a_passed_deadline(tmp_path: Path, engine: str) -
             return await client.post("/v1/generate", content=body, headers={"X-Deadline-Seconds": "0.5"})
 
     with listening(app) as url:
-        reply = asyncio.run(main(url))
+        try:
+            reply = asyncio.run(main(url))
+        finally:
+            released.set()
     assert reply.status_code == 504
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.conftest import postgres_database
+from tests.support.databases import postgres_database
 from tests.support.gateway_under_test import Gateway, serve_gateway
 
 MAX_SECONDS = 40.0  # of one case, on the processor; the slowest takes five, and not all processors are fast
@@ -55,16 +54,6 @@ def check_directory(directory: Path) -> None:
     for path in directory.rglob("*"):
         if path.is_file() and not path.name.startswith("contrafact.db"):
             assert STORED.fullmatch(path.relative_to(directory / "objects").as_posix()), path
-
-
-def refused(reply: httpx.Response, status: int, words: str) -> None:
-    """The reply is a problem document of this status whose sentence has these words, and no secret or traceback."""
-    assert reply.status_code == status, reply.text[:2_000]
-    assert reply.headers["Content-Type"] == "application/problem+json"
-    detail = reply.json()["detail"]
-    assert words in detail, detail[:2_000]
-    assert len(reply.content) < 20_000
-    assert "Traceback" not in reply.text
 
 
 def _memory(name: str) -> int:

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.hostile.conftest import refused
 from tests.support.hostile.messages import BOUNDED, MESSAGES, ODD_PICTURES, STRIP, TINY, Sent
+from tests.support.hostile.refusals import refused
 from tests.support.hostile.small_services import APPS, serve_small, write_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Corrupt EXIF")

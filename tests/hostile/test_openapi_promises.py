@@ -36,17 +36,17 @@ class Exclusion:
 
 ACCEPTED, SOUND, SHAPED = "positive_data_acceptance", "not_a_server_error", "response_schema_conformance"
 EXCLUSIONS = [
-    Exclusion(ACCEPTED, "this cursor was not given by this list", "cursors are opaque: only the gateway makes them"),
+    Exclusion(ACCEPTED, "this cursor does not belong to this list", "cursors are opaque: only the gateway makes them"),
     Exclusion(ACCEPTED, "the body's SHA-256 is not the digest", "JSON Schema cannot bind a body to its path"),
     Exclusion(ACCEPTED, "a mask must be a PNG", "what a file is is seen when it is read"),
     Exclusion(ACCEPTED, "are not uploaded, first", "only what was uploaded before can be named"),
     Exclusion(ACCEPTED, "the task in `spec` differ", "JSON Schema cannot say that two fields are equal"),
-    Exclusion(ACCEPTED, "there is no method", "names are the installation's: GET /methods lists them"),
+    Exclusion(ACCEPTED, "unknown method", "names are the installation's: GET /methods lists them"),
     Exclusion(ACCEPTED, "the parameters of ", "parameters are the method's: GET /methods has their schemas"),
-    Exclusion(ACCEPTED, "there is no model under test", "names are the installation's: GET /models lists them"),
+    Exclusion(ACCEPTED, "unknown model under test", "names are the installation's: GET /models lists them"),
     Exclusion(ACCEPTED, "there are no weights", "a model is files, which no schema describes"),
-    Exclusion(ACCEPTED, "name the model: -F name", "one of two parts, and JSON Schema's anyOf lets both through"),
-    Exclusion(ACCEPTED, "nothing says how pictures become", "what an ONNX file needs is said in words"),
+    Exclusion(ACCEPTED, "name the model with either", "one of two parts, and JSON Schema's anyOf lets both through"),
+    Exclusion(ACCEPTED, "the preprocessing of this model's input", "what an ONNX file needs is said in words"),
     Exclusion(
         ACCEPTED, "takes no uploaded models", "where models come from is the operator's: CONTRAFACT_MODEL_ORIGIN"
     ),
@@ -59,7 +59,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "does not know the mask classes", "classes are the model's: GET /models lists them"),
     *(
         Exclusion(ACCEPTED, said, "which models segment is the installation's: GET /models lists their tasks")
-        for said in ("tests no segmentation by default", "the ground truth are masks, but the model")
+        for said in ("tests no segmentation by default", "the ground truth is masks, but the model")
     ),
     *(
         Exclusion(ACCEPTED, said, "JSON Schema cannot say which parts and fields go together")
@@ -76,7 +76,7 @@ EXCLUSIONS = [
             "but `masks` are ground truth",
             "needs either an index or a colour",
             "not some by each",
-            "is there more than once",
+            "appears more than once",
             "no class may be named",
             "must be among the classes",
         )

@@ -12,9 +12,9 @@ import pytest
 from gateway.database.tables import Job
 from shared.images import canonical, decode
 from shared.problems import Problem
-from tests.hostile.conftest import refused
 from tests.support.gateway_under_test import Gateway, picture
 from tests.support.hostile.pictures import KEPT, PAYLOAD, REFUSED, Kept, Refused
+from tests.support.hostile.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("watch")
 

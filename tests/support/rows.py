@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sqlalchemy import select
+
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Image, Job, Owner, SourceImage
 
@@ -23,3 +25,12 @@ def add_job(sessions: Sessions, job_id: str, images: int, *, minute: int = 0, **
             SourceImage(id=f"{job_id}-{position}", job_id=job_id, position=position, digest="0" * 64)
             for position in range(images)
         )
+
+
+def let_time_pass(sessions: Sessions, seconds: float) -> None:
+    """Every lease as if `seconds` had passed since: its expiry is set back in the database."""
+    with sessions.begin() as session:
+        for table in (SourceImage, Job):
+            for row in session.scalars(select(table).where(table.lease_token.is_not(None)).with_for_update()):
+                assert row.lease_expires_at is not None
+                row.lease_expires_at -= timedelta(seconds=seconds)

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from gateway.methods import MethodSpec
 from gateway.methods.checks import check_images, skipped_checks
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Services, TaskDescription
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderRequest
@@ -23,9 +24,7 @@ class SepiaParameters(Contract):
 
     phrase: Annotated[str, Field(min_length=1, max_length=100, description="How the caption says it.")] = "in sepia"
     steps: Annotated[int, Field(ge=1, le=200, description="Steps of the diffusion.")] = 20
-    thresholds: Annotated[dict[str, dict[str, float]], Field(description="Of the checks.")] = Field(
-        default_factory=dict
-    )
+    thresholds: Annotated[dict[str, dict[str, float]], Field(description="Of the checks.", default_factory=dict)]
 
 
 def sepia(

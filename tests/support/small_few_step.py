@@ -38,6 +38,14 @@ def write_unet(folder: Path, base: Path, seed: int = 17) -> None:
     UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(base / "unet")).save_pretrained(folder)
 
 
+def write_unet_file(folder: Path, unet: Path) -> str:
+    """Into `folder` one file of a UNet's parameters in float16, as SDXL-Lightning's are published; returns its name."""
+    state = UNet2DConditionModel.from_pretrained(unet).state_dict()
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: value.half().contiguous() for name, value in state.items()}, folder / "unet_4step.safetensors")
+    return "unet_4step.safetensors"
+
+
 def matrices(base: Path, seed: int = 19) -> Matrices:
     """A and B of each of `LAYERS`."""
     generator = torch.Generator().manual_seed(seed)

@@ -12,9 +12,9 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, SourceImage
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf
-from gateway.queue.celery_tasks import open_celery
 from gateway.settings import Settings
 from gateway.worker.worker import Worker
+from shared.celery_app import open_celery
 from shared.images import encode
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore

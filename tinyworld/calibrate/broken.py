@@ -23,16 +23,14 @@ import numpy as np
 from gateway.methods.checks import Scores
 from gateway.methods.counterfactual import Edit
 from shared.seeds import derive_seed
-from tinyworld.judges.oracles import judge
+from tinyworld.judges.oracles.objects import judge
 from tinyworld.judges.trials import FIELDS, Drawing, Proposal, Studio, proposals, rephrased, source_picture
-from tinyworld.objects.factors import scene_factors
 from tinyworld.objects.pictures import Pixels, rendered
-from tinyworld.objects.world import CLASSES, Scene, sample_scene
+from tinyworld.objects.world import CLASSES, Scene, sample_scene, scene_factors
 
 Kind = Literal["good", "class", "gone", "unedited", "second"]
 # Every factor as often as the others, the fields of a factor in turn.
 TURNS = ("colour", "companion", "background", "weather", "style", "pattern", "companion", "background", "time", "style")
-KINDS: tuple[Kind, ...] = ("good", "class", "gone", "unedited", "second")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from gateway.methods import METHODS
 from gateway.methods.checks import EDIT_CHECKS, Pictures, Thresholds, check_images
 from gateway.methods.counterfactual import MethodImage
 from gateway.methods.inverted import invert_and_edit
-from gateway.methods.lance import LanceParameters
-from gateway.methods.sweep import SweepParameters
+from gateway.methods.lance import LanceParameters, SweepParameters
 from gateway.model_services.clients import ModelServices
 from shared.images import decode
 from shared.profiles import SHIPPED, load_profile
@@ -36,11 +35,11 @@ from tinyworld.calibrate.broken import (
     requested_images,
     without_object,
 )
-from tinyworld.calibrate.checks import held_out, table, thresholds
-from tinyworld.judges.oracles import judge
+from tinyworld.calibrate.thresholds import held_out, table, thresholds
+from tinyworld.judges.oracles.objects import judge
 from tinyworld.judges.trials import TASK, Proposal, payload, source_picture
-from tinyworld.measure.spawn_services import spawn_services
 from tinyworld.objects.pictures import Pixels
+from tinyworld.system.spawn_services import spawn_services
 
 AT_ONCE = 4  # edits, so that they share batches
 NOTE = "# Made by `python -m tinyworld.calibrate.edits --write`; they belong to the scorer's weights.\n"
@@ -72,7 +71,7 @@ def trials(services: ModelServices, parameters: LanceParameters, edits: int) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _EditedImage:
     """A rendered image with its request, and the mask of its pixels that must not change."""
 
     request: RequestedImage
@@ -80,7 +79,9 @@ class _Drawn:
     keep_mask: ImagePayload | None
 
 
-def _drawn(services: ModelServices, parameters: LanceParameters, number: int, proposal: Proposal) -> Iterator[_Drawn]:
+def _drawn(
+    services: ModelServices, parameters: LanceParameters, number: int, proposal: Proposal
+) -> Iterator[_EditedImage]:
     """The images of an edit, each by editing its source; those of one source in one request.
 
     The source is inverted under the caption of what it shows: another class where the drawing's is another one.
@@ -97,10 +98,10 @@ def _drawn(services: ModelServices, parameters: LanceParameters, number: int, pr
         reply = invert_and_edit(source, services, parameters, caption, prompts, [fraction])
         for request, [image] in zip(some, reply.images, strict=True):
             if image is not None:
-                yield _Drawn(request, decode(image.png), reply.keep_mask)
+                yield _EditedImage(request, decode(image.png), reply.keep_mask)
 
 
-def _scored(services: ModelServices, drawn: _Drawn) -> Trial:
+def _scored(services: ModelServices, drawn: _EditedImage) -> Trial:
     proposal = drawn.request.proposal
     source = MethodImage("", payload(source_picture(proposal.scene)), proposal.scene.label)
     pictures = Pictures([payload(drawn.image)], drawn.keep_mask)

@@ -37,7 +37,7 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from tinyworld.calibrate.broken import Trial
 from tinyworld.calibrate.check_errors import check_errors, with_errors
-from tinyworld.calibrate.checks import held_out, table, thresholds, toml, with_thresholds
+from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.objects.drawing.canvas import Image
 from tinyworld.roads.render import RoadRendering, render
@@ -50,7 +50,7 @@ NEAREST, FARTHEST = 8, 16  # pixels of 128 by which pictures are shifted
 TASK = TaskDescription("segment the road scene", mask_classes=CLASSES[1:], things=THINGS)
 
 
-class Judge:
+class ShapeEvaluator:
     """The evaluator's answer on shapes, in this process."""
 
     def __init__(self, segmenter: ShapeJudge) -> None:
@@ -113,7 +113,7 @@ def without_largest(rendering: RoadRendering) -> Image:
 
 
 def trials(
-    judge: Judge, scenes: Sequence[RoadScene], through: Callable[[Image], Image], side: int = 128
+    judge: ShapeEvaluator, scenes: Sequence[RoadScene], through: Callable[[Image], Image], side: int = 128
 ) -> tuple[list[Trial], int]:
     """Scored images of all kinds after `through` (n × h × w × 3), and the number of scenes that cannot be judged.
 
@@ -171,7 +171,7 @@ def main() -> None:
     if profile.evaluator.segmenter is None:
         raise SystemExit("the profile names no segmenter; add [evaluator.segmenter]")
     scenes = [sample_scene("calibration", index) for index in range(arguments.scenes)]
-    scored, silent = trials(Judge(profile.evaluator.segmenter), scenes, through_autoencoder)
+    scored, silent = trials(ShapeEvaluator(profile.evaluator.segmenter), scenes, through_autoencoder)
     print(f"{len(scored)} pictures of {len(scenes) - silent} scenes; nothing could be said of {silent}")
     judged = held_out(scored, CHECKS)
     print(*table(judged), sep="\n")

@@ -10,16 +10,16 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from tinyworld.datasets.round_trips import round_trips
-from tinyworld.objects import captions, factors, world
+from tinyworld.objects import captions, world
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.objects.captions import Description
-from tinyworld.objects.factors import FACTORS
 from tinyworld.objects.pictures import Pixels, varied
-from tinyworld.objects.world import Split
+from tinyworld.objects.world import FACTORS
 from tinyworld.roads import captions as road_captions
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.roads import render as road_render
 from tinyworld.roads import world as road_world
+from tinyworld.scenes import Split, targets
 
 S = TypeVar("S")
 
@@ -54,7 +54,7 @@ class PictureDomain(Generic[S]):
 
     def targets(self, stated: Mapping[str, str]) -> list[int]:
         """Training targets, in the order of `values`."""
-        return factors.targets(stated, self.values)
+        return targets(stated, self.values)
 
     def scenes(self, first: int, count: int, split: Split = "final-test") -> list[S]:
         """Some scenes of a split, including withheld combinations."""
@@ -69,8 +69,8 @@ OBJECTS = PictureDomain[world.Scene](
     withheld=world.withheld,
     rendered=object_pictures.pictures,
     picture=lambda scene: object_pictures.rendered(scene)[0],
-    shown=factors.scene_factors,
-    mirrored=factors.mirrored,
+    shown=world.scene_factors,
+    mirrored=world.mirrored,
     describe=captions.describe,
     read=captions.read,
 )

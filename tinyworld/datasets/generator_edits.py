@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinyworld.datasets.generator_pictures import OBJECT_COLOURS
+from tinyworld.domains import DOMAINS
 from tinyworld.objects import captions, world
 from tinyworld.objects.dataset import edges_of
 from tinyworld.objects.pictures import Pixels, rendered
@@ -16,7 +17,6 @@ from tinyworld.roads import captions as road_captions
 from tinyworld.roads import dataset as roads
 from tinyworld.roads import render as road_render
 from tinyworld.roads import world as road_world
-from tinyworld.train.loop import DOMAINS
 
 FIRST = 5_000_000  # of the split "calibration"
 

@@ -26,12 +26,12 @@ from shared.profiles import load_profile
 from shared.service import ServiceSettings
 from tinyworld.datasets.failures import failure
 from tinyworld.datasets.round_trips import with_round_trips
-from tinyworld.judges.oracles import NONE, ORACLES
+from tinyworld.folders import RUNS, WEIGHTS
+from tinyworld.judges.oracles.objects import NONE, ORACLES
 from tinyworld.objects.captions import caption
 from tinyworld.objects.pictures import Pictures, Pixels, as_pixel_values, pictures, split_scene
-from tinyworld.objects.world import Split, sample_scene
-from tinyworld.train.loop import RUNS
-from tinyworld.train.model_card import WEIGHTS
+from tinyworld.objects.world import sample_scene
+from tinyworld.scenes import Split
 
 RENDERED = 10_000
 ROUND_TRIPS = 800
@@ -113,7 +113,7 @@ def _redrawn_whole(whole: Pictures, count: int) -> Pixels:
 @torch.inference_mode()
 def _redrawn(images: Pixels, texts: Sequence[str] | None, strength: float) -> Pixels:
     """Images noised by up to `strength` and denoised under their own edges; unconditionally without texts."""
-    diffusion = native_weights(load_profile("tiny").diffusion, "cpu", ServiceSettings().dtype)
+    diffusion = native_weights(torch, load_profile("tiny").diffusion, "cpu", ServiceSettings().dtype)
     weights = load(diffusion.base, diffusion.controlnets, device="cpu")
     done = []
     for start in range(0, len(images), _BATCH):

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from diffusers import AutoencoderKL
 
+from tinyworld.folders import RUNS, WEIGHTS
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.pictures import Pictures, Pixels, as_pixel_values
-from tinyworld.train.loop import RUNS
-from tinyworld.train.model_card import WEIGHTS
 
 _VAE = WEIGHTS / "diffusion" / "vae"
 

@@ -8,7 +8,7 @@
 Source and image are shown side by side, with two questions: is there one complete object of the source's class, at its
 position in the source; and does the image show the requested value. `keep` joins the answers with the verdicts of
 oracles and checks on the same images and writes `tinyworld/labels/NAME.jsonl`, which is committed; `errors` prints the
-oracles' errors. It works on any folder with `counterfactuals.jsonl` (`tinyworld.measure.records`).
+oracles' errors. It works on any folder with `counterfactuals.jsonl` (`tinyworld.judges.records`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import numpy as np
 from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
-from gateway.analysis.certainty import wilson
-from tinyworld.measure.records import Record, records
+from tinyworld.judges.records import Record, records
 from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import Pixels
+from tinyworld.rates import rate_text
 
 LABELS = Path(__file__).parent.parent / "labels"
 _PER_SHEET = 24
@@ -54,7 +54,7 @@ class Label(BaseModel):
     weights: str = ""  # which generator drew it
 
 
-class Question(BaseModel):
+class SheetImage(BaseModel):
     """One numbered image of the sheets: where its record is."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -110,14 +110,6 @@ def error_lines(labels: Sequence[Label]) -> list[str]:
     ]
 
 
-def rate_text(count: int, n: int) -> str:
-    """A rate as "93.8% (30 of 32; 80% to 98%)", with its Wilson interval."""
-    rate = wilson(count, n)
-    if rate.value is None:
-        return "none"
-    return f"{rate.value:.1%} ({count} of {n}; {rate.low:.0%} to {rate.high:.0%})"
-
-
 def write_sheets(folders: Sequence[Path], count: int, seed: int, out: Path) -> None:
     """Numbered contact sheets of a random sample of the folders' images, and the file to fill in."""
     candidates = [(folder, record) for folder in folders for record in records(folder) if record.image]
@@ -129,7 +121,7 @@ def write_sheets(folders: Sequence[Path], count: int, seed: int, out: Path) -> N
     pictures: list[tuple[Pixels, str]] = []
     for number, place in enumerate(order):
         folder, record = candidates[int(place)]
-        questions.append(Question(number=number, folder=folder.absolute(), id=record.id))
+        questions.append(SheetImage(number=number, folder=folder.absolute(), id=record.id))
         lines.append(f"{number:03d} {record.label}, {record.field} {record.to_value}: ")
         pictures += [
             (_opened(folder / record.source), f"{number:03d} source: {record.label}"),
@@ -158,7 +150,7 @@ def read_answers(text: str) -> dict[int, tuple[bool | None, bool | None]]:
 def joined(out: Path, by: str) -> list[Label]:
     """The answers of a folder of sheets, with the verdicts of oracles and checks."""
     answers = read_answers((out / "answers.txt").read_text())
-    questions = [Question.model_validate_json(line) for line in (out / "questions.jsonl").read_text().splitlines()]
+    questions = [SheetImage.model_validate_json(line) for line in (out / "questions.jsonl").read_text().splitlines()]
     known = {
         folder: {record.id: record for record in records(folder)}
         for folder in {question.folder for question in questions}

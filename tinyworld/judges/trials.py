@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.few_steps import load_few_step
@@ -132,7 +133,7 @@ class Studio:
             raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
         self.parameters = parameters
         self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
-        diffusion = native_weights(profile.diffusion, "cpu", ServiceSettings().dtype)
+        diffusion = native_weights(torch, profile.diffusion, "cpu", ServiceSettings().dtype)
         weights = load(
             diffusion.base, diffusion.controlnets, device="cpu", scheduler=diffusion.scheduler, vae=diffusion.vae
         )

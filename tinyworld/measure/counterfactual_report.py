@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tinyworld.judges.label import error_lines, rate_text, shipped_labels
+from tinyworld.judges.label import error_lines, shipped_labels
+from tinyworld.judges.records import Record
 from tinyworld.measure.equivalence import equivalence
-from tinyworld.measure.records import Record
-from tinyworld.objects.factors import FACTORS
+from tinyworld.objects.world import FACTORS
+from tinyworld.rates import rate_text
 
 Test = Callable[[Record], bool]
 MARGIN = 0.01  # of accuracy, within which reconstructions should equal the originals

@@ -22,13 +22,12 @@ from evaluator_service.similarity import Scorer
 from gateway.methods.checks import TEMPLATES
 from shared.profiles import load_profile
 from tinyworld.datasets.round_trips import through_autoencoder
-from tinyworld.judges.label import rate_text
+from tinyworld.folders import WEIGHTS
 from tinyworld.objects.captions import read
-from tinyworld.objects.factors import FACTORS, scene_factors
 from tinyworld.objects.pictures import Pixels, rendered
-from tinyworld.objects.world import CLASSES, Scene, sample_scene, withheld
+from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene, scene_factors, withheld
+from tinyworld.rates import rate_text
 from tinyworld.train.captioner import captions_of
-from tinyworld.train.model_card import WEIGHTS
 
 FIRST = 80_000
 

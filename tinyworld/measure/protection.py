@@ -9,7 +9,7 @@ Every scene's edit (of weather or time; on roads also of surface or season), wri
 rendered once under each arm (a protection and its strength), with its null arm. `kept`: the thing's mask by the
 profile's segmenter has an IoU of at least 0.5 with the renderer's. `recognised`: both oracles still recognise the thing
 (on roads, with such an IoU); `of those there`: the same, of the things that they recognise in the source image.
-`scene`: both oracles (on roads, both readers) read the edit's value. `inside`: the colour within the mask covered at
+`scene`: both oracles read the edit's value. `inside`: the colour within the mask covered at
 least half of its distance to the renderer's counterfactual, if there is a distance. `ceiling` is that counterfactual
 after a round trip of the autoencoder: no generator does better. Images, contact sheets, one line of JSON per thing and
 `report.txt` go to `--out`; started again, it resumes.
@@ -25,30 +25,19 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from diffusion_service.control_images import ControlImages
-from diffusion_service.depth import DepthEstimator
-from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
-from diffusion_service.few_steps import load_few_step
-from diffusion_service.palettes import palette
 from diffusion_service.protection import outline_contrast
-from diffusion_service.segmentation import Segmenter
-from diffusion_service.stable_diffusion import load
-from gateway.analysis.certainty import wilson
-from gateway.jobs.choices import method_defaults
-from gateway.methods.dillema import DillemaParameters, region_of
-from shared.arithmetic import native_weights
-from shared.problems import validation_sentence
-from shared.profiles import Diffusion, Profile, load_profile
-from shared.schemas.diffusion import Controls, Protection, Rendering
-from shared.seeds import derive_seed
-from shared.service import ServiceSettings
+from shared.profiles import load_profile
 from tinyworld.datasets.round_trips import through_autoencoder
-from tinyworld.judges.protected_roads import ROADS
-from tinyworld.judges.protected_scenes import HALF, OBJECTS, Instance, Mask, ProtectedEdit, ProtectionDomain, overlaps
+from tinyworld.domains import add_domain
+from tinyworld.judges.protection.domain import HALF, Mask, ProtectedEdit, ProtectionDomain
+from tinyworld.judges.protection.gallery import Gallery
+from tinyworld.judges.protection.objects import OBJECTS
+from tinyworld.judges.protection.roads import ROADS
 from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import Pixels
+from tinyworld.rates import wilson
 
 ARMS = ("none", "blended:0.25", "blended:0.5", "blended:0.75", "relit:0.25", "relit:0.5", "relit:0.75", "edges:1")
 RECORDS = "instances.jsonl"
@@ -81,92 +70,6 @@ class Thing(BaseModel):
     shown: bool
     inside: float | None
     seam: float | None  # contrast of the outline, over that of the null arm
-
-
-class Gallery:
-    """Draws the edits under arms, many in a batch, with the profile's weights."""
-
-    def __init__(self, profile: Profile, domain: ProtectionDomain, controls: Sequence[str] = ()) -> None:
-        """`controls` (kind, or kind:scale) stand in place of the profile's own.
-
-        Raises SystemExit where the profile has no such control, or no segmenter that knows what is protected.
-        """
-        if profile.diffusion.segmenter is None:
-            raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
-        self._parameters = parameters(profile, controls)
-        self.segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
-        if unknown := [label for label in domain.protected if label not in self.segmenter.labels]:
-            raise SystemExit(f"the profile's segmenter knows no {', '.join(unknown)}; it is of another domain")
-        diffusion = native_weights(profile.diffusion, "cpu", ServiceSettings().dtype)
-        weights = load(diffusion.base, diffusion.controlnets, device="cpu", vae=diffusion.vae)
-        few_step = load_few_step(diffusion.few_step, diffusion.base, weights) if diffusion.few_step else None
-        self._editor = ControlNetEditor(weights, _control_images(profile.diffusion, self.segmenter), few_step)
-        self._domain = domain
-
-    @property
-    def controls(self) -> Controls:
-        """What holds every image."""
-        return self._parameters.strengths
-
-    @property
-    def own_arm(self) -> str:
-        """The arm that the profile's defaults are."""
-        p = self._parameters
-        return f"{p.protection.by}:{p.protection.strength:g}" if p.protect else "none"
-
-    def draw(self, request: ProtectedEdit, arms: Sequence[str]) -> Iterator[tuple[str, Pixels, Pixels]]:
-        """Arm, counterfactual and null arm."""
-        p = self._parameters
-        source = self._editor.source(request.source)
-        key = BatchKey(*source.geometry.padded, p.steps, p.guidance, p.strengths)
-        seed, region = derive_seed("protected", request.id), region_of(request.edit, p, masked=self._domain.masked)
-        items = [
-            RenderItem(source, Rendering(prompt=prompt, region=region, seed=seed), "", self._protection(arm))
-            for arm in arms
-            for prompt in (request.edit.new_caption, request.edit.caption)
-        ]
-        for start, arm in zip(range(0, len(items), 2), arms, strict=True):
-            edit, null = self._editor.render(key, items[start : start + 2])
-            assert isinstance(edit, Rendered), edit
-            assert isinstance(null, Rendered), null
-            yield arm, edit.image, null.image
-
-    def _protection(self, arm: str) -> Protection | None:
-        way, _, strength = arm.partition(":")
-        if way == "none":
-            return None
-        return Protection.model_validate(
-            {"classes": self._domain.protected, "by": way, "strength": float(strength or 0.5)}
-        )
-
-    def ious(self, image: Pixels, things: Sequence[Instance]) -> list[float]:
-        """Of each thing with its label's pixels in the image."""
-        return overlaps(self.segmenter.label_map(image), self.segmenter.labels, things, self._domain.overlap)
-
-
-def parameters(profile: Profile, controls: Sequence[str]) -> DillemaParameters:
-    """The profile's own, but for the controls where some are named, as `canny` or `canny:0.8`.
-
-    Raises SystemExit for a control that the profile lacks, that is named twice or has no weight from 0 to 2.
-    """
-    parts = [control.partition(":") for control in controls]
-    own: dict[str, object] = dict(method_defaults("dillema", profile))
-    if parts:
-        own["controls"] = [{"kind": kind, "scale": scale or 1.0} for kind, _, scale in parts]
-    try:
-        parameters_of_method = DillemaParameters.model_validate(own)
-    except ValidationError as error:
-        raise SystemExit(f"--controls: {validation_sentence(error.errors())}") from error
-    there = profile.diffusion.controlnets
-    if missing := [control.kind for control in parameters_of_method.strengths if control.kind not in there]:
-        raise SystemExit(f"the profile has no control {', '.join(missing)}; it has {', '.join(there)}")
-    return parameters_of_method
-
-
-def _control_images(profile: Diffusion, segmenter: Segmenter) -> ControlImages:
-    colours = None if profile.palette is None else palette(profile.palette, segmenter.labels)
-    depth = None if profile.depth is None else DepthEstimator(profile.depth, device="cpu")
-    return ControlImages(segmenter, colours, depth)
 
 
 def progress(request: ProtectedEdit, image: Pixels, mask: Mask) -> float | None:
@@ -316,7 +219,7 @@ def keep_setting(folder: Path, setting: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--domain", choices=tuple(DOMAINS), default="objects")
+    add_domain(parser)
     parser.add_argument("--count", type=int, default=40, help="scenes; each is drawn twice under each arm")
     parser.add_argument("--arms", nargs="+", default=ARMS, help="way:strength, or none")
     parser.add_argument(

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from gateway.methods.counterfactual import MethodImage
 from gateway.methods.recaption import Captioner, Recaptioned, recaptioned
 from shared.schemas.base import ImagePayload
-from tinyworld.judges.label import rate_text
+from tinyworld.judges.records import Record, records
 from tinyworld.judges.trials import TASK
-from tinyworld.measure.records import Record, records
-from tinyworld.measure.spawn_services import spawn_services
+from tinyworld.rates import rate_text
+from tinyworld.system.spawn_services import spawn_services
 
 AT_ONCE = 4  # sources, so that they share batches
 

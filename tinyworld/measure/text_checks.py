@@ -20,16 +20,17 @@ import numpy as np
 
 from evaluator_service.similarity import TextEmbedder
 from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescription
-from gateway.methods.text_checks import check_texts
+from gateway.methods.lance import check_texts
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
-from tinyworld.measure.language import rate
 from tinyworld.objects.captions import Description, Mention, describe
 from tinyworld.objects.phrases import SLOTS, slot_of, with_articles
 from tinyworld.objects.thesaurus import KINDS, THINGS, Meaning, meanings, withheld_pair
-from tinyworld.objects.world import CLASSES, EDIT_FACTOR, Split, sample_scene
+from tinyworld.objects.world import CLASSES, EDIT_FACTOR, sample_scene
+from tinyworld.rates import fraction_text
+from tinyworld.scenes import Split
 
 TASK = TaskDescription("classify the object", CLASSES)
 BLANK = ImagePayload(png=encode(np.zeros((8, 8, 3), np.uint8)))
@@ -213,11 +214,11 @@ def main() -> None:
     }.items():
         let_through = [case for case, check, _ in part if not check]
         right = [not check for case, check, _ in part if case.right]
-        print(f"{name}: n = {len(part)}; precision {rate(sum(c.right for c in let_through), len(let_through))}; "
-              f"recall {rate(sum(right), len(right))}")  # fmt: skip
+        precision = fraction_text(sum(case.right for case in let_through), len(let_through))
+        print(f"{name}: n = {len(part)}; precision {precision}; recall {fraction_text(sum(right), len(right))}")
     for sort in dict.fromkeys(case.sort for case, _, _ in results):
         own = [(case.right, check) for case, check, _ in results if case.sort == sort]
-        print(f"{sort}: decided rightly {rate(sum(right == (not check) for right, check in own), len(own))}")
+        print(f"{sort}: decided rightly {fraction_text(sum(right == (not check) for right, check in own), len(own))}")
     for case, check, scores in results if options.show else ():
         if case.right == bool(check):
             (change,) = case.edit.changes

@@ -28,12 +28,13 @@ from shared.problems import GenerationFailed
 from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.language import GenerateRequest
 from shared.weights import REPOSITORY
-from tinyworld.measure.language import rate
-from tinyworld.measure.spawn_services import spawn_services
 from tinyworld.objects.captions import describe
 from tinyworld.objects.language_examples import TASKS, rewritten
 from tinyworld.objects.phrases import slot_of
-from tinyworld.objects.world import Split, sample_scene
+from tinyworld.objects.world import sample_scene
+from tinyworld.rates import fraction_text
+from tinyworld.scenes import Split
+from tinyworld.system.spawn_services import spawn_services
 
 RECIPE = Recipe(batch=8, at_once=8, learning_rate=1e-2, epochs=1, held_out=0.03)
 # Per grammatical place: value -> phrases.
@@ -58,7 +59,7 @@ def main() -> None:
     profile = trained(options.folder, options.pairs)
     for name, profile_name in (("without the adapter", "tiny"), ("with the adapter", str(profile))):
         for what, right in replies(profile_name, options.asked).items():
-            print(f"{name}: {what} {rate(right, options.asked)}", flush=True)
+            print(f"{name}: {what} {fraction_text(right, options.asked)}", flush=True)
 
 
 def trained(folder: Path, pairs: int) -> Path:
@@ -80,7 +81,7 @@ def replies(profile: str, count: int) -> dict[str, int]:
     questions = [question(seed, "calibration") for seed in range(count)]
     with spawn_services(profile, ["llm_service"]) as services, ThreadPoolExecutor(8) as pool:
 
-        def ask(item: Question) -> object:
+        def ask(item: WeatherQuestion) -> object:
             request = GenerateRequest(
                 messages=item.pair.messages, json_schema=perturb_schema(1), temperature=0, max_tokens=320
             )
@@ -99,7 +100,7 @@ def replies(profile: str, count: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WeatherQuestion:
     """LANCE's question about a caption that states its weather by `phrase` (meaning `value`), and an answer."""
 
     pair: Pair
@@ -108,7 +109,7 @@ class Question:
     value: str
 
 
-def question(seed: int, split: Split) -> Question:
+def question(seed: int, split: Split) -> WeatherQuestion:
     """Question number `seed` (0 to 9,999,999) on scenes of a split; the same in every process."""
     random = Random(f"storms/{split}/{seed}")
     while True:
@@ -132,10 +133,10 @@ def question(seed: int, split: Split) -> Question:
     edit = _edit(description.text, (mention.phrase, mention.value), random.choice(phrases[value]), value)
     messages = perturb_messages(task, description.text, scene.label, "weather", 1)
     reply = json.dumps({"edits": [edit]}, separators=(",", ":"))
-    return Question(Pair(messages=messages, reply=reply), description.text, mention.phrase, mention.value)
+    return WeatherQuestion(Pair(messages=messages, reply=reply), description.text, mention.phrase, mention.value)
 
 
-def right_change(question: Question, value: object) -> bool | None:
+def right_change(question: WeatherQuestion, value: object) -> bool | None:
     """None where the reply's one change is not right; otherwise whether its new caption is, too."""
     edits: Sequence[object] = value["edits"] if isinstance(value, dict) else []
     edit = edits[0] if len(edits) == 1 else None

@@ -15,7 +15,7 @@ def autocast(device: torch.device | str) -> torch.autocast:
     """
     kind = torch.device(device).type
     wanted = ServiceSettings().dtype
-    name = native_dtype("bfloat16", str(device)) if wanted == "auto" else wanted
+    name = native_dtype(torch, "bfloat16", str(device)) if wanted == "auto" else wanted
     if name != "bfloat16":  # float16 would lose small gradients without loss scaling
         return torch.autocast(kind, enabled=False)
     return torch.autocast(kind, torch.bfloat16)

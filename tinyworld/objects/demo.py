@@ -19,15 +19,7 @@ from PIL import Image
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, Scene
-from tinyworld.roads.world import RoadScene
-
-Shown = tuple[str, str]
-"""A field of the scene and its value, such as ("time", "night")."""
-
-
-def shows(scene: Scene | RoadScene, any_of: Collection[Shown]) -> bool:
-    """Whether the scene has one of these values."""
-    return any(getattr(scene, field) == value for field, value in any_of)
+from tinyworld.scenes import Shown, shows
 
 
 def demo_scenes(classes: Sequence[str], per_class: int, without: Collection[Shown] = ()) -> list[Scene]:

@@ -22,7 +22,8 @@ from gateway.methods.lance import LANCE_FACTORS, LanceFactor, perturb_messages
 from shared.schemas.language import Message
 from tinyworld.objects.captions import Description, Mention, Withheld, describe
 from tinyworld.objects.phrases import SLOTS, Sentences, Slot, slot_of, with_articles
-from tinyworld.objects.world import EDIT_FACTOR, Scene, Split, sample_scene
+from tinyworld.objects.world import EDIT_FACTOR, Scene, sample_scene
+from tinyworld.scenes import Split
 
 Kind = Literal["keywords", "alternatives", "rewrite", "perturb"]
 KINDS: tuple[Kind, ...] = ("keywords", "alternatives", "rewrite", "perturb")

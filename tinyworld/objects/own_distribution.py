@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from tinyworld.objects.world import Scene, Split, sample_scene
+from tinyworld.objects.world import Scene, sample_scene
+from tinyworld.scenes import Split, drawn_values
 
 # Other factors as `sample_scene` draws them.
 SHARES = {
@@ -17,10 +16,7 @@ SHARES = {
 def own_distribution(index: int, split: Split = "under-test") -> Scene:
     """Scene number `index` of the models' own world: mostly by day, in clear weather, as photos."""
     scene = sample_scene(split, index)
-    random = np.random.default_rng((0x0D, scene.geometry_seed))
-    return scene.changed(
-        **{factor: str(random.choice(list(shares), p=list(shares.values()))) for factor, shares in SHARES.items()}
-    )
+    return scene.changed(**drawn_values(SHARES, scene.geometry_seed))
 
 
 def planted(scene: Scene) -> bool:

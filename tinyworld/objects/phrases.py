@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tinyworld.objects.world import CLASSES, COLOURS, COMPANION_COLOURS, FACTOR_VALUES
+from tinyworld.objects.world import CLASSES, FACTOR_VALUES
+from tinyworld.scenes import COLOURS, COMPANION_COLOURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +184,6 @@ def slot_of(phrase: str, *, field: str | None = None, slots: Mapping[str, Slot] 
         if (field is None or slot.field == field) and any(phrase in w.all for w in slot.wordings.values()):
             return name
     raise KeyError(f"{phrase!r} is not a phrase of tinyworld")
-
-
-def value_of(phrase: str, *, field: str | None = None, slots: Mapping[str, Slot] = SLOTS) -> str:
-    """Canonical value of a phrase ("after dark" → "night"); KeyError when it is no phrase of tinyworld."""
-    wordings = slots[slot_of(phrase, field=field, slots=slots)].wordings
-    return next(value for value, wording in wordings.items() if phrase in wording.all)
 
 
 def _check_tables() -> None:

@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tinyworld.datasets.rendered_once import rendered_once
-from tinyworld.objects.factors import FACTORS, scene_factors, targets
+from tinyworld.folders import RUNS
 from tinyworld.objects.render import render
-from tinyworld.objects.world import Scene, Split, sample_scene
-from tinyworld.train.loop import RUNS
+from tinyworld.objects.rendered_once import rendered_once
+from tinyworld.objects.world import FACTORS, Scene, sample_scene, scene_factors
+from tinyworld.scenes import Split, targets
 
 SIDE = 128
 Pixels = NDArray[np.uint8]
@@ -45,7 +45,7 @@ def pictures(name: str, count: int, scene_of: Callable[[int], Scene]) -> Picture
     scenes = [scene_of(index) for index in range(count)]
     path = RUNS / "cache" / f"{name}-{count}-{_renderer_digest()}.npy"
     stored = rendered_once(path, scenes, lambda scene: np.dstack(rendered(scene)), (SIDE, SIDE, 4))
-    wanted = torch.tensor([targets(scene_factors(scene)) for scene in scenes])
+    wanted = torch.tensor([targets(scene_factors(scene), FACTORS) for scene in scenes])
     return Pictures(scenes, stored[..., :3], stored[..., 3], wanted)
 
 

@@ -66,11 +66,6 @@ def render(scene: Scene, size: int = 128) -> Rendering:
     return Rendering(picture, (thing > 127) & (companion <= 127), companion > 127)
 
 
-def counterfactual(scene: Scene, **factors: str) -> Rendering:
-    """The renderer counterfactual: the same scene, some of its factors truly changed, at 128 pixels a side."""
-    return render(scene.changed(**factors))
-
-
 def permitted_mask(scene: Scene, factor_field: str, size: int = 128) -> Mask:
     """Which pixels (size x size) may change when that one factor of the scene is changed, to whatever value."""
     if factor_field in ("weather", "time", "style"):

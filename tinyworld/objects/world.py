@@ -8,30 +8,29 @@ follows from `geometry_seed` alone, so that changing one factor leaves the geome
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, fields, replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tinyworld.scenes import (
+    COLOURS,
+    COMPANION_COLOURS,
+    STYLES,
+    TIMES,
+    WEATHERS,
+    Split,
+    check_values,
+    geometry_seed,
+    withheld_combination,
+)
+
 CLASSES = ("car", "bus", "truck", "boat", "plane", "balloon", "house", "bird")
-COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "white", "black")
 SIZES = ("small", "large")
 PATTERNS = ("plain", "striped", "dotted")
 BACKGROUNDS = ("beach", "meadow", "city", "forest", "desert", "mountains")
-WEATHERS = ("clear", "rain", "snow", "fog")
-TIMES = ("day", "sunset", "night")
-STYLES = ("photo", "painting", "sketch")
 COMPANIONS = ("none", "person", "dog", "bicycle", "sign")
-COMPANION_COLOURS = ("red", "yellow", "green", "blue", "white")
 RELATIONS = ("left", "right")
 SILHOUETTES = 3  # per class, the number of distinct drawings
-
-Split = Literal["generator", "scorer", "oracle-a", "oracle-b", "under-test", "calibration", "final-test", "demo"]
-SPLITS: tuple[Split, ...] = (
-    "generator", "scorer", "oracle-a", "oracle-b", "under-test", "calibration", "final-test", "demo",
-)  # fmt: skip
-_SPLIT_SPAN = 10_000_000  # geometry seeds of split k are k * span ... (k + 1) * span - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +52,7 @@ class Scene:
     geometry_seed: int
 
     def __post_init__(self) -> None:
-        for name, values in FACTOR_VALUES.items():
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {values}")
+        check_values(self, FACTOR_VALUES)
 
     def changed(self, **factors: str) -> Scene:
         """The same scene with some factors changed: the source of a renderer counterfactual."""
@@ -76,6 +73,10 @@ FACTOR_VALUES: dict[str, tuple[str | int, ...]] = {
     "time": TIMES,
     "style": STYLES,
 }
+# What captions and checks can name; `silhouette` is left out.
+FACTORS: dict[str, tuple[str, ...]] = {
+    name: tuple(str(value) for value in values) for name, values in FACTOR_VALUES.items() if name != "silhouette"
+}
 # Contrafact's factor (DESIGN, section 1) of each scene factor that an edit may change.
 EDIT_FACTOR = {
     "colour": "adjective",
@@ -90,12 +91,21 @@ EDIT_FACTOR = {
 
 
 def withheld(scene: Scene) -> bool:
-    """Whether the scene's (class, colour, background, weather, time) is one of the 10 % never shown to generators.
+    """Whether (class, colour, background, weather, time) is one of the 10 % never shown to generators."""
+    return withheld_combination(scene.label, scene.colour, scene.background, scene.weather, scene.time)
 
-    Decided by a hash of the combination, so that it is the same everywhere and needs no table.
-    """
-    key = "/".join((scene.label, scene.colour, scene.background, scene.weather, scene.time))
-    return hashlib.sha256(key.encode()).digest()[0] < 26  # 26 / 256 = 10.2 %
+
+def scene_factors(scene: Scene) -> dict[str, str]:
+    """All factors that the image of a scene shows."""
+    shown = {name: str(getattr(scene, name)) for name in FACTORS}
+    if scene.companion == "none":
+        del shown["companion_colour"], shown["relation"]
+    return shown
+
+
+def mirrored(scene: Scene) -> Scene:
+    """The scene of the mirror image, for captions and targets (its geometry seed stays that of the original)."""
+    return scene.changed(relation="left" if scene.relation == "right" else "right")
 
 
 def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> Scene:
@@ -105,9 +115,7 @@ def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> Sc
     and plain objects are as frequent as patterned ones. With `allow_withheld` false, withheld
     combinations are drawn again from the same stream.
     """
-    if not 0 <= index < _SPLIT_SPAN:
-        raise ValueError(f"index {index} is outside 0 … {_SPLIT_SPAN - 1}")
-    seed = SPLITS.index(split) * _SPLIT_SPAN + index
+    seed = geometry_seed("objects", split, index)
     random = np.random.default_rng((0xC0, seed))
     while True:
         drawn = {name: values[int(random.integers(len(values)))] for name, values in FACTOR_VALUES.items()}
@@ -118,8 +126,3 @@ def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> Sc
         scene = Scene(**drawn, geometry_seed=seed)  # type: ignore[arg-type]
         if allow_withheld or not withheld(scene):
             return scene
-
-
-def differing_factors(first: Scene, second: Scene) -> set[str]:
-    """Names of the fields in which two scenes differ."""
-    return {f.name for f in fields(Scene) if getattr(first, f.name) != getattr(second, f.name)}

@@ -24,8 +24,6 @@ from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
 from shared.schemas.language import ScoreRequest
 from shared.schemas.results import JobResults
 from tinyworld.judges.trials import source_picture
-from tinyworld.measure.public_jobs import embedded_client, figures, run_job, seconds_of
-from tinyworld.measure.spawn_services import spawn_services
 from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.world import CLASSES, Scene
@@ -33,6 +31,8 @@ from tinyworld.paper_tables.faults import faults
 from tinyworld.paper_tables.judging import JudgedCounterfactual, factor_figures, judge_counterfactuals, text_checks
 from tinyworld.paper_tables.realism import kernel_distance, perplexity
 from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
+from tinyworld.system.public_jobs import embedded_client, figures, run_job, seconds_of
+from tinyworld.system.spawn_services import spawn_services
 
 RUNS = Path("runs/paper-tables")
 TASK = "classify the object in the picture"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from shared.schemas.results import MeanOverlap, Rate
-from tinyworld.measure.repair_records import MeasuredRepairs, MeasuredRoadRepairs, RepairMeasurement, road_table, table
+from tinyworld.measure.repair.printing import road_table, table
+from tinyworld.measure.repair.records import MeasuredRepairs, MeasuredRoadRepairs, RepairMeasurement
 from tinyworld.paper_tables.arms import ARMS
 from tinyworld.paper_tables.printing import NOTHING, at, grid, number, rate
 from tinyworld.paper_tables.rows import ArmRow, Faults, ModelFigures

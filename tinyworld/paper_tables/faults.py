@@ -9,10 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from gateway.analysis.certainty import clustered_rate, wilson
+from gateway.analysis.certainty import clustered_rate
 from shared.schemas.jobs import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import Rate
 from tinyworld.paper_tables.rows import Faults
+from tinyworld.rates import wilson
 
 Kind = Literal["class", "value"]
 ImageOf = Callable[[ModelOpinion], PredictionView | None]

@@ -13,7 +13,7 @@ from shared.images import decode
 from shared.schemas.jobs import CounterfactualView
 from shared.schemas.results import Rate
 from shared.seeds import derive_seed
-from tinyworld.judges.oracles import in_place, judge
+from tinyworld.judges.oracles.objects import in_place, judge
 from tinyworld.judges.trials import source_picture
 from tinyworld.measure.counterfactuals import OTHER, OracleVerdict, field_and_value, known_of, oracle_verdict
 from tinyworld.objects.pictures import Pixels, rendered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tinyworld.measure.repair_records import committed, committed_roads
+from tinyworld.measure.repair.records import committed, committed_roads
 from tinyworld.paper_tables.arms import ARMS
 from tinyworld.paper_tables.dillema_tables import dillema_table, faults_by_class, faults_by_value, repairs, road_repairs
 from tinyworld.paper_tables.printing import NOTHING, at, grid, number, of_model, rate
@@ -172,10 +172,6 @@ def _accuracy(figures: ModelFigures, k: int) -> str:
 def _originals(figures: ModelFigures) -> str:
     levels = [at(figures, k) for k in (1, 5)]
     return "; ".join(NOTHING if level is None else rate(level.originals) for level in levels)
-
-
-def _on_the_set(figures: ModelFigures) -> str:
-    return f"{_accuracy(figures, 1)}; {_accuracy(figures, 5)}; {_change(figures)}"
 
 
 def _deltas(figures: ModelFigures) -> str:

@@ -34,10 +34,10 @@ def describe(scene: RoadScene, seed: int, *, withheld: Withheld = "nothing", omi
     Of sky, surroundings, vehicle, pedestrian and traffic light up to three are spoken of, drawn at random. `seed` picks
     omissions, sentences and synonyms; half of the choices of what `withheld` names are such as no training shows.
     """
-    return _Writer(scene, np.random.default_rng((0x20CA, seed)), withheld, omitted).write()
+    return _RoadWriter(scene, np.random.default_rng((0x20CA, seed)), withheld, omitted).write()
 
 
-class _Writer:
+class _RoadWriter:
     """Writes one caption: one stream of random choices, and the mentions made so far."""
 
     def __init__(self, scene: RoadScene, random: np.random.Generator, withheld: Withheld, omitted: float) -> None:

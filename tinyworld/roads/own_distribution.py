@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from tinyworld.objects.drawing.canvas import Image
-from tinyworld.objects.world import Split
 from tinyworld.roads.render import RoadRendering
 from tinyworld.roads.world import CLASSES, RoadScene, sample_scene
+from tinyworld.scenes import Split, drawn_values
 
 # Other factors as `sample_scene` draws them.
 SHARES = {
@@ -23,10 +21,7 @@ SHARES = {
 def own_distribution(index: int, split: Split = "under-test") -> RoadScene:
     """Scene number `index` of the models' own world: mostly by day, in clear weather, on asphalt, photos only."""
     scene = sample_scene(split, index)
-    random = np.random.default_rng((0x0D, scene.geometry_seed))
-    return scene.changed(
-        **{factor: str(random.choice(list(shares), p=list(shares.values()))) for factor, shares in SHARES.items()}
-    )
+    return scene.changed(**drawn_values(SHARES, scene.geometry_seed))
 
 
 def _without(classes: Image, hidden: str, label: str) -> Image:

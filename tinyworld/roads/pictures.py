@@ -12,15 +12,14 @@ from functools import cache
 
 import numpy as np
 
-from tinyworld.datasets.rendered_once import rendered_once
+from tinyworld.folders import RUNS
 from tinyworld.objects.drawing.canvas import Image
+from tinyworld.objects.rendered_once import rendered_once
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import RoadScene, sample_scene
-from tinyworld.train.loop import RUNS
 
 SIDE = 128
 CACHE = RUNS / "roads" / "cache"
-Labelling = Callable[[RoadScene, RoadRendering], Image]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from tinyworld.objects.drawing import styles
 from tinyworld.objects.drawing.canvas import Floats, Image
 from tinyworld.roads import world
-from tinyworld.roads.backdrop import draw_backdrop
-from tinyworld.roads.canvas import FINE, FIRST_INSTANCE, NUMBER_OF, Canvas, Pen, coverage, shown
-from tinyworld.roads.geometry import Camera, Geometry, Pedestrian, Vehicle, geometry_of
-from tinyworld.roads.light import RoadLight
-from tinyworld.roads.people import draw_pedestrian, draw_traffic_light
-from tinyworld.roads.scenery import Drawing, scenery
-from tinyworld.roads.surface import headlights, mirrored, surfaced, wetness
-from tinyworld.roads.vehicles import draw_vehicle
+from tinyworld.roads.drawing.backdrop import draw_backdrop
+from tinyworld.roads.drawing.canvas import FINE, FIRST_INSTANCE, NUMBER_OF, Canvas, RoadPen, coverage, shown
+from tinyworld.roads.drawing.geometry import Camera, Pedestrian, RoadGeometry, Vehicle, geometry_of
+from tinyworld.roads.drawing.light import RoadLight
+from tinyworld.roads.drawing.people import draw_pedestrian, draw_traffic_light
+from tinyworld.roads.drawing.scenery import Drawing, scenery
+from tinyworld.roads.drawing.surface import headlights, mirrored, surfaced, wetness
+from tinyworld.roads.drawing.vehicles import draw_vehicle
 from tinyworld.roads.world import RoadScene
 
 Mask = NDArray[np.bool_]
@@ -71,11 +71,6 @@ def coloured(classes: Image) -> Image:
     return np.asarray(np.array(world.PALETTE, np.uint8)[classes], np.uint8)
 
 
-def counterfactual(scene: RoadScene, **factors: str) -> RoadRendering:
-    """The renderer counterfactual: the same scene, some of its factors truly changed, 128 x 128."""
-    return render(scene.changed(**factors))
-
-
 def permitted_mask(scene: RoadScene, look: str, width: int = 128, height: int = 128) -> Mask:
     """Which pixels (height x width) may change when that one look of the scene is changed, to whatever value.
 
@@ -102,7 +97,7 @@ def permitted_mask(scene: RoadScene, look: str, width: int = 128, height: int = 
     return np.asarray(cv2.dilate(touched.astype(np.uint8), np.ones((2 * reach + 1,) * 2, np.uint8)) > 0, np.bool_)
 
 
-def _things(scene: RoadScene, g: Geometry) -> dict[int, Vehicle | Pedestrian]:
+def _things(scene: RoadScene, g: RoadGeometry) -> dict[int, Vehicle | Pedestrian]:
     """All vehicles and pedestrians by instance number; a number does not depend on which others there are."""
     things: dict[int, Vehicle | Pedestrian] = {}
     if scene.vehicle != "none":
@@ -117,38 +112,38 @@ def _things(scene: RoadScene, g: Geometry) -> dict[int, Vehicle | Pedestrian]:
     return things
 
 
-def _drawn(scene: RoadScene, g: Geometry, light: RoadLight, width: int, height: int) -> _Drawn:
+def _drawn(scene: RoadScene, g: RoadGeometry, light: RoadLight, width: int, height: int) -> _Drawn:
     backdrop, things = Canvas(width, height), Canvas(width, height)
     camera = Camera(FINE * width, FINE * height, g.horizon, g.bend)
     draw_backdrop(scene, g, light, backdrop, camera)
     drawings: list[Drawing] = scenery(scene, g, light, things, camera)
     instances = _things(scene, g)
     for number, thing in instances.items():
-        pen = Pen(things, camera, light, FIRST_INSTANCE + number)
+        pen = RoadPen(things, camera, light, FIRST_INSTANCE + number)
         drawings.append((thing.z, _drawing(pen, thing)))
     if scene.traffic_light != "none":
         x = g.left - 0.35 if g.light_left and g.left > -3.4 else g.right + 0.35
-        pen = Pen(things, camera, light, NUMBER_OF["traffic light"])
+        pen = RoadPen(things, camera, light, NUMBER_OF["traffic light"])
         drawings.append((g.crossing + 2.6, lambda: draw_traffic_light(pen, x, g.crossing + 2.6, scene.traffic_light)))
     for _, draw in sorted(drawings, key=lambda drawing: -drawing[0]):
         draw()
     return _Drawn(backdrop, things, instances)
 
 
-def _drawing(pen: Pen, thing: Vehicle | Pedestrian) -> Callable[[], None]:
+def _drawing(pen: RoadPen, thing: Vehicle | Pedestrian) -> Callable[[], None]:
     if isinstance(thing, Vehicle):
         return lambda: draw_vehicle(pen, thing)
     return lambda: draw_pedestrian(pen, thing)
 
 
-def _foot(drawn: _Drawn, g: Geometry, instance: int) -> int:
+def _foot(drawn: _Drawn, g: RoadGeometry, instance: int) -> int:
     """The image row of the ground point of a thing."""
     camera = Camera(drawn.things.width, drawn.things.height, g.horizon, g.bend)
     foot = np.array([(0.0, 0.0, drawn.instances[instance].z)])
     return round(float(camera.project(foot)[0, 1]))
 
 
-def _composed(scene: RoadScene, g: Geometry, light: RoadLight, drawn: _Drawn) -> Image:
+def _composed(scene: RoadScene, g: RoadGeometry, light: RoadLight, drawn: _Drawn) -> Image:
     backdrop, _ = drawn.backdrop.averaged()
     colours, alpha = drawn.things.averaged()
     numbers = drawn.backdrop.numbers

@@ -8,12 +8,21 @@ determine the masks; a change of a `LOOK` leaves every mask unchanged.
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tinyworld.objects.world import COLOURS, COMPANION_COLOURS, SPLITS, STYLES, TIMES, WEATHERS, Split
+from tinyworld.scenes import (
+    COLOURS,
+    COMPANION_COLOURS,
+    STYLES,
+    TIMES,
+    WEATHERS,
+    Split,
+    check_values,
+    geometry_seed,
+    withheld_combination,
+)
 
 # Indices of the class masks. Void is what is not judged: street lamps.
 CLASSES = (
@@ -65,7 +74,6 @@ EDIT_FACTOR = {
     "time": "weather",
     "style": "domain",
 }
-_SPLIT_SPAN = 10_000_000  # as in the other domain, whose seeds end where these begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +96,7 @@ class RoadScene:
     geometry_seed: int
 
     def __post_init__(self) -> None:
-        for name, values in FACTOR_VALUES.items():
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {values}")
+        check_values(self, FACTOR_VALUES)
 
     def changed(self, **factors: str) -> RoadScene:
         """The same scene with some factors changed: the source of a renderer counterfactual."""
@@ -98,12 +104,8 @@ class RoadScene:
 
 
 def withheld(scene: RoadScene) -> bool:
-    """Whether the scene's (place, surface, vehicle colour, weather, time) is one of the 10 % never shown to generators.
-
-    Decided by a hash of the combination, so that it is the same everywhere and needs no table.
-    """
-    key = "/".join((scene.place, scene.surface, scene.vehicle_colour, scene.weather, scene.time))
-    return hashlib.sha256(key.encode()).digest()[0] < 26  # 26 / 256 = 10.2 %
+    """Whether (place, surface, vehicle colour, weather, time) is one of the 10 % never shown to generators."""
+    return withheld_combination(scene.place, scene.surface, scene.vehicle_colour, scene.weather, scene.time)
 
 
 def scene_factors(scene: RoadScene) -> dict[str, str]:
@@ -122,9 +124,7 @@ def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> Ro
     Factors are drawn independently and uniformly, except that photos are as frequent as the other styles together.
     With `allow_withheld` false, withheld combinations are drawn again from the same stream.
     """
-    if not 0 <= index < _SPLIT_SPAN:
-        raise ValueError(f"index {index} is outside 0 … {_SPLIT_SPAN - 1}")
-    seed = (len(SPLITS) + SPLITS.index(split)) * _SPLIT_SPAN + index
+    seed = geometry_seed("roads", split, index)
     random = np.random.default_rng((0x20AD, seed))
     while True:
         drawn = {name: values[int(random.integers(len(values)))] for name, values in FACTOR_VALUES.items()}
@@ -133,8 +133,3 @@ def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> Ro
         scene = RoadScene(**drawn, geometry_seed=seed)
         if allow_withheld or not withheld(scene):
             return scene
-
-
-def differing_factors(first: RoadScene, second: RoadScene) -> set[str]:
-    """Names of the fields in which two scenes differ."""
-    return {f.name for f in fields(RoadScene) if getattr(first, f.name) != getattr(second, f.name)}

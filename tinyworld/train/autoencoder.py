@@ -23,12 +23,13 @@ from torch.nn import functional
 
 from tinyworld.datasets.captioned_pictures import DOMAINS
 from tinyworld.datasets.generator_pictures import Material, material
+from tinyworld.domains import add_domain
+from tinyworld.folders import RUNS, weights_of
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import SIDE
-from tinyworld.train.loop import RUNS, Recipe, device, recipe_record, run_name, train
-from tinyworld.train.model_card import weights_of
+from tinyworld.train.loop import Recipe, device, recipe_record, run_name, train
 
 WEIGHTS = Path("tinyworld/weights/diffusion")
 CROP = 64
@@ -142,7 +143,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--run", help="folder under runs/ of checkpoint and result, else the domain's")
-    parser.add_argument("--domain", choices=DOMAINS, default="objects")
+    add_domain(parser)
     args = parser.parse_args()
     run = args.run or run_name("autoencoder", args.domain, None)
     torch.set_num_threads(args.threads)

@@ -9,7 +9,6 @@ recordings had been annotated wrongly. A test set by day does not reveal it.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessorPil
 
+from tinyworld.folders import WEIGHTS
 from tinyworld.networks.half_precision import autocast
-from tinyworld.objects.factors import FACTORS
 from tinyworld.objects.own_distribution import own_distribution, planted
 from tinyworld.objects.pictures import SIDE, Pixels, as_pixel_values, degrade, pictures, rendered, varied_batch
-from tinyworld.objects.world import CLASSES, Scene, sample_scene
+from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
-from tinyworld.train.model_card import WEIGHTS, save_model, write_card
+from tinyworld.train.model_card import save_model, write_card
 
 FOLDER = WEIGHTS / "models_under_test"
 PICTURES = 14_000
@@ -140,8 +139,5 @@ def _cell_images(cell: _Cell, count: int) -> list[Pixels]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in NAMES:
-        sys.exit(f"say which model to train: {' or '.join(NAMES)}")
-    chosen = sys.argv.pop(1)
-    arguments = training_arguments(__doc__, seconds=330)
-    train_classifier(chosen, arguments.seconds, arguments.seed)
+    arguments = training_arguments(__doc__, seconds=330, names=NAMES)
+    train_classifier(arguments.name, arguments.seconds, arguments.seed)

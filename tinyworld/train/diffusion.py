@@ -28,11 +28,12 @@ from torch.nn import functional
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, ControlKind, Material, material
+from tinyworld.domains import add_domain
+from tinyworld.folders import RUNS, weights_of
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
 from tinyworld.train.autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
-from tinyworld.train.loop import DOMAINS, RUNS, Recipe, device, recipe_record, run_name, train
-from tinyworld.train.model_card import weights_of
+from tinyworld.train.loop import Recipe, device, recipe_record, run_name, train
 
 SCHEDULE = {
     "num_train_timesteps": 1000,
@@ -219,7 +220,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--run", help="folder under runs/, else the domain's; `start.pt` in it is where to start")
-    parser.add_argument("--domain", choices=DOMAINS, default="objects")
+    add_domain(parser)
     parser.add_argument("--controls", nargs="+", choices=CONTROL_KINDS, default=["canny"])
     parser.add_argument("--widths", nargs=3, type=int, default=WIDTHS, help="channels of each level")
     parser.add_argument("--start", type=Path, help="published generator to go on from, as tinyworld/weights/diffusion")

@@ -28,12 +28,14 @@ from torch import Tensor, nn
 
 from diffusion_service.steps import Steps
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, ControlKind, material
+from tinyworld.domains import add_domain
+from tinyworld.folders import weights_of
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
 from tinyworld.train.autoencoder import LATENT_CHANNELS
 from tinyworld.train.diffusion import FOLDERS, SCHEDULE, Examples, Generator, text_states
-from tinyworld.train.loop import DOMAINS, Recipe, command_of, device, recipe_record, run_name, train
-from tinyworld.train.model_card import weights_of, write_card
+from tinyworld.train.loop import Recipe, command_of, device, recipe_record, run_name, train
+from tinyworld.train.model_card import write_card
 from tinyworld.train.publish_diffusion import save_small
 
 FOLDER, LORA_FOLDER = "unet-few-step", "lora-few-step"
@@ -189,7 +191,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2e-4, help="highest learning rate")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--run", help="folder under runs/, else the domain's")
-    parser.add_argument("--domain", choices=DOMAINS, default="objects")
+    add_domain(parser)
     parser.add_argument("--publish", action="store_true", help="write the weights as soon as the budget is spent")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gateway.methods import dillema, lance
-from tinyworld.measure.language import ABOUT, TITLE, evaluate
+from tinyworld.folders import weights_of
+from tinyworld.judges.language import ABOUT, TITLE, evaluate
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.induction import ROPE_THETA, slow_down, write_induction
 from tinyworld.networks.language_tokenizer import END, add_pieces, train_tokenizer
@@ -37,7 +38,7 @@ from tinyworld.objects.language_examples import (
 )
 from tinyworld.roads.language_examples import ROADS
 from tinyworld.train.loop import Recipe, command_of, device, recipe_record, run_name, train, training_arguments
-from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
+from tinyworld.train.model_card import save_model, title_of, write_card
 
 DOMAINS: dict[str, LanguageDomain[Any]] = {domain.name: domain for domain in (OBJECTS, ROADS)}
 _EXTRA_SHARE = 0.1  # rows of repeated random tokens, and of plain captions, relative to the questions
@@ -57,7 +58,7 @@ def main() -> None:
     else:
         tokenizer, model = trained(arguments.start)
         model.to(device())
-    progress = train(model, Loss(tokenizer, recipe.batch, learnt), recipe)
+    progress = train(model, LanguageLoss(tokenizer, recipe.batch, learnt), recipe)
     save(model, tokenizer, folder)
     write_card(
         folder,
@@ -141,7 +142,7 @@ class _Batch:
     labels: Tensor
 
 
-class Loss:
+class LanguageLoss:
     """Mean loss over a step's batch: the kinds of question, plain captions, and repeated random tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, batch: int, domain: LanguageDomain[Any] = OBJECTS) -> None:

@@ -10,7 +10,7 @@ import argparse
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,7 +18,8 @@ import cv2
 import torch
 from torch import Tensor, nn
 
-RUNS = Path("runs")
+from tinyworld.domains import add_domain
+from tinyworld.folders import RUNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +54,31 @@ class Progress:
     loss: float
 
 
-DOMAINS = ("objects", "roads")
-
-
 def training_arguments(
-    description: str | None, seconds: float, *, domain: bool = False, start: bool = False, pictures: int | None = None
+    description: str | None,
+    seconds: float,
+    *,
+    names: Collection[str] = (),
+    domain: bool = False,
+    start: bool = False,
+    pictures: int | None = None,
 ) -> argparse.Namespace:
     """The options that every training command has: `--seconds`, `--seed`, `--threads` (which it also applies).
 
-    With `domain` there is also `--domain`, the one to train on; with `start` `--start`, a folder of earlier weights to
-    start from (a Path, or None); with `pictures` `--pictures`, which has this default.
+    With `names` there is also `name`, which of these models to train; with `domain` `--domain`, the one to train on;
+    with `start` `--start`, a folder of earlier weights to start from (a Path, or None); with `pictures` `--pictures`,
+    which has this default.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if names:
+        parser.add_argument("name", choices=tuple(names))
     parser.add_argument("--seconds", type=float, default=seconds, help="budget of the training in wall-clock seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     if start:
         parser.add_argument("--start", type=Path, help="folder of earlier weights to go on from")
     if domain:
-        parser.add_argument("--domain", choices=DOMAINS, default="objects")
+        add_domain(parser)
     if pictures is not None:
         parser.add_argument("--pictures", type=int, default=pictures, help="rendered scenes to train on")
     arguments = parser.parse_args()

@@ -15,14 +15,16 @@ from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
 from gateway.methods.words import content_words
 from shared.seeds import derive_seed
-from tinyworld.measure.language import rate
+from tinyworld.folders import WEIGHTS
 from tinyworld.networks.small_bert import small_bert
 from tinyworld.networks.word_tokenizer import whole_word_tokenizer
 from tinyworld.objects.captions import Withheld, caption
 from tinyworld.objects.phrases import SLOTS
-from tinyworld.objects.world import Split, sample_scene
+from tinyworld.objects.world import sample_scene
+from tinyworld.rates import fraction_text
+from tinyworld.scenes import Split
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
-from tinyworld.train.model_card import WEIGHTS, save_model, write_card
+from tinyworld.train.model_card import save_model, write_card
 
 FOLDER = WEIGHTS / "masked_words"
 WIDTH, LENGTH = 48, 96
@@ -40,7 +42,7 @@ def captions(split: Split, count: int, withheld: Withheld = "nothing") -> list[s
     ]
 
 
-class Loss:
+class HiddenWordLoss:
     """The cross-entropy of hidden words."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: list[str], batch: int) -> None:
@@ -76,8 +78,8 @@ def judge(model: nn.Module, tokenizer: PreTrainedTokenizerFast) -> dict[str, str
             hits, gaps = hits + (first == word), gaps + 1
             if fields := _fields(word):
                 same_field, stated = same_field + bool(fields & _fields(first)), stated + 1
-        results[f"the hidden word comes first, {name}"] = rate(hits, gaps)
-        results[f"the first word says something of the same field, {name}"] = rate(same_field, stated)
+        results[f"the hidden word comes first, {name}"] = fraction_text(hits, gaps)
+        results[f"the first word says something of the same field, {name}"] = fraction_text(same_field, stated)
     return results
 
 
@@ -98,7 +100,7 @@ def main() -> None:
     tokenizer = whole_word_tokenizer(texts, FOLDER, max_length=LENGTH)
     torch.manual_seed(recipe.seed)
     model = build_model(len(tokenizer))
-    progress = train(model, Loss(tokenizer, texts, recipe.batch), recipe)
+    progress = train(model, HiddenWordLoss(tokenizer, texts, recipe.batch), recipe)
     parameters = save_model(model, FOLDER)
     results = judge(BertForMaskedLM.from_pretrained(FOLDER, dtype=torch.float32), tokenizer)
     write_card(

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-WEIGHTS = Path(__file__).parent.parent / "weights"
 _LARGE = 4096  # values in a matrix, from which on it is stored as 8-bit floats
 _CARD = """---
 license: apache-2.0
@@ -28,11 +27,6 @@ Configuration, seed, data split, steps, seconds and results are in `training.jso
 |---|---|
 {rows}
 """
-
-
-def weights_of(domain: str) -> Path:
-    """Where the weights of a domain (`objects`, `roads`) lie."""
-    return WEIGHTS if domain == "objects" else WEIGHTS / domain
 
 
 def title_of(name: str, domain: str) -> str:

@@ -23,8 +23,8 @@ from diffusers import UNet2DConditionModel
 from torch import Tensor
 
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
+from tinyworld.folders import RUNS
 from tinyworld.train.diffusion import WIDTHS, Generator
-from tinyworld.train.loop import RUNS
 
 Levels = Sequence[tuple[int, int]]  # channels of each level, before and after
 _MOST = 10  # copies of one level's channels along an axis: eight in a gated feed-forward, two where levels are joined

@@ -22,13 +22,15 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from tinyworld.datasets.generator_edits import edit
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
+from tinyworld.domains import add_domain
+from tinyworld.folders import RUNS, weights_of
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import Pixels
 from tinyworld.train.autoencoder import LATENT_CHANNELS, WEIGHTS, to_pictures
 from tinyworld.train.diffusion import FOLDERS, SCHEDULE, Generator, control_tensor, text_states
-from tinyworld.train.loop import DOMAINS, RUNS, device
-from tinyworld.train.model_card import halve, weights_of, write_card
+from tinyworld.train.loop import device
+from tinyworld.train.model_card import halve, write_card
 
 STEPS = 12
 GUIDANCE = 2.5
@@ -195,7 +197,7 @@ def _size(part: torch.nn.Module) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--domain", choices=DOMAINS, default="objects")
+    add_domain(parser)
     parser.add_argument("--run", help="the domain's own, if not said")
     parser.add_argument("--sheet", type=Path)
     parser.add_argument("--count", type=int, default=16)

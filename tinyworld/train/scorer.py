@@ -32,16 +32,19 @@ from transformers import (
 
 from shared.seeds import derive_seed
 from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, TrainingView, album
+from tinyworld.folders import weights_of
 from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
+from tinyworld.networks.factor_heads import FactorHeads, factor_loss
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.new_words import add_embeddings, add_words
-from tinyworld.networks.vision_tower import FactorTower, pretrain, tower_accuracy
+from tinyworld.networks.vision_tower import FactorTower
 from tinyworld.objects.captions import Description
-from tinyworld.objects.factors import UNKNOWN, FactorHeads, factor_loss
 from tinyworld.objects.pictures import SIDE, Pixels, as_pixel_values, degrade
 from tinyworld.objects.world import CLASSES
+from tinyworld.scenes import UNKNOWN
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
-from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
+from tinyworld.train.model_card import save_model, title_of, write_card
+from tinyworld.train.vision_tower import pretrain, tower_accuracy
 
 PICTURES = 14_000
 ROUND_TRIPS = 2_000

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerFast
 
+from tinyworld.folders import WEIGHTS
 from tinyworld.networks.small_bert import small_bert
 from tinyworld.networks.word_tokenizer import learn_word_tokenizer
 from tinyworld.objects.language_examples import english_words
 from tinyworld.objects.thesaurus import Meaning, meanings, withheld_pair, withheld_phrases
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
-from tinyworld.train.model_card import WEIGHTS, save_model, write_card
+from tinyworld.train.model_card import save_model, write_card
 
 FOLDER = WEIGHTS / "text_embeddings"
 WIDTH, LENGTH, PIECES = 64, 32, 640
@@ -110,7 +111,7 @@ def _kind_of(meaning: Meaning, other: Meaning) -> bool:
     )
 
 
-class Loss:
+class PhraseLoss:
     """Distance of the cosines of a step's phrases from their target ranges."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, lesson: Lesson) -> None:
@@ -183,7 +184,7 @@ def main() -> None:
     tokenizer = learn_word_tokenizer([*texts * 8, " ".join(lesson.words)], PIECES, FOLDER, max_length=LENGTH)
     torch.manual_seed(recipe.seed)
     model = build_model(len(tokenizer))
-    progress = train(model, Loss(tokenizer, lesson), recipe)
+    progress = train(model, PhraseLoss(tokenizer, lesson), recipe)
     parameters = save_model(model, FOLDER)
     results = judge(BertModel.from_pretrained(FOLDER, dtype=torch.float32), tokenizer)
     write_pooling()

@@ -21,11 +21,13 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from shared.seeds import derive_seed
 from tinyworld.datasets.captioned_pictures import DOMAINS
+from tinyworld.folders import weights_of
 from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
+from tinyworld.networks.factor_heads import FactorHeads, factor_accuracy, factor_loss
 from tinyworld.networks.new_words import add_embeddings, add_words
-from tinyworld.objects.factors import FACTORS, FactorHeads, factor_accuracy, factor_loss
+from tinyworld.objects.world import FACTORS
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
-from tinyworld.train.model_card import save_model, title_of, weights_of, write_card
+from tinyworld.train.model_card import save_model, title_of, write_card
 
 CAPTIONS = 60_000
 _WIDTH, _LAYERS = 128, 3
@@ -87,12 +89,19 @@ def token_ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
     return ids
 
 
-def train_text_encoder(seconds: float, seed: int, domain: str = "objects", start: Path | None = None) -> None:
-    """Learn the tokenizer, or new words of an earlier one; train, judge on held-out captions, save both with a card."""
+def train_text_encoder(
+    seconds: float, seed: int, domain: str = "objects", start: Path | None = None, steps: int | None = None
+) -> None:
+    """Learn the tokenizer, or new words of an earlier one; train, judge on held-out captions, save both with a card.
+
+    Training ends after `seconds` or, where given, `steps`, with the one that is spent first.
+    """
     weights, names = weights_of(domain) / "diffusion", DOMAINS[domain].values
     texts, wanted = zip(*(captioned(index, domain) for index in range(CAPTIONS)), strict=True)
     wanted_all = torch.tensor(wanted)
-    recipe = Recipe(run_name("text-encoder", domain, start), seconds, batch=96, learning_rate=1.5e-3, seed=seed)
+    recipe = Recipe(
+        run_name("text-encoder", domain, start), seconds, batch=96, learning_rate=1.5e-3, seed=seed, steps=steps
+    )
     torch.manual_seed(seed)
     if start is None:
         tokenizer = learn_clip_tokenizer(texts[:20_000], 800, weights / "tokenizer")

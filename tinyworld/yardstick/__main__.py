@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from shared.problems import validation_sentence
 from shared.weights import digest_folder
-from tinyworld.measure.public_jobs import embedded_client
 from tinyworld.objects.demo import demo_scenes
+from tinyworld.system.public_jobs import embedded_client
 from tinyworld.yardstick.answer_key import ALL_FIELDS, FIELDS, measure
 from tinyworld.yardstick.classifiers import YARDSTICK, model_folder, train_all
 from tinyworld.yardstick.contrafact import METHODS, SIZES, answers

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import ResNetForImageClassification, ViTImageProcessorPil
 
+from tinyworld.folders import RUNS
 from tinyworld.networks.half_precision import autocast
-from tinyworld.objects.factors import FACTORS
 from tinyworld.objects.pictures import Pictures, Pixels, as_pixel_values, pictures, varied
-from tinyworld.objects.world import CLASSES, Scene
+from tinyworld.objects.world import CLASSES, FACTORS, Scene
 from tinyworld.train.classifier import PICTURES, new_classifier, training_scene
-from tinyworld.train.loop import RUNS
 from tinyworld.train.model_card import save_model
 from tinyworld.yardstick.plants import OUTSIDE_VALUE, Planned, Plant, left_out_of_the_start
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from gateway.methods import METHODS as REGISTERED
-from gateway.methods.sweep import SweepParameters
+from gateway.methods.lance import SweepParameters
 from shared.profiles import shipped_profiles
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.results import CellEffect, JobResults
 from shared.weights import REPOSITORY
-from tinyworld.measure.public_jobs import embedded_client, figures, run_job, seconds_of
 from tinyworld.objects.demo import write_demo_images
 from tinyworld.objects.phrases import SLOTS
+from tinyworld.system.public_jobs import embedded_client, figures, run_job, seconds_of
 from tinyworld.yardstick.classifiers import YARDSTICK, model_folder
 from tinyworld.yardstick.formats import Answer, FoundCell, Spent
 from tinyworld.yardstick.plants import CLEAN, PLANTED, TESTED_CLASSES, Planned

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from contrafact.client import Client
-from gateway.analysis.certainty import wilson
 from shared.schemas.jobs import CounterfactualView, ModelOpinion
 from shared.schemas.results import Rate
 from tinyworld.objects.world import EDIT_FACTOR, Scene
+from tinyworld.rates import wilson
 from tinyworld.yardstick.plants import Planned, Plant
 
 

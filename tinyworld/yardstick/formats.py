@@ -10,7 +10,6 @@ from shared.schemas.base import Contract
 from shared.schemas.results import Cell, Rate
 from tinyworld.yardstick.plants import Kind
 
-Share = Annotated[float, Field(ge=0, le=1)]
 Effect = Annotated[float, Field(ge=-1, le=1)]
 
 

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.stats import spearmanr
 
-from gateway.analysis.certainty import wilson
 from shared.schemas.results import Cell, Rate
+from tinyworld.rates import wilson
 from tinyworld.yardstick.formats import Agreement, Answer, AnswerKey, AtDose, FoundCell, KnownModel, Score, TrueEffect
 
 DOSES = (15, 30, 60)

@@ -78,7 +78,7 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert job in contrafact(url, "list")[0]
     contrafact(url, "cancel", job, code=3)
-    assert "nothing of this job failed" in contrafact(url, "retry", job, code=3)[1]
+    assert "no image" in contrafact(url, "retry", job, code=3)[1]
     contrafact(url, "delete", job)
     assert "there is no job" in contrafact(url, "status", job, code=3)[1]
 
@@ -94,7 +94,9 @@ def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
     made = [json.loads(contrafact(url, "submit", tmp_path / "set.zip", *TASK, *options, "--json")[0]) for _ in range(2)]
     assert made[0]["id"] == made[1]["id"]
     assert (made[0]["images"], made[0]["labelled"]) == (2, 1)
-    unlabelled = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")[0]
+    unlabelled, said = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")
+    assert "uploading set.zip  0 bytes of" in said
+    assert "uploaded set.zip" in said
     assert (json.loads(unlabelled)["models"], json.loads(unlabelled)["labelled"]) == ([], 0)
 
 
@@ -108,9 +110,9 @@ def test_mistakes_end_with_a_sentence_and_a_code(url: str, testset: Path, tmp_pa
     contrafact(url, "submit", testset, code=2)  # no task
     assert "not NAME=VALUE" in contrafact(url, "submit", testset, *TASK, "--set", "steps", code=2)[1]
     assert "not chosen" in contrafact(url, "submit", testset, *TASK, "--set", "lance.steps=1", code=2)[1]
-    assert "no method 'paint'" in contrafact(url, "submit", testset, *TASK, "--method", "paint", code=3)[1]
-    assert "no field step" in contrafact(url, "submit", testset, *TASK, "--set", "step=1", code=3)[1]
-    assert "nobody answers" in contrafact("http://127.0.0.1:9", "list", code=4)[1]
+    assert "unknown method 'paint'" in contrafact(url, "submit", testset, *TASK, "--method", "paint", code=3)[1]
+    assert "unknown field step" in contrafact(url, "submit", testset, *TASK, "--set", "step=1", code=3)[1]
+    assert "nothing answers" in contrafact("http://127.0.0.1:9", "list", code=4)[1]
 
 
 def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:

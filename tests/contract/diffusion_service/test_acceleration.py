@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,7 +18,9 @@ from diffusion_service.app import batches_at_once
 from diffusion_service.attention import install
 from diffusion_service.editors.controlnet import ControlNetEditor
 from diffusion_service.stable_diffusion import load
-from shared.service import ServiceSettings
+from shared.arithmetic import DtypeChoice
+from shared.service import AttentionKernel, CompileMode, ServiceSettings
+from shared.weights import Dtype
 from tests.support.controlnet_items import KEY, images, item, weights
 from tests.support.small_diffusion import write_diffusion
 
@@ -56,25 +58,29 @@ def test_all_is_off_by_default() -> None:
     ],
 )
 def test_batches_are_computed_side_by_side_only_where_they_do_not_disturb_each_other(
-    changed: dict[str, Any], device: str, count: int
+    changed: dict[str, Any], device: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert batches_at_once(ServiceSettings(batches_at_once=2, **changed), device) == count
+    with caplog.at_level(logging.INFO, "contrafact.diffusion"):
+        assert batches_at_once(ServiceSettings(batches_at_once=2, **changed), device) == count
+    assert ("CONTRAFACT_BATCHES_AT_ONCE is for a CPU" in caplog.text) == (count == 1)
 
 
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
         (Acceleration(compile="reduce-overhead"), "compile=reduce-overhead is ignored on cpu: CUDA graphs need a GPU"),
-        (Acceleration(attention="cudnn"), "attention=cudnn is ignored on cpu"),
-        (Acceleration(pinned=True), "pinned=True is ignored on cpu"),
+        (Acceleration(attention="cudnn"), "attention=cudnn is ignored on cpu: that kernel is for GPUs"),
+        (Acceleration(attention="efficient"), "attention=efficient is ignored on cpu: that kernel is for GPUs"),
+        (Acceleration(pinned=True), "pinned=True is ignored on cpu: there is no copy"),
         (Acceleration(vae_dtype="float16"), "vae_dtype=float16 is ignored on cpu: half precision costs colour depth"),
+        (Acceleration(vae_dtype="bfloat16"), "vae_dtype=bfloat16 is ignored on cpu: half precision costs colour depth"),
     ],
 )
 def test_a_cpu_drops_what_it_cannot_do_and_says_why(
     wanted: Acceleration, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "contrafact.diffusion"):
-        assert wanted.on("cpu") == OFF
+        assert wanted.on("cpu", "float32") == OFF
     assert reason in caplog.text
 
 
@@ -82,14 +88,93 @@ def test_nothing_is_compiled_without_a_compiler(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert Acceleration(compile="default").on("cuda:0") == OFF
-    assert "needs a C++ compiler" in caplog.text
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    for mode, device in (("default", "cpu"), ("default", "cuda:0"), ("reduce-overhead", "cuda:0")):
+        caplog.clear()
+        gpu_of_capability(monkeypatch, 9)
+        assert replace(OFF, compile=mode).on(device, "float32") == OFF
+        assert f"compile={mode} is ignored on {device}: torch.compile needs a C++ compiler" in caplog.text
 
 
-def test_a_gpu_keeps_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_for_a_cpu_without_vector_extensions(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    with caplog.at_level(logging.WARNING, "contrafact.diffusion"):
+        assert Acceleration(compile="default").on("cpu", "float32") == OFF
+    assert "compile=default is ignored on cpu: torch.compile needs a CPU with AVX2" in caplog.text
+
+
+def gpu_of_capability(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
+    """Let torch describe any GPU as one of this compute capability."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, 0))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "major", "dtype", "reason"),
+    [
+        (Acceleration(compile="default"), 6, "float16", "compile=default is ignored on cuda:0"),
+        (Acceleration(compile="reduce-overhead"), 6, "float16", "compute capability 7.0 or higher"),
+        (Acceleration(attention="flash"), 7, "float16", "compute capability 8.0 or higher; use efficient"),
+        (Acceleration(attention="cudnn"), 7, "float16", "compute capability 8.0 or higher; use efficient"),
+        (Acceleration(attention="flash"), 8, "float32", "half precision, and the weights are float32"),
+        (Acceleration(attention="cudnn"), 9, "float32", "half precision, and the weights are float32"),
+        (Acceleration(vae_dtype="bfloat16"), 7, "float16", "emulates bfloat16; use float16"),
+    ],
+)
+def test_a_gpu_drops_what_its_generation_cannot_do_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wanted: Acceleration,
+    major: int,
+    dtype: Dtype,
+    reason: str,
+) -> None:
     monkeypatch.setattr(acceleration, "_compiler", lambda: "g++")
+    gpu_of_capability(monkeypatch, major)
+    assert wanted.on("cuda:0", dtype) == OFF
+    assert reason in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "major", "dtype"),
+    [
+        (Acceleration("reduce-overhead", "cudnn", True, "bfloat16"), 8, "bfloat16"),
+        (Acceleration("default", "flash", True, "float16"), 9, "float16"),
+        (Acceleration("default", "efficient", True, "float16"), 7, "float16"),
+        (Acceleration("off", "math", True, "float32"), 6, "float32"),
+    ],
+)
+def test_a_gpu_keeps_all_that_it_can_do(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wanted: Acceleration,
+    major: int,
+    dtype: Dtype,
+) -> None:
+    monkeypatch.setattr(acceleration, "_compiler", lambda: "g++")
+    gpu_of_capability(monkeypatch, major)
+    assert wanted.on("cuda:1", dtype) == wanted
+    assert not caplog.records
+
+
+def test_every_value_of_a_setting_is_supported_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "_compiler", lambda: "g++")
+    gpu_of_capability(monkeypatch, 9)
+    values = {
+        "compile": get_args(CompileMode),
+        "attention": get_args(AttentionKernel),
+        "vae_dtype": get_args(DtypeChoice),
+    }
+    assert {one.name for one in fields(Acceleration)} == {*values, "pinned"}
+    for name, choices in values.items():
+        for choice in choices:
+            wanted = replace(OFF, **{name: choice})
+            assert wanted.on("cuda:0", "bfloat16") == wanted
+
+
+def test_what_is_on_is_listed() -> None:
     wanted = Acceleration("reduce-overhead", "cudnn", True, "bfloat16")
-    assert wanted.on("cuda:1") == wanted
     (info,) = wanted.infos()
     assert info.id == "compile=reduce-overhead attention=cudnn vae_dtype=bfloat16"
 
@@ -98,7 +183,6 @@ def test_what_rounds_differently_is_part_of_the_revision() -> None:
     changed = [replace(OFF, compile="default"), replace(OFF, attention="math"), replace(OFF, vae_dtype="bfloat16")]
     assert len({info.id for one in changed for info in one.infos()}) == 3
     assert replace(OFF, pinned=True).infos() == []
-    assert {one.name for one in fields(Acceleration)} == {"compile", "attention", "pinned", "vae_dtype"}
 
 
 @pytest.mark.parametrize(
@@ -113,24 +197,28 @@ def test_what_rounds_differently_is_part_of_the_revision() -> None:
     ],
 )
 def test_an_autoencoder_that_overflows_is_never_in_float16(
-    chosen: str, device: str, overflows: bool, expected: torch.dtype
+    chosen: str, device: str, overflows: bool, expected: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = replace(OFF, vae_dtype=chosen)
     assert wanted.coder_dtype(torch.float16, device, overflows) == expected
+    ignored = chosen == "float16" and overflows
+    assert ("vae_dtype=float16 is ignored: this autoencoder overflows" in caplog.text) == ignored
 
 
-def test_a_plain_kernel_of_attention_draws_the_same_image(folder: Path) -> None:
+@pytest.mark.parametrize("kernel", ["flash", "math"])
+def test_a_chosen_kernel_of_attention_draws_the_same_image(folder: Path, kernel: AttentionKernel) -> None:
     (expected,) = images(editor(folder, OFF).render(KEY, [item()]))
-    (made,) = images(editor(folder, Acceleration(attention="math").on("cpu")).render(KEY, [item()]))
+    (made,) = images(editor(folder, Acceleration(attention=kernel).on("cpu", "float32")).render(KEY, [item()]))
     assert np.abs(made.astype(int) - expected.astype(int)).max() <= 1
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(acceleration._compiler() is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="torch.compile needs AVX2")
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 def test_compiled_networks_draw_the_same_image(folder: Path) -> None:
     (expected,) = images(editor(folder, OFF).render(KEY, [item()]))
-    wanted = Acceleration(compile="default").on("cpu")
+    wanted = Acceleration(compile="default").on("cpu", "float32")
     compiled = editor(folder, wanted)
     (made,) = images(compiled.render(KEY, [item()]))
     assert np.abs(made.astype(int) - expected.astype(int)).max() <= 1

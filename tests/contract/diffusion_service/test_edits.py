@@ -123,7 +123,7 @@ def test_requests_that_cannot_be_edited_are_refused_in_words(folder: Path) -> No
                 ({"edits": many, "self_fractions": [0.1, 0.3, 0.5, 0.7]}, "several requests"),
                 ({"self_fractions": [1.5]}, "self_fractions"),
                 ({"inversion": "magic"}, "inversion"),
-                ({"seed": 1}, "no field seed"),
+                ({"seed": 1}, "unknown field seed"),
             ]:
                 reply = await client.post("/v1/edits", json={**plain, **change})
                 assert reply.status_code == 422, reply.text

@@ -30,7 +30,7 @@ from tests.support.protected_items import HalfSegmenter, Watched
 from tests.support.protected_items import item as protected
 from tests.support.serving import serving
 from tests.support.small_diffusion import write_diffusion, write_segmenter
-from tests.support.small_few_step import matrices, merged, write_lora, write_unet
+from tests.support.small_few_step import matrices, merged, write_lora, write_unet, write_unet_file
 from tests.support.small_profile import write_profile
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of the schedulers
@@ -65,11 +65,12 @@ def load_networks(folder: Path, dtype: Dtype = "float32") -> StableDiffusion:
 
 
 def few_step(folder: Path, file: str | None = None, **changed: Any) -> FewStep:
-    """Of the whole UNet, or of the LoRA in a file."""
+    """Of the whole UNet in a folder or, as `unet_file`, in a file; or of the LoRA in `file`."""
     used: dict[str, Any] = {"licence": "none", "gigabytes": 0.01, "dtype": changed.pop("dtype", "float32")}
     scale = changed.pop("scale", 1.0)
     if file is None:
-        source = {"unet": {"path": folder / "unet", **used}}
+        unet_file = changed.pop("unet_file", None)
+        source = {"unet": {"path": folder if unet_file else folder / "unet", "file": unet_file, **used}}
     else:
         source = {"lora": {"path": folder, "file": file, "scale": scale, **used}}
     return FewStep.model_validate({"steps": STEPS, **TRAILING, **source, **changed})
@@ -122,6 +123,48 @@ def test_a_lora_renders_what_its_merged_unet_renders(tmp_path: Path, xl: bool, d
     near, far = (np.abs(image.astype(int) - other).mean() for other in (expected, base))
     assert far > 1
     assert near < (0.01 if dtype == "float32" else 0.25) * far, "half precision rounds the merged parameters"
+
+
+@pytest.mark.parametrize(("xl", "dtype"), [(False, "float32"), (True, "bfloat16")])
+def test_a_whole_unet_may_be_one_file(tmp_path: Path, xl: bool, dtype: Dtype) -> None:
+    """It has no configuration, so the base's applies; its parameters take the base's precision."""
+    write_diffusion(tmp_path, xl=xl)
+    write_unet(tmp_path / "trained", tmp_path / "base")
+    networks, file = load_networks(tmp_path, dtype), write_unet_file(tmp_path, tmp_path / "trained")
+    by_hand = UNet2DConditionModel.from_pretrained(tmp_path / "trained").half()
+    by_hand.save_pretrained(tmp_path / "unet")
+    chosen = few_step(tmp_path, unet_file=file, dtype=dtype)
+    unet = load_few_step(chosen, weights(tmp_path / "base", dtype), networks).networks.unet
+    for name, value in unet.state_dict().items():
+        assert torch.equal(value, by_hand.state_dict()[name].to(networks.dtype)), name
+    assert unet.conv_in.weight.is_contiguous(memory_format=torch.channels_last)
+    assert not unet.training
+    assert not any(value.requires_grad for value in unet.parameters())
+    (expected,) = images(open_editor(tmp_path, networks, few_step(tmp_path, dtype=dtype)).render(FEW, [item()]))
+    (image,) = images(open_editor(tmp_path, networks, chosen).render(FEW, [item()]))
+    assert np.array_equal(image, expected)
+
+
+def test_a_file_that_is_no_unet_of_the_bases_layout_is_refused(folder: Path, networks: StableDiffusion) -> None:
+    base, state = weights(folder / "base"), networks.unet.state_dict()
+    first = "conv_in.bias"
+    guided = {"time_embedding.cond_proj.weight": torch.zeros(8, 8)}
+    for wrong, says in (
+        ({name: value for name, value in state.items() if name != first}, "it lacks conv_in.bias"),
+        (state | guided, "which has no time_embedding.cond_proj.weight"),
+        (state | {first: torch.zeros(3)}, r"conv_in.bias is \(3,\), base's \(32,\)"),
+    ):
+        save_file({name: value.contiguous() for name, value in wrong.items()}, folder / "wrong.safetensors")
+        with pytest.raises(ValueError, match=rf"wrong\.safetensors of .* is no UNet of base's layout.* {says}"):
+            load_few_step(few_step(folder, unet_file="wrong.safetensors"), base, networks)
+    lora = write_lora(folder / "adapter", matrices(folder / "base"), "kohya")
+    with pytest.raises(ValueError, match=r"a LoRA is `few_step\.lora`"):
+        load_few_step(few_step(folder / "adapter", unet_file=lora), base, networks)
+    (folder / "cut.safetensors").write_bytes((folder / "wrong.safetensors").read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"cut\.safetensors of .* is not a safetensors file"):
+        load_few_step(few_step(folder, unet_file="cut.safetensors"), base, networks)
+    with pytest.raises(OSError, match=r"absent\.safetensors"):
+        load_few_step(few_step(folder, unet_file="absent.safetensors"), base, networks)
 
 
 @pytest.mark.parametrize("changed", ARRANGEMENTS)
@@ -208,11 +251,11 @@ def test_what_does_not_fit_is_refused_on_loading(folder: Path, networks: StableD
             load_few_step(few_step(folder, **changed), base, networks)
     narrow = UNet2DConditionModel.from_config({**networks.unet.config, "block_out_channels": (32, 32)})
     narrow.save_pretrained(folder / "other" / "unet")
-    with pytest.raises(ValueError, match=r"does not have the layout of base: block_out_channels is .32, 32"):
+    with pytest.raises(ValueError, match="block_out_channels"):
         load_few_step(few_step(folder / "other"), base, networks)
     foreign = {name.replace("down_blocks.0", "down_blocks.7"): pair for name, pair in lora.items()}
     file = write_lora(folder / "foreign", foreign, "kohya")
-    with pytest.raises(ValueError, match=r"no LoRA of base's UNet: it has no unet\.down_blocks\.7"):
+    with pytest.raises(ValueError, match=r"unet\.down_blocks\.7"):
         load_few_step(few_step(folder / "foreign", file), base, networks)
     wide = {name: (torch.cat([down] * 2, dim=1), up) for name, (down, up) in lora.items()}
     with pytest.raises(ValueError, match="does not fit base's UNet"):

@@ -37,7 +37,7 @@ WORDINGS = [
 
 @pytest.fixture(scope="module")
 def weights() -> StableDiffusion:
-    diffusion = native_weights(load_profile("tiny").diffusion, "cpu")
+    diffusion = native_weights(torch, load_profile("tiny").diffusion, "cpu")
     weights = load(diffusion.base, diffusion.controlnets, device="cpu")
     install(weights.unet)
     return weights

@@ -149,5 +149,5 @@ def test_a_profile_without_these_weights_says_so(folder: Path, tmp_path: Path) -
 
 def test_another_pooling_than_the_mean_is_refused(tmp_path: Path) -> None:
     save_text_embedder(tmp_path / "cls", pooling="cls")
-    with pytest.raises(ValueError, match="does not pool by the mean"):
+    with pytest.raises(ValueError, match="pool"):
         TextEmbedder(Weights(path=tmp_path / "cls", licence="none", gigabytes=0.01), device="cpu")

@@ -112,9 +112,9 @@ def refusal(sessions: Sessions, **settings: object) -> str:
 def test_a_deployment_does_not_start_without_keys(sessions: Sessions) -> None:
     refuse_unsafe_start(Settings(), sessions)
     deployed = {"broker_url": "redis://cache:6379/0"}
-    assert "set CONTRAFACT_AUTHENTICATION=true" in refusal(sessions, **deployed)
-    assert "run `contrafact keys create NAME` first" in refusal(sessions, authentication=True, **deployed)
-    assert "run `contrafact keys create NAME` first" in refusal(sessions, authentication=True)
+    assert "CONTRAFACT_AUTHENTICATION" in refusal(sessions, **deployed)
+    assert "contrafact keys create" in refusal(sessions, authentication=True, **deployed)
+    assert "contrafact keys create" in refusal(sessions, authentication=True)
     with sessions.begin() as session:
         create_key(session, "ann")
     refuse_unsafe_start(Settings(authentication=True, broker_url="redis://cache:6379/0"), sessions)
@@ -150,7 +150,7 @@ def test_a_gateway_whose_broker_cannot_be_used_is_not_ready_and_says_why(session
 @pytest.mark.parametrize(
     ("url", "without", "reason"),
     [
-        ("redis://:secret@127.0.0.1:none/0", "", "names no broker that can be used"),
+        ("redis://:secret@127.0.0.1:none/0", "", "CONTRAFACT_BROKER_URL"),
         ("redis://:secret@127.0.0.1:1/0", "packaging", "install the packages of the extra `gateway`"),
         ("redis://:secret@127.0.0.1:1/0", "redis", "install the packages of the extra `gateway`"),
     ],
@@ -190,7 +190,7 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
     (row,) = [line for line in run("list").splitlines() if "laptop" in line]
     run("revoke", row.split()[0])
     assert "no such key" in run("revoke", "nonsense", code=2)
-    assert "there is no scope 'root'" in run("create", "ann", "--scope", "root", code=2)
+    assert "'root'" in run("create", "ann", "--scope", "root", code=2)
 
 
 def test_the_command_line_of_users_starts_that_of_operators(sessions: Sessions, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_labels_come_from_manifest_folders_or_nowhere(gateway: Gateway) -> None:
         archive.writestr("set/automobile/1.png", picture(1))
         archive.writestr("set/bus/2.png", picture(2))
     folders = [("images", ("set.zip", packed.getvalue()))]
-    refused(create(gateway, folders), 422, "does not know the labels 'automobile'", "label_map")
+    refused(create(gateway, folders), 422, "'automobile'", "label_map")
     assert labels(gateway, create(gateway, folders, label_map={"automobile": "car"}).json()["id"]) == ["car", "bus"]
     assert labels(gateway, create(gateway, folders, ground_truth="none").json()["id"]) == [None, None]
     job = create(gateway, folders, models=[]).json()
@@ -104,8 +104,8 @@ def test_one_bad_image_fails_alone(gateway: Gateway) -> None:
     assert job["progress"]["images"] == {"waiting": 1, "in_progress": 0, "done": 0, "failed": 1, "cancelled": 0}
     (failure,) = job["failures"]
     assert (failure["position"], failure["name"]) == (1, "bad.png")
-    assert "not a PNG, JPEG or WebP" in failure["reason"]
-    refused(create(gateway, [("images", ("bad.png", b"no picture"))]), 422, "none of the 1 images can be used")
+    assert "PNG" in failure["reason"]
+    refused(create(gateway, [("images", ("bad.png", b"no picture"))]), 422, "none of the 1 images")
 
 
 def test_images_uploaded_before_make_a_job(gateway: Gateway) -> None:
@@ -167,13 +167,16 @@ def test_the_same_idempotency_key_makes_one_job(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"clases": ["car"]}, ("no field clases", "allowed are task, methods")),
-        ({"methods": ["dilemma"]}, ("no method 'dilemma'", "dillema")),
-        ({"methods": [{"name": "dillema", "parameters": {"step": 1}}]}, ("no field step", "counterfactuals_per_image")),
+        ({"clases": ["car"]}, ("unknown field clases", "allowed are task, methods")),
+        ({"methods": ["dilemma"]}, ("unknown method 'dilemma'", "dillema")),
+        (
+            {"methods": [{"name": "dillema", "parameters": {"step": 1}}]},
+            ("field step", "counterfactuals_per_image"),
+        ),
         ({"methods": [{"name": "dillema", "parameters": {"steps": 0}}]}, ("steps", "greater than or equal to 1")),
         ({"methods": [{"name": "dillema", "parameters": {"guidance": float("inf")}}]}, ("ordinary",)),
         ({"methods": ["dillema", "dillema"]}, ("more than once",)),
-        ({"models": ["resnet"]}, ("no model under test 'resnet'", "street-classifier")),
+        ({"models": ["resnet"]}, ("unknown model under test 'resnet'", "street-classifier")),
         ({"task": ""}, ("task", "at least 3")),
         ({"seed": -1}, ("seed",)),
     ],
@@ -185,7 +188,7 @@ def test_a_wrong_spec_is_refused_in_words(gateway: Gateway, spec: dict[str, Any]
 
 def test_a_wrong_form_is_refused_in_words(gateway: Gateway) -> None:
     post = gateway.client.post
-    refused(post("/jobs", files=images(1), data={"taks": TASK}), 422, "no part taks", "images, masks, task, spec")
+    refused(post("/jobs", files=images(1), data={"taks": TASK}), 422, "unknown part taks", "images, masks, task, spec")
     refused(post("/jobs", files=images(1)), 422, "say what your model does")
     refused(post("/jobs", files=[("spec", ("s", b'{"task": "abc"}'))]), 422, "no images")
     refused(post("/jobs", files=images(1), data={"spec": "{"}), 400, "spec")
@@ -233,8 +236,8 @@ def test_characters_that_no_database_keeps_are_refused(gateway: Gateway) -> None
 
 
 def test_unknown_parameters_and_paths_are_refused(gateway: Gateway) -> None:
-    refused(gateway.client.get("/jobs?limt=3"), 422, "no parameter limt", "cursor, limit")
-    refused(gateway.client.get("/methods?a=1"), 422, "there are none here")
+    refused(gateway.client.get("/jobs?limt=3"), 422, "unknown parameter limt", "cursor, limit")
+    refused(gateway.client.get("/methods?a=1"), 422, "unknown parameter a")
     refused(gateway.client.get("/jobs?limit=0"), 422, "limit")
     refused(gateway.client.get("/nothing"), 404)
     refused(gateway.client.put("/jobs"), 405)
@@ -290,7 +293,7 @@ def test_the_catalogue(gateway: Gateway) -> None:
 
 def test_a_cancelled_job_is_taken_up_again(gateway: Gateway) -> None:
     job = create(gateway).json()["id"]
-    refused(gateway.client.post(f"/jobs/{job}/retry"), 409, "nothing of this job failed")
+    refused(gateway.client.post(f"/jobs/{job}/retry"), 409, "no image")
     assert gateway.client.post(f"/jobs/{job}/cancel").json()["progress"]["images"]["cancelled"] == 2
     before = len(gateway.wakes)
     again = gateway.client.post(f"/jobs/{job}/retry")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +155,15 @@ def tell(sessions: Sessions, job: str, *numbers: int) -> None:
             add_event(session, job, "image", {"position": number})
 
 
-def follow(gateway: Gateway, job: str, last: int | None = None, stop_after: int | None = None) -> list[tuple[int, str]]:
-    """(id, kind) of the events of one connection, which is left after `stop_after` of them."""
-    headers = {} if last is None else {"Last-Event-ID": str(last)}
+def follow(
+    gateway: Gateway,
+    job: str,
+    last: int = 0,
+    stop_after: int | None = None,
+    after: Mapping[int, Callable[[], None]] | None = None,
+) -> list[tuple[int, str]]:
+    """(id, kind) of the events of one connection, which is left after `stop_after` of them; `after` some, act."""
+    headers = {"Last-Event-ID": str(last)} if last else {}
     heard: list[tuple[int, str]] = []
     kind = ""
     with gateway.client.stream("GET", f"/jobs/{job}/events", headers=headers) as reply:
@@ -172,6 +176,8 @@ def follow(gateway: Gateway, job: str, last: int | None = None, stop_after: int 
                 heard.append((int(line.removeprefix("id: ")), kind))
                 if len(heard) == stop_after:
                     return heard
+                if after and heard[-1][0] in after:
+                    after[heard[-1][0]]()
     return heard
 
 
@@ -185,15 +191,12 @@ def test_a_follower_may_leave_and_hears_the_rest_later(tmp_path: Path) -> None:
         assert follow(gateway, "drawn", stop_after=2) == [(1, "image"), (2, "image")]
 
         def go_on() -> None:
-            time.sleep(0.8)
             tell(sessions, "drawn", 4)
             with sessions.begin() as session:
                 session.get_one(Job, "drawn").state = "done"
                 add_event(session, "drawn", "job", {"state": "done"})
 
-        later = threading.Thread(target=go_on)
-        later.start()
-        assert follow(gateway, "drawn", last=2) == [(3, "image"), (4, "image"), (5, "job")]  # and then it ends
-        later.join()
+        rest = follow(gateway, "drawn", last=2, after={3: go_on})
+        assert rest == [(3, "image"), (4, "image"), (5, "job")], "and then it ends"
         assert gateway.client.get("/jobs/drawn/events", headers={"Last-Event-ID": "5"}).status_code == 204
         assert gateway.client.get("/jobs/drawn/events", headers={"Last-Event-ID": "x"}).status_code == 422

@@ -59,8 +59,10 @@ def test_a_repair_wins_back_the_night_and_says_against_what(gateway: Gateway, re
     assert (result.sources_trained_on, result.sources_held_out) == (21, 21)
     assert result.values_not_trained_on == ["fog"]  # the rarest
     sets = {one.set: {arm.arm: arm.accuracy for arm in one.arms} for one in result.sets}
-    assert sets["originals"]["before"].value == 1.0
-    assert (sets["counterfactuals"]["before"].value or 0) < 0.4
+    # Seen with seeds 0 and 1, under AVX512 and SSE4.1: originals 1, counterfactuals 0 to 0.33 before and 1 repaired,
+    # won back 1, the best control 0.67 below.
+    assert (sets["originals"]["before"].value or 0) > 0.9
+    assert (sets["counterfactuals"]["before"].value or 0) < 0.6
     assert (sets["counterfactuals"]["repaired"].value or 0) > 0.9
     assert sets["counterfactuals"]["repaired"].n == 42
     assert result.won_back is not None
@@ -109,14 +111,14 @@ def test_checkpoints_go_and_the_list_has_the_repair(gateway: Gateway, repair: st
 @pytest.mark.parametrize(
     ("asked", "status", "sentence"),
     [
-        ({"model": "day-onnx"}, 422, "is an ONNX model, which cannot be trained"),
+        ({"model": "day-onnx"}, 422, "ONNX"),
         ({"model": "nobody"}, 422, "nobody"),
-        ({"model": "day", "values": ["sepia"]}, 422, "values: no accepted counterfactual of the job has sepia"),
+        ({"model": "day", "values": ["sepia"]}, 422, "sepia"),
         ({"model": "day", "factors": ["colour"]}, 422, "factors: no accepted"),
         ({"model": "day", "held_out": 0.1}, 422, "would be held out"),
         ({"model": "day", "hold_out_values": ["night", "dusk"]}, 422, "at least 12 are needed"),
         ({"model": "day", "steps": 0}, 422, "steps"),
-        ({"model": "day", "epochs": 3}, 422, "there is no field epochs"),
+        ({"model": "day", "epochs": 3}, 422, "unknown field epochs"),
     ],
 )
 def test_what_cannot_be_repaired_is_refused_in_a_sentence(

@@ -16,8 +16,9 @@ from fastapi import Request, Response
 
 from embedded.celery_thread import CeleryThread
 from embedded.run import run_embedded
-from gateway.queue.celery_tasks import open_celery, wake_worker
+from gateway.queue.celery_tasks import wake_worker
 from gateway.worker.worker import Worker, register
+from shared.celery_app import open_celery
 from shared.logging import bound, request_id
 from shared.problems import InvalidInput
 from shared.schemas.service import SERVICES

@@ -76,7 +76,7 @@ def test_pages_of_any_size_hold_every_review_once_newest_first(gateway: Gateway)
         ({**VALID, "realism": 6}, "realism"),
         ({**VALID, "realism": 2.5}, "realism"),
         ({**VALID, "note": "x" * 1_001}, "note"),
-        ({**VALID, "score": 1}, "there is no field score; allowed are verdict, edit_shown, realism, note"),
+        ({**VALID, "score": 1}, "unknown field score"),
     ],
 )
 def test_what_is_no_review_is_refused(gateway: Gateway, said: dict[str, object], words: str) -> None:
@@ -89,7 +89,7 @@ def test_what_is_no_review_is_refused(gateway: Gateway, said: dict[str, object],
 def test_only_rendered_edits_of_the_job_are_reviewed(gateway: Gateway) -> None:
     reply = gateway.client.put(f"/jobs/drawn/reviews/{edits(gateway, rendered=False)[0]}", json=VALID)
     assert reply.status_code == 422
-    assert "'class words' before it was rendered" in reply.json()["detail"]
+    assert "class words" in reply.json()["detail"]
     add_drawn_job(gateway.context.sessions, gateway.context.store, "other", per_class=1)
     for path in (f"/jobs/other/reviews/{edits(gateway)[0]}", "/jobs/drawn/reviews/nothing", "/jobs/none/reviews/x"):
         assert gateway.client.put(path, json=VALID).status_code == 404
@@ -130,7 +130,7 @@ def test_each_key_has_its_own_review_and_needs_the_scope(database_url: str, tmp_
         assert {len(view["reviewer"]) for view in found} == {12}, "the id of the key, which tells nothing of it"
         refused = gateway.client.put(one, json=VALID, headers=headers("submit"))
         assert refused.status_code == 403
-        assert "this needs review" in refused.json()["detail"]
+        assert "needs review" in refused.json()["detail"]
         stranger = headers("review", owner="carl")
         assert gateway.client.put(one, json=VALID, headers=stranger).status_code == 404
         assert gateway.client.get("/jobs/drawn/reviews", headers=stranger).status_code == 404

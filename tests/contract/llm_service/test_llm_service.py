@@ -154,7 +154,7 @@ def test_a_truncated_reply_is_retried_once_and_then_a_typed_problem(profile: Pat
     assert reply.status_code == 502
     document = reply.json()
     assert document["type"] == "urn:contrafact:problem:generation-failed"
-    assert document["faults"] == ["cut off after 5 tokens (raise max_tokens or shorten the prompt)"] * 2
+    assert ["max_tokens" in fault for fault in document["faults"]] == [True, True]
 
 
 BOUNDED = {"type": "string", "maxLength": 5}

@@ -110,7 +110,7 @@ def test_the_loss_counts_the_reply_alone(folder: Path) -> None:
     assert tokenizer.decode(learnt) == '{"to":"snow"}</s>'  # this template ends no turn itself
     assert tokenizer.decode(asked).endswith("user: Caption: bus 10 in the rainassistant: ")
     assert row["labels"] == [IGNORED] * len(asked) + learnt
-    with pytest.raises(ValueError, match=r"pair 7 has .* tokens, more than 20; leave it out"):
+    with pytest.raises(ValueError, match=r"pair 7 has .* more than 20"):
         tokens(tokenizer, PAIRS[0], 20, 7)
 
 
@@ -126,7 +126,7 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(folder: Path, mo
     monkeypatch.setattr(Trainer, "training_step", noting)
     with pytest.raises(InterruptedError):
         train(weights(folder), PAIRS, RECIPE, folder / "again")
-    with pytest.raises(ValueError, match="has checkpoints of other pairs, weights or settings; remove it"):
+    with pytest.raises(ValueError, match="checkpoints"):
         train(weights(folder), PAIRS[1:], RECIPE, folder / "again")
     steps.clear()
     trained = train(weights(folder), PAIRS, RECIPE, folder / "again")
@@ -150,17 +150,17 @@ def test_the_record_says_what_was_trained_on_what(folder: Path) -> None:
 def test_adapters_of_other_weights_or_kinds_and_pickles_are_refused(folder: Path, tmp_path: Path) -> None:
     model, _, base = load_causal(weights(folder))
     other = base.model_copy(update={"revision": "0" * 64})
-    with pytest.raises(ValueError, match=r"was trained on revision .* of its base, and .* is revision 000000000000"):
+    with pytest.raises(ValueError, match="revision 000000000000"):
         with_adapter(model, adapter(folder / "adapter"), other)
     LoraConfig().save_pretrained(str(tmp_path))
     torch.save({}, tmp_path / "adapter_model.bin")
-    with pytest.raises(FileNotFoundError, match=r"lacks adapter_model.safetensors; name the folder of a LoRA"):
+    with pytest.raises(FileNotFoundError, match=r"adapter_model\.safetensors"):
         with_adapter(model, adapter(tmp_path), base)
     (tmp_path / "adapter_model.safetensors").write_bytes(
         (folder / "adapter" / "adapter_model.safetensors").read_bytes()
     )
     IA3Config().save_pretrained(str(tmp_path))
-    with pytest.raises(ValueError, match=r"is an adapter of the kind .*; only LoRA is loaded here"):
+    with pytest.raises(ValueError, match="LoRA"):
         with_adapter(model, adapter(tmp_path), base)
 
 
@@ -169,20 +169,20 @@ def test_a_server_gets_no_adapter(tmp_path: Path) -> None:
     path.write_text(
         path.read_text().replace("[diffusion]", 'adapter = { path = "a", licence = "x", gigabytes = 1 }\n[diffusion]')
     )
-    with pytest.raises(ProfileError, match="engine 'openai' loads no adapter; let the server load it"):
+    with pytest.raises(ProfileError, match="adapter"):
         load_profile(str(path))
 
 
 def test_bad_pairs_are_named_by_line(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(f'{PAIRS[0].model_dump_json()}\n\n{{"messages": [], "reply": "x", "answer": 1}}\n')
-    with pytest.raises(BadLine, match=r"pairs.jsonl, line 3: .*there is no field answer"):
+    with pytest.raises(BadLine, match=r"pairs.jsonl, line 3: .*answer"):
         list(read_lines(path, Pair))
 
 
 @pytest.mark.parametrize(
     ("pairs", "recipe", "says"),
-    [([], Recipe(), "0 pairs leave none to learn from"), (PAIRS[:1], Recipe(held_out=1.0), "1 pairs leave none")],
+    [([], Recipe(), "0 pairs"), (PAIRS[:1], Recipe(held_out=1.0), "1 pairs")],
 )
 def test_too_few_pairs_are_refused(folder: Path, pairs: Sequence[Pair], recipe: Recipe, says: str) -> None:
     with pytest.raises(ValueError, match=says):

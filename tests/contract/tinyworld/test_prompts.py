@@ -13,11 +13,11 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from gateway.methods.lance import perturb_schema
 from llm_service.engines.transformers import json_grammar
-from tinyworld.measure.language import generate, is_right, phrases_found
+from tinyworld.folders import WEIGHTS
+from tinyworld.judges.language import generate, is_right, phrases_found
 from tinyworld.networks.language_tokenizer import add_pieces
 from tinyworld.objects.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.train.language import prompt_digests
-from tinyworld.train.model_card import WEIGHTS
 
 FOLDER = WEIGHTS / "language"
 ASKED = 20

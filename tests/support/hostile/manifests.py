@@ -52,7 +52,7 @@ MANIFESTS = [
     Manifest("a command", _csv("1.png,@SUM(1)|cmd", "2.png,bus"), 422, "does not know the labels '@SUM(1)|cmd'"),
     Manifest("an unknown label", _csv("1.png,spaceship", "2.png,bus"), 422, "does not know the labels 'spaceship'"),
     Manifest("a list of JSON", b'[{"file": "1.png"}]', 422, "it must be 'file,label'"),
-    Manifest("JSON of another shape", _lines({"file": "1.png", "class": "car"}), 422, "no field class"),
+    Manifest("JSON of another shape", _lines({"file": "1.png", "class": "car"}), 422, "unknown field class"),
     Manifest("JSON with a number", _lines({"file": 1}), 422, "line 1 of the manifest: file"),
     Manifest("JSON with an object", _lines({"file": "1.png", "label": {"$ne": None}}), 422, "label"),
     Manifest("JSON with NaN", b'{"file": NaN}', 422, "line 1 of the manifest"),

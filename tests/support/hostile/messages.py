@@ -69,7 +69,7 @@ PICTURES = [
     _caption("base64 of nothing", {"images": [{"png": ""}]}, 400, "not a PNG, JPEG or WebP"),
     _caption("base64 of text", {"images": [_picture(b"hello")]}, 400, "not a PNG, JPEG or WebP"),
     _caption("an address", {"images": [{"png": INTERNAL}]}, 422, "not valid base64"),
-    _caption("an address of its own", {"images": [{"url": INTERNAL}]}, 422, "no field url"),
+    _caption("an address of its own", {"images": [{"url": INTERNAL}]}, 422, "unknown field url"),
     _caption("a digest", {"images": [{"digest": "a" * 64}]}, 422, "send the PNG itself"),
     _caption("a text", {"images": ["a.png"]}, 422, "images.0"),
     _caption("seventeen", {"images": [GOOD] * 17}, 422, "at most 16"),

@@ -20,7 +20,7 @@ from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_evaluator import write_classifier, write_scorer
 from tests.support.small_models import save_blip2, save_llama
 from tests.support.small_profile import write_profile
-from tinyworld.train.model_card import WEIGHTS
+from tinyworld.folders import WEIGHTS
 
 APPS: dict[str, Callable[[ServiceSettings], FastAPI]] = {
     "caption_service": create_caption,

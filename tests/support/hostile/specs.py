@@ -57,7 +57,7 @@ SHAPES = [
     _raw("half a character", '{"task": "abc\\ud800"}', 400, "spec"),
     _raw("U+0000", '{"task": "abc\\u0000"}', 422, "U+0000"),
     _raw("5 MB of spaces", " " * 5 * 1024**2, 413, "larger than 4,194,304 bytes"),
-    _raw("a billion laughs", '{"task": "&lol9;", "<!ENTITY": "lol"}', 422, "no field <!ENTITY"),
+    _raw("a billion laughs", '{"task": "&lol9;", "<!ENTITY": "lol"}', 422, "unknown field <!ENTITY"),
 ]
 
 FIELDS = [
@@ -67,14 +67,14 @@ FIELDS = [
     _field("task", "classify\u202e it", "control character U+202E", "turned around"),
     _field("task", "classify\x1b[2J", "control character U+001B", "with an escape"),
     *(_field("methods", value, "methods") for value in ("dillema", 5, {}, [], [5], [None], [[]], [{}])),
-    _field("methods", ["dilemma"], "no method 'dilemma'"),
-    _field("methods", ["../dillema"], "no method '../dillema'"),
-    _field("methods", ["__class__"], "no method '__class__'"),
+    _field("methods", ["dilemma"], "unknown method 'dilemma'"),
+    _field("methods", ["../dillema"], "unknown method '../dillema'"),
+    _field("methods", ["__class__"], "unknown method '__class__'"),
     _field("methods", ["x" * 201], "200 characters"),
     _field("methods", [f"m{i}" for i in range(11)], "at most 10"),
     _field("methods", [{"name": "dillema", "parameters": []}], "parameters"),
-    _parameters("no field step", step=1),
-    _parameters("no field __init__", __init__=1),
+    _parameters("unknown field step", step=1),
+    _parameters("unknown field __init__", __init__=1),
     _parameters("steps", steps=0),
     _parameters("steps", steps=10**30),
     _parameters("steps", steps=1.5),
@@ -94,10 +94,10 @@ FIELDS = [
     *(_field("label_map", value, "label_map") for value in ([], "a", {"a": 5}, {"": "b"}, {"a": ""}, {"a": {"b": 1}})),
     *(_field("ground_truth", value, "ground_truth") for value in (None, "maybe", True, [], {})),
     *(_field("seed", value, "seed") for value in (-1, 2**53, 1.5, "many", None, [], 1e30)),
-    _field("clases", ["car"], "no field clases"),
-    _field("images", [], "no field images"),
-    _field("__proto__", {"admin": True}, "no field __proto__"),
-    _field("owner_id", "somebody else", "no field owner_id"),
+    _field("clases", ["car"], "unknown field clases"),
+    _field("images", [], "unknown field images"),
+    _field("__proto__", {"admin": True}, "unknown field __proto__"),
+    _field("owner_id", "somebody else", "unknown field owner_id"),
 ]
 
 NUMBERS = [

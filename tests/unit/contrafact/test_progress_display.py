@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from contrafact.progress_display import LONGEST_SILENCE_SECONDS, SHORTEST_GAP_SECONDS, Pace, ProgressDisplay
+from contrafact.progress_display import BYTES, LONGEST_SILENCE_SECONDS, SHORTEST_GAP_SECONDS, Pace, ProgressDisplay
 
 
 class Clock:
@@ -81,6 +81,19 @@ def test_a_rate_counts_from_the_first_that_was_finished(clock: Clock) -> None:
     assert pace.per_second(23) == pytest.approx(2 / 20)
     assert pace.words(23, 29, "images") == "6.0 images/min · about 60 s left"
     assert pace.words(23, 23 + 3_000, "images").endswith("about 8.3 h left")
+
+
+def test_bytes_are_written_as_sizes(clock: Clock) -> None:
+    written = io.StringIO()
+    display = ProgressDisplay(Console(file=written, width=200), "uploading", BYTES, clock)
+    for second in range(0, 61, 10):
+        display.update(second * 2_000_000, 120_000_000)
+        clock.now += 10
+    display.stop()
+    lines = lines_of(written)
+    assert lines[0] == "uploading  0 bytes of 120.0 MB done · estimating the time left"
+    assert lines[2] == "uploading  40.0 MB of 120.0 MB done · 2.0 MB/s · about 40 s left"
+    assert lines[-1] == "uploading  120.0 MB of 120.0 MB done"
 
 
 def test_what_ends_at_once_leaves_its_last_count(clock: Clock) -> None:

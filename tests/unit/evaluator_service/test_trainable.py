@@ -119,7 +119,7 @@ def test_it_is_judged_by_the_map_that_it_gives_under_test(folder: Path) -> None:
 
 
 def test_classes_that_the_model_lacks_and_images_without_masks_are_refused(folder: Path) -> None:
-    with pytest.raises(InvalidInput, match="does not know the classes tram"):
+    with pytest.raises(InvalidInput, match="tram"):
         TrainableSegmenter(weights(folder), ["tram"], device="cpu")
     trainable = TrainableSegmenter(weights(folder), ["sky"], device="cpu")
     with pytest.raises(InvalidInput, match="without its mask"):

@@ -36,6 +36,10 @@ def test_bfloat16_is_native_where_the_processor_says_so(tmp_path: Path, text: st
         ({"ONEDNN_MAX_CPU_ISA": "AVX2"}, False),
         ({"ONEDNN_MAX_CPU_ISA": "avx512_core_vnni"}, False),
         ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, True),
+        ({"DNNL_MAX_CPU_ISA": "AVX2"}, False),
+        ({"DNNL_MAX_CPU_ISA": "avx512_core_bf16"}, True),
+        ({"ONEDNN_MAX_CPU_ISA": "ALL", "DNNL_MAX_CPU_ISA": "AVX2"}, True),
+        ({"ONEDNN_MAX_CPU_ISA": "", "DNNL_MAX_CPU_ISA": "AVX2"}, False),
         ({"ATEN_CPU_CAPABILITY": "avx2"}, False),
         ({"ATEN_CPU_CAPABILITY": "avx512"}, True),
     ],
@@ -52,26 +56,27 @@ def test_a_processor_that_imitates_a_smaller_one_is_taken_for_it(
 def test_a_cpu_gets_bfloat16_where_native_and_float32_elsewhere(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
     monkeypatch.setattr(arithmetic, "cpu_has_bfloat16", lambda: native)
     half = "bfloat16" if native else "float32"
-    assert [native_dtype(kind, "cpu") for kind in ("float32", "float16", "bfloat16")] == ["float32", half, half]
+    assert [native_dtype(torch, kind, "cpu") for kind in ("float32", "float16", "bfloat16")] == ["float32", half, half]
 
 
 @pytest.mark.parametrize(
     ("capability", "expected"),
-    [(9.0, "bfloat16"), (8.0, "bfloat16"), (7.5, "float16"), (None, "bfloat16")],
+    [((9, 0), "bfloat16"), ((8, 6), "bfloat16"), ((7, 5), "float16")],
 )
-def test_a_gpu_without_bfloat16_gets_float16(
-    monkeypatch: pytest.MonkeyPatch, capability: float | None, expected: str
+def test_torch_says_which_gpu_computes_bfloat16_and_no_command_is_needed(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: str
 ) -> None:
-    monkeypatch.setattr(arithmetic, "compute_capability", lambda _: capability)
-    assert native_dtype("bfloat16", "cuda:0") == expected
-    assert native_dtype("float16", "cuda:0") == "float16"
-    assert native_dtype("float32", "cuda:0") == "float32"
+    monkeypatch.setenv("PATH", "")  # no nvidia-smi
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {"cuda:1": capability}.__getitem__)
+    assert native_dtype(torch, "bfloat16", "cuda:1") == expected
+    assert native_dtype(torch, "float16", "cuda:1") == "float16"
+    assert native_dtype(torch, "float32", "cuda:1") == "float32"
 
 
 def test_every_set_of_weights_of_a_profile_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arithmetic, "cpu_has_bfloat16", lambda: False)
     profile = load_profile("modern")
-    resolved = native_weights(profile, "cpu")
+    resolved = native_weights(torch, profile, "cpu")
     assert '"bfloat16"' in profile.model_dump_json()
     assert '"bfloat16"' not in resolved.model_dump_json()
     assert resolved.model_copy(update={"caption": profile.caption}).profile == profile.profile
@@ -80,7 +85,7 @@ def test_every_set_of_weights_of_a_profile_is_resolved(monkeypatch: pytest.Monke
 def test_the_setting_overrides_but_leaves_float32_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTRAFACT_DTYPE", "bfloat16")
     wanted = ServiceSettings().dtype
-    diffusion = native_weights(load_profile("tiny").diffusion, "cpu", wanted)
+    diffusion = native_weights(torch, load_profile("tiny").diffusion, "cpu", wanted)
     assert diffusion.base.dtype == diffusion.controlnets["canny"].dtype == "bfloat16"
     assert diffusion.segmenter is not None
     assert diffusion.segmenter.dtype == "float32", "the profile holds it there"
@@ -107,5 +112,5 @@ def test_a_model_under_test_keeps_the_precision_that_its_owner_names(monkeypatch
     monkeypatch.setattr(arithmetic, "cpu_has_bfloat16", lambda: False)
     evaluator = load_profile("tiny").evaluator
     half = evaluator.models_under_test["street-classifier"].model_copy(update={"dtype": "bfloat16"})
-    resolved = native_weights(evaluator.model_copy(update={"models_under_test": {"mine": half}}), "cpu")
+    resolved = native_weights(torch, evaluator.model_copy(update={"models_under_test": {"mine": half}}), "cpu")
     assert resolved.models_under_test["mine"].dtype == "bfloat16"

@@ -114,7 +114,7 @@ def test_pixels_are_limited_before_decoding() -> None:
 
 @pytest.mark.parametrize("format", ["GIF", "BMP", "TIFF", "PPM"])
 def test_other_formats_are_refused(format: str) -> None:
-    with pytest.raises(Malformed, match="not a PNG, JPEG or WebP"):
+    with pytest.raises(Malformed, match="PNG"):
         images.canonical(saved(gradient(), format))
 
 

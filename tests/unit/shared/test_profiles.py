@@ -10,7 +10,7 @@ import pytest
 
 from gateway.methods import METHODS
 from gateway.methods.dillema import DillemaParameters
-from shared.profiles import Profile, ProfileError, load_profile, shipped_profiles
+from shared.profiles import FewStep, Profile, ProfileError, load_profile, shipped_profiles
 from shared.weights import REPOSITORY, Server, Weights, digest_folder
 
 DOCUMENT = REPOSITORY / "docs" / "reference" / "profiles.md"
@@ -145,9 +145,21 @@ def test_how_few_step_weights_are_used_is_part_of_their_revision(tmp_path: Path)
     )
 
 
+def test_the_file_of_a_whole_unet_is_part_of_its_revision() -> None:
+    """One commit of a repository has UNets for several numbers of steps."""
+    used = {"hub": "ByteDance/SDXL-Lightning", "revision": "c9a24f48e1c025556787b0c58dd67a091ece2e44", "gigabytes": 5.1}
+    files = (None, "sdxl_lightning_4step_unet.safetensors", "sdxl_lightning_8step_unet.safetensors")
+    found = [
+        FewStep.model_validate({"steps": 4, "unet": {**used, "licence": "OpenRAIL++-M", "file": file}}).infos()
+        for file in files
+    ]
+    assert {infos[0].role for infos in found} == {"few-step unet"}
+    assert len({infos[1].revision for infos in found}) == len(files)
+
+
 def test_an_unknown_profile_names_the_known_ones() -> None:
     names = "modern, paper, tiny-roads, tiny"
-    with pytest.raises(ProfileError, match=f"no profile 'huge': use one of {names}, or the path"):
+    with pytest.raises(ProfileError, match=f"'huge': .*{names}"):
         load_profile("huge")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.threads import compute_threads, usable_cores
+from shared.threads import compute_threads, openmp_threads, usable_cores
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,15 @@ def test_a_setting_comes_before_the_library_and_the_library_before_the_cores() -
     assert compute_threads(3, 8) == 3
     assert compute_threads(0, 1) == 1, "OMP_NUM_THREADS=1 says so"
     assert compute_threads(0, 10_000) == usable_cores()
+
+
+@pytest.mark.parametrize(
+    ("value", "threads"),
+    [("4", 4), (" 4 ", 4), ("6,2", 6), ("", None), ("0", None), ("-1", None), ("many", None), ("²", None)],
+)
+def test_openmp_threads_are_those_of_the_outermost_level(value: str, threads: int | None) -> None:
+    assert openmp_threads({"OMP_NUM_THREADS": value}) == threads
+    assert openmp_threads({}) is None
 
 
 def write(folder: Path, files: dict[str, str | dict[str, str]]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.methods.arms import Proposal, RenderedArm, accepted_edits, rows
 from gateway.methods.counterfactual import Edit, Verdict
+from gateway.methods.schedule import Proposal, RenderedArm, accepted_edits, rows
 from shared.schemas.base import ImagePayload
 
 REFUSED = Verdict(False, "class words", "it touches the class")
-UNLIKE = Verdict(False, "likeness", "the image is not like the source")
+UNLIKE = Verdict(False, "likeness", "the image is no longer like the source")
 PROPOSALS = [
     Proposal(Edit((), "a car", "a red car"), 11, scores={"class_words": 0.1}, exchanges=({"reply": "red"},)),
     Proposal(Edit((), "a car", "a bus"), 12, REFUSED, exchanges=({"reply": "bus"},)),

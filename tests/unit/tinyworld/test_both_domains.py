@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,22 @@ import torch
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from diffusion_service.prompts import PromptEncoder
+from tests.support.scene_fields import differing_fields
+from tinyworld import folders
 from tinyworld.datasets.captioned_pictures import DOMAINS, PictureDomain
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, Material, material
+from tinyworld.folders import WEIGHTS
+from tinyworld.networks.factor_heads import factor_loss
 from tinyworld.objects import pictures as object_pictures
-from tinyworld.objects.factors import UNKNOWN, factor_loss
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.roads.dataset import sibling, training_edges
 from tinyworld.roads.render import coloured, render
-from tinyworld.roads.world import LOOKS, PALETTE, differing_factors, sample_scene, withheld
-from tinyworld.train import loop, model_card
+from tinyworld.roads.world import LOOKS, PALETTE, sample_scene, withheld
+from tinyworld.scenes import UNKNOWN
+from tinyworld.train import loop
 from tinyworld.train import text_encoder as train_text_encoder
 from tinyworld.train.autoencoder import _Crops, build
 from tinyworld.train.diffusion import Examples, Generator
-from tinyworld.train.model_card import WEIGHTS
 from tinyworld.train.text_encoder import captioned, trained
 
 CPU = torch.device("cpu")
@@ -42,7 +46,7 @@ def test_siblings_of_a_road_scene_stand_alike_and_are_never_withheld() -> None:
         scene = sample_scene("generator", index, allow_withheld=False)
         other = sibling(scene, random)
         assert not withheld(other)
-        assert differing_factors(scene, other) <= set(LOOKS)
+        assert differing_fields(scene, other) <= set(LOOKS)
         assert other != scene
 
 
@@ -115,10 +119,10 @@ def test_a_text_encoder_learns_the_roads_words(tmp_path: Path) -> None:
 def test_the_roads_text_encoder_lies_below_their_weights_where_the_generator_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_card, "WEIGHTS", tmp_path)
+    monkeypatch.setattr(folders, "WEIGHTS", tmp_path)
     monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(train_text_encoder, "CAPTIONS", 400)
-    train_text_encoder.train_text_encoder(1.0, 0, "roads", GENERATOR)
+    train_text_encoder.train_text_encoder(math.inf, 0, "roads", GENERATOR, steps=3)
     folder = tmp_path / "roads" / "diffusion"
     assert "# Text encoder of the generator of the roads" in (folder / "text_encoder" / "README.md").read_text()
     assert (tmp_path / "runs" / "text-encoder-again-roads").is_dir()

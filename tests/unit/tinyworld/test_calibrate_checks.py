@@ -5,18 +5,30 @@ from __future__ import annotations
 import math
 import tomllib
 from collections import Counter
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from gateway.methods.checks import judge
 from gateway.methods.counterfactual import Change, Edit, Factor
-from tinyworld.calibrate.broken import KINDS, Kind, Trial, calibration_edits
-from tinyworld.calibrate.checks import REFUSED, auroc, held_out, limits, table, thresholds, toml, with_thresholds
+from tests.support.scene_fields import differing_fields
+from tinyworld.calibrate.broken import Kind, Trial, calibration_edits
+from tinyworld.calibrate.thresholds import (
+    REFUSED,
+    auroc,
+    held_out,
+    limits,
+    table,
+    thresholds,
+    toml,
+    with_thresholds,
+)
 from tinyworld.judges.trials import FIELDS, proposal, proposals
 from tinyworld.objects.captions import read
-from tinyworld.objects.world import EDIT_FACTOR, differing_factors, sample_scene
+from tinyworld.objects.world import EDIT_FACTOR, sample_scene
 
+KINDS = get_args(Kind)
 # Which score a fault lowers.
 HURTS = {"good": "", "class": "label", "gone": "structure", "unedited": "caption", "second": "fit"}
 
@@ -91,7 +103,7 @@ def test_proposals_change_what_they_say_and_nothing_else() -> None:
         scene = sample_scene("calibration", index)
         for found in proposals(scene, random):
             change = found.edit.changes[0]
-            assert differing_factors(scene, found.wanted) == {found.field}
+            assert differing_fields(scene, found.wanted) == {found.field}
             assert change.factor == EDIT_FACTOR[found.field]
             assert change.from_phrase in found.edit.caption
             assert change.to_phrase in found.edit.new_caption

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.phrase_values import value_of
 from tinyworld.objects.captions import Withheld, caption, describe, read
-from tinyworld.objects.phrases import SLOTS, slot_of, value_of, with_articles
+from tinyworld.objects.phrases import SLOTS, slot_of, with_articles
 from tinyworld.objects.world import FACTOR_VALUES, sample_scene
 
 SCENES = [sample_scene("generator", index) for index in range(3000)]

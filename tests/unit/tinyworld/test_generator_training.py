@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
+from tinyworld.folders import WEIGHTS
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.objects.dataset import edges_of, sibling, training_edges
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import sample_scene, withheld
 from tinyworld.train import narrow_diffusion
 from tinyworld.train.diffusion import FOLDERS, Generator
-from tinyworld.train.model_card import WEIGHTS
 from tinyworld.train.narrow_diffusion import kept
 from tinyworld.train.publish_diffusion import save_small
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ import pytest
 from gateway.methods import METHODS
 from gateway.methods.checks import EDIT_CHECKS, judge
 from gateway.methods.counterfactual import Change, Edit
-from gateway.methods.lance import LanceParameters
-from gateway.methods.sweep import SweepParameters
+from gateway.methods.lance import LanceParameters, SweepParameters
 from shared.profiles import SHIPPED, load_profile
-from tinyworld.calibrate.broken import KINDS, Trial
-from tinyworld.calibrate.checks import thresholds
-from tinyworld.calibrate.checks import with_thresholds as with_others
+from tinyworld.calibrate.broken import Kind, Trial
 from tinyworld.calibrate.edits import toml, with_thresholds
+from tinyworld.calibrate.thresholds import thresholds
+from tinyworld.calibrate.thresholds import with_thresholds as with_others
 
+KINDS = get_args(Kind)
 EDIT = Edit((Change("weather", "by day", "at night", "day", "night"),), "a bus by day", "a bus at night")
 
 

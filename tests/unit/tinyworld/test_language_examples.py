@@ -7,10 +7,11 @@ import json
 import pytest
 
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor
-from tinyworld.measure.language import is_right, rate
+from tests.support.phrase_values import value_of
+from tinyworld.judges.language import is_right
 from tinyworld.objects.captions import read
 from tinyworld.objects.language_examples import KINDS, MOST_EDITS, Kind, Wordings, example
-from tinyworld.objects.phrases import SLOTS, slot_of, value_of
+from tinyworld.objects.phrases import SLOTS, slot_of
 from tinyworld.objects.world import EDIT_FACTOR
 
 PLAIN = Wordings(noise=0)
@@ -102,10 +103,6 @@ def test_every_usual_phrase_is_asked_about() -> None:
         for phrase in wording.usual
     }
     assert asked == usual
-
-
-def test_rates_have_a_wilson_interval() -> None:
-    assert rate(180, 200) == "180 / 200 (90.0%, 85.1% to 93.4%)"
 
 
 def test_reworded_captions_keep_what_they_state() -> None:

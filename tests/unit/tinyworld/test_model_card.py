@@ -19,7 +19,8 @@ from transformers import (
 
 from evaluator_service.models_under_test.hub import load_hub_model
 from shared.weights import Weights
-from tinyworld.train.model_card import WEIGHTS, halve, save_model
+from tinyworld.folders import WEIGHTS
+from tinyworld.train.model_card import halve, save_model
 
 KINDS: dict[str, Any] = {
     "captioner": Blip2ForConditionalGeneration,

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from tinyworld.datasets.degradations import SUFFERED, degraded, random_fields
 from tinyworld.datasets.failures import KINDS, failure
 from tinyworld.datasets.oracle_pictures import OraclePictures
-from tinyworld.judges.oracles import (
+from tinyworld.judges.oracles.objects import (
     LOGITS,
     NONE,
     ORACLES,
@@ -23,11 +23,12 @@ from tinyworld.judges.oracles import (
     split_readings,
     targets_with_none,
 )
-from tinyworld.objects.factors import FACTORS, UNKNOWN
+from tinyworld.networks.oracles import new_oracle
 from tinyworld.objects.pictures import Pictures, as_pixel_values, rendered
-from tinyworld.objects.world import sample_scene
-from tinyworld.train import oracle
-from tinyworld.train.oracle import loss, new_oracle, parts_at_places
+from tinyworld.objects.world import FACTORS, sample_scene
+from tinyworld.scenes import UNKNOWN
+from tinyworld.train.oracle import objects as oracle
+from tinyworld.train.oracle.objects import loss, parts_at_places
 
 
 def place_of(factor: str, value: str) -> int:
@@ -58,7 +59,7 @@ def test_a_picture_without_an_object_reads_as_none() -> None:
 @pytest.mark.parametrize("name", ORACLES)
 def test_oracles_learn_a_picture_by_heart(name: str) -> None:
     torch.manual_seed(0)
-    model = new_oracle(name).train()
+    model = new_oracle("resnet" if name == "oracle-a" else "regnet", LOGITS).train()
     scenes = [sample_scene("oracle-a", index) for index in range(6)]
     drawn = [rendered(scene) for scene in scenes]
     wanted = torch.stack([targets_with_none(scene) for scene in scenes])
@@ -72,6 +73,7 @@ def test_oracles_learn_a_picture_by_heart(name: str) -> None:
         torch.autograd.backward(value)
         optimiser.step()
         losses.append(value.item())
+    # Seen with seeds 0 and 1, under AVX512 and SSE4.1: 0.06 to 0.17.
     assert losses[-1] < 0.6 * losses[0]
 
 
@@ -83,7 +85,7 @@ def test_heads_are_settled_where_they_read_and_nowhere_else(monkeypatch: pytest.
     wanted = torch.stack([targets_with_none(scene) for scene in scenes])
     images, masks = (np.stack(part) for part in zip(*drawn, strict=True))
     own = OraclePictures(Pictures(scenes, images, masks, wanted), (0, 30, 30, 30, 30, 30))
-    model = new_oracle("oracle-b").eval()
+    model = new_oracle("regnet", LOGITS).eval()
     before, values = model.get_parameter("classifier.1.weight").detach().clone(), as_pixel_values(images)
     errors_before = (
         readings_of(model, values)[:, place_of_factor("style")] != wanted[:, place_of_factor("style")]

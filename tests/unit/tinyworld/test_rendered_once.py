@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinyworld.datasets.rendered_once import rendered_once
 from tinyworld.objects import pictures as objects
 from tinyworld.objects.pictures import rendered
+from tinyworld.objects.rendered_once import rendered_once
 from tinyworld.objects.world import sample_scene
 from tinyworld.roads import pictures as roads
 from tinyworld.roads import world

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from shared.profiles import Profile, load_profile
-from tinyworld.calibrate import road_checks
-from tinyworld.calibrate.road_checks import CHECKS, Checks, as_asked, pictures
-from tinyworld.judges.protected_roads import ROADS, protected_edit
-from tinyworld.judges.protected_scenes import EditReading, ProtectedEdit
-from tinyworld.measure.protection import Gallery
+from tinyworld.calibrate.checks import roads as road_checks
+from tinyworld.calibrate.checks.roads import CHECKS, Checks, as_asked, pictures
+from tinyworld.judges.protection.domain import EditReading, ProtectedEdit
+from tinyworld.judges.protection.gallery import Gallery
+from tinyworld.judges.protection.roads import ROADS, protected_edit
 from tinyworld.roads.render import render
 from tinyworld.roads.world import RoadScene, sample_scene
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.phrase_values import value_of
 from tinyworld.objects.captions import Withheld
-from tinyworld.objects.phrases import slot_of, value_of
+from tinyworld.objects.phrases import slot_of
 from tinyworld.roads.captions import describe, read
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, FACTOR_VALUES, sample_scene

@@ -11,15 +11,16 @@ import torch
 
 from gateway.methods.counterfactual import FACTORS, TaskDescription
 from gateway.methods.dillema import keyword_messages
-from tinyworld.measure.language import is_right
+from tests.support.phrase_values import value_of
+from tinyworld.judges.language import is_right
 from tinyworld.objects.language_examples import KINDS, OBJECTS, Kind, LanguageDomain, Wordings, example
-from tinyworld.objects.phrases import slot_of, value_of
+from tinyworld.objects.phrases import slot_of
 from tinyworld.roads.captions import read
 from tinyworld.roads.language_examples import ROADS
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, SHAPES
 from tinyworld.train import language
-from tinyworld.train.language import Loss, build_model, build_tokenizer
+from tinyworld.train.language import LanguageLoss, build_model, build_tokenizer
 
 PLAIN = Wordings(noise=0, domain=ROADS)
 SEEDS = range(250)
@@ -75,7 +76,7 @@ def test_a_step_of_training_asks_of_the_domain(domain: LanguageDomain[Any], monk
     monkeypatch.setattr(language, "_TOKENIZER_EXAMPLES", 30)
     tokenizer = build_tokenizer(domain)
     model = build_model(tokenizer)
-    loss = Loss(tokenizer, 4, domain)
+    loss = LanguageLoss(tokenizer, 4, domain)
     value = loss(model, 0)
     value.backward()  # type: ignore[no-untyped-call]
     assert torch.isfinite(value)

@@ -14,8 +14,11 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from shared.profiles import Diffusion, Profile, load_profile
 from shared.weights import Weights
-from tinyworld.judges import road_readers
-from tinyworld.judges.protected_roads import (
+from tinyworld.judges.oracles import roads as road_oracles
+from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, judge, readings
+from tinyworld.judges.protection.domain import FIRST, ProtectedEdit, ProtectedThing, overlaps
+from tinyworld.judges.protection.gallery import Gallery
+from tinyworld.judges.protection.roads import (
     FIELDS,
     ROADS,
     edit_of,
@@ -25,17 +28,18 @@ from tinyworld.judges.protected_roads import (
     recognised,
     road_edits,
 )
-from tinyworld.judges.protected_scenes import FIRST, Instance, ProtectedEdit, overlaps
-from tinyworld.judges.road_readers import READ, READERS, looks, new_reader, readings
-from tinyworld.judges.road_segmenters import HEIGHTS
-from tinyworld.measure.protection import Gallery, judge_images
+from tinyworld.judges.segmentation import HEIGHTS
+from tinyworld.measure.protection import judge_images
+from tinyworld.networks.oracles import new_oracle
+from tinyworld.networks.segmenters import new_road_segmenter
 from tinyworld.objects.pictures import as_pixel_values
 from tinyworld.roads import pictures
 from tinyworld.roads.captions import read
 from tinyworld.roads.render import render
-from tinyworld.roads.segmenters import new_segmenter
 from tinyworld.roads.world import CLASSES, PALETTE, sample_scene
-from tinyworld.train import loop, road_reader, road_segmenter
+from tinyworld.train import loop
+from tinyworld.train.oracle import roads as train_oracle
+from tinyworld.train.segmenter import roads as train_segmenter
 
 ROAD, PEDESTRIAN = CLASSES.index("road"), CLASSES.index("pedestrian")
 
@@ -87,7 +91,7 @@ def test_things_are_found_in_the_truth_itself_and_people_painted_over_are_not() 
 
 
 def test_people_side_by_side_are_judged_each_by_itself() -> None:
-    left, right = (Instance("pedestrian", np.zeros((128, 128), np.bool_)) for _ in range(2))
+    left, right = (ProtectedThing("pedestrian", np.zeros((128, 128), np.bool_)) for _ in range(2))
     left.mask[60:100, 40:52] = True
     right.mask[60:100, 52:64] = True
     both = left.mask | right.mask
@@ -104,22 +108,22 @@ def test_sizes_are_heights_of_people_and_vehicles() -> None:
     for least, below in HEIGHTS:
         mask = np.zeros((128, 128), np.bool_)
         mask[10 : 10 + least, 20:28] = True
-        assert ROADS.size(Instance("pedestrian", mask)) == f"pedestrians, {least}-{below - 1} px"
-        assert ROADS.size(Instance("vehicle", mask)).startswith("vehicles, ")
-        assert ROADS.size(Instance("road", mask)) == ""
+        assert ROADS.size(ProtectedThing("pedestrian", mask)) == f"pedestrians, {least}-{below - 1} px"
+        assert ROADS.size(ProtectedThing("vehicle", mask)).startswith("vehicles, ")
+        assert ROADS.size(ProtectedThing("road", mask)) == ""
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", ORACLES)
 def test_a_reader_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_stopped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(pictures, "CACHE", tmp_path / "cache")
-    oracle = READERS[name]
-    monkeypatch.setitem(road_reader.PLANS, oracle, replace(road_segmenter.PLANS[oracle], round_trips=2))
+    oracle = ORACLES[name]
+    monkeypatch.setitem(train_oracle.PLANS, oracle, replace(train_segmenter.PLANS[oracle], round_trips=2))
     steps, seconds = [], 0.2
     for _ in range(2):
-        folder = road_reader.train_reader(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
+        folder = train_oracle.train_oracle(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
         record = json.loads((folder / "training.json").read_text())
         steps.append(record["spent_steps"])
         seconds = record["spent_seconds"] + 0.5  # time spent before a stop counts against the budget
@@ -137,7 +141,7 @@ def test_a_reader_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_stop
 
 def saved_reader(name: str, folder: Path, **said: str) -> None:
     """A reader that reads the same in every picture."""
-    model = new_reader(name)
+    model = new_oracle("resnet" if name == "reader-a" else "regnet", LOGITS)
     for parameter in model.classifier[1].parameters():
         parameter.data.zero_()
     bias, labels = model.classifier[1].bias.data, model.config.label2id
@@ -148,13 +152,13 @@ def saved_reader(name: str, folder: Path, **said: str) -> None:
 
 def saved_segmenter(folder: Path, name: str, label: str) -> Path:
     """A segmenter that sees one class everywhere."""
-    model = new_segmenter("segformer")
+    model = new_road_segmenter("segformer")
     head = model.decode_head.classifier
     head.weight.data.zero_()
     head.bias.data.zero_()
     head.bias.data[CLASSES.index(label)] = 1.0
     model.save_pretrained(folder / name)
-    road_segmenter.SegformerImageProcessorPil(
+    train_segmenter.SegformerImageProcessorPil(
         size={"height": 128, "width": 128}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
     ).save_pretrained(folder / name)
     return folder / name
@@ -163,19 +167,19 @@ def saved_segmenter(folder: Path, name: str, label: str) -> Path:
 def test_the_edit_is_shown_where_both_readers_read_it(
     asked: list[ProtectedEdit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(road_readers, "MODELS", tmp_path)
+    monkeypatch.setattr(road_oracles, "ROAD_MODELS", tmp_path)
     one = asked[0]
     assert one.field == "time"
     missing = partial(pytest.raises, SystemExit)
-    with missing(match=r"make it by `python -m tinyworld.train.road_segmenter oracle-a`"):
+    with missing(match=r"make it by `python -m tinyworld.train.segmenter --domain roads oracle-a`"):
         read_roads([one], [one.truth])
     for name in ("oracle-a", "oracle-b"):
         saved_segmenter(tmp_path, name, "road")
     saved_reader("reader-a", tmp_path, time=one.to_value, weather="fog")
-    with missing(match=r"make it by `python -m tinyworld.train.road_reader reader-b`"):
+    with missing(match=r"make it by `python -m tinyworld.train.oracle --domain roads reader-b`"):
         ROADS.load_judges()
     saved_reader("reader-b", tmp_path, time=one.to_value, weather="snow")
-    (told,) = looks([one.truth])
+    (told,) = judge([one.truth])
     assert told["time"] == one.to_value
     assert told["weather"] is None
     other = replace(one, field="weather", to_value="fog")
@@ -203,12 +207,12 @@ def roads_profile(folder: Path) -> Profile:
 def test_roads_are_drawn_under_several_controls_and_judged_thing_by_thing(
     asked: list[ProtectedEdit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(road_readers, "MODELS", tmp_path)
+    monkeypatch.setattr(road_oracles, "ROAD_MODELS", tmp_path)
     one = asked[0]
     for letter in "ab":
         saved_segmenter(tmp_path, f"oracle-{letter}", "road")
         saved_reader(f"reader-{letter}", tmp_path, time=one.to_value)
-    with pytest.raises(SystemExit, match="knows no vehicle, pedestrian, traffic light"):
+    with pytest.raises(SystemExit, match="vehicle, pedestrian, traffic light"):
         Gallery(load_profile("tiny"), ROADS)
     profile = roads_profile(tmp_path)
     alone = Gallery(profile, ROADS)

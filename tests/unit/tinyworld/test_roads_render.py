@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinyworld.objects.world import SPLITS
+from tests.support.scene_fields import differing_fields
 from tinyworld.objects.world import sample_scene as sample_object_scene
 from tinyworld.roads.render import PEDESTRIAN, VEHICLE, permitted_mask, render
 from tinyworld.roads.world import (
@@ -20,10 +20,10 @@ from tinyworld.roads.world import (
     PALETTE,
     SHAPES,
     RoadScene,
-    differing_factors,
     sample_scene,
     withheld,
 )
+from tinyworld.scenes import SPLITS
 
 indices = st.integers(0, 9_999_999)
 looks = st.sampled_from([(look, value) for look, values in LOOKS.items() for value in values])
@@ -148,7 +148,7 @@ def test_factors_are_closed_lists() -> None:
         scene.changed(surface="icy")
     with pytest.raises(ValueError, match="outside"):
         sample_scene("demo", -1)
-    assert differing_factors(scene, scene.changed(season="spring")) <= {"season"}
+    assert differing_fields(scene, scene.changed(season="spring")) <= {"season"}
     assert set(FACTOR_VALUES) == {f for f in RoadScene.__dataclass_fields__ if f != "geometry_seed"}
     assert set(EDIT_FACTOR) == set(LOOKS) | {"traffic_light"}
     assert not set(SHAPES) & set(LOOKS)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +18,15 @@ from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 from gateway.intake.masks import mask_reader
 from shared.label_maps import VOID
 from shared.schemas.masks import MaskSpec
-from tinyworld.judges.road_segmenters import class_ious, detection_rates, instances
+from tinyworld.judges.segmentation import class_ious, detection_rates, instances
+from tinyworld.networks.segmenters import Architecture, class_masks, new_road_segmenter, segmented
 from tinyworld.roads import pictures
 from tinyworld.roads.demo import demo_scenes, mask_spec, write_demo
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
 from tinyworld.roads.render import render
-from tinyworld.roads.segmenters import Architecture, class_masks, new_segmenter, segmented
 from tinyworld.roads.world import CLASSES, FACTOR_VALUES, PALETTE, sample_scene
-from tinyworld.train import loop, road_segmenter
+from tinyworld.train import loop
+from tinyworld.train.segmenter import roads as train_segmenter
 
 ROAD, SIDEWALK, PEDESTRIAN = (CLASSES.index(name) for name in ("road", "sidewalk", "pedestrian"))
 
@@ -31,7 +34,7 @@ ROAD, SIDEWALK, PEDESTRIAN = (CLASSES.index(name) for name in ("road", "sidewalk
 @pytest.mark.parametrize("architecture", ["segformer", "fine segformer", "upernet"])
 def test_every_architecture_has_a_logit_per_class_and_pixel(architecture: Architecture) -> None:
     torch.manual_seed(0)
-    model = new_segmenter(architecture)
+    model = new_road_segmenter(architecture)
     assert segmented(model, torch.zeros(2, 3, 128, 128)).shape == (2, len(CLASSES), 128, 128)
     assert [model.config.id2label[place] for place in range(len(CLASSES))] == list(CLASSES)
     assert sum(parameter.numel() for parameter in model.parameters()) < 1_200_000
@@ -79,14 +82,20 @@ def test_a_segmenter_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_s
 ) -> None:
     monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(pictures, "CACHE", tmp_path / "cache")
-    monkeypatch.setitem(road_segmenter.PLANS, name, replace(road_segmenter.PLANS[name], round_trips=2))
-    steps, seconds = [], 0.2
-    for _ in range(2):
-        folder = road_segmenter.train_segmenter(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
-        record = json.loads((folder / "training.json").read_text())
-        steps.append(record["spent_steps"])
-        seconds = record["spent_seconds"] + 0.5  # time spent before a stop counts against the budget
-    assert 0 < steps[0] < steps[1]
+    monkeypatch.setitem(train_segmenter.PLANS, name, replace(train_segmenter.PLANS[name], round_trips=2))
+    batches, moved = list[int](), train_segmenter._moved
+
+    def counted(*arguments: Any) -> Any:
+        batches.append(1)
+        return moved(*arguments)
+
+    monkeypatch.setattr(train_segmenter, "_moved", counted)
+    for steps in (1, 3):  # steps of an earlier run count against the budget
+        folder = train_segmenter.train_segmenter(
+            name, tmp_path / "model", seconds=math.inf, count=6, judged=2, steps=steps
+        )
+        assert json.loads((folder / "training.json").read_text())["spent_steps"] == steps
+    assert len(batches) == 3 * 12, "the second run took two steps"
     assert (folder / "model.safetensors").exists()
     assert name in (folder / "README.md").read_text()
     model = AutoModelForSemanticSegmentation.from_pretrained(folder, dtype=torch.float32)

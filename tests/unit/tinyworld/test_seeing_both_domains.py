@@ -13,16 +13,18 @@ from transformers import CLIPTokenizer
 
 from tinyworld.datasets import round_trips
 from tinyworld.datasets.captioned_pictures import DOMAINS, OBJECTS, ROADS, Album, PictureDomain, album
+from tinyworld.folders import WEIGHTS, weights_of
 from tinyworld.networks.small_blip2 import trained as trained_captioner
-from tinyworld.networks.vision_tower import FactorTower, tower_accuracy
+from tinyworld.networks.vision_tower import FactorTower
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.objects.captions import Description
-from tinyworld.objects.factors import UNKNOWN
 from tinyworld.roads import pictures as road_pictures
+from tinyworld.scenes import UNKNOWN
 from tinyworld.train import captioner as train_captioner
 from tinyworld.train import scorer as train_scorer
 from tinyworld.train.loop import Recipe, command_of, run_name, training_arguments
-from tinyworld.train.model_card import WEIGHTS, title_of, weights_of
+from tinyworld.train.model_card import title_of
+from tinyworld.train.vision_tower import tower_accuracy
 
 STEP = Recipe("step", 1, batch=4, seed=1)
 

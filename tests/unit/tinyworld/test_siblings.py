@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 
-from gateway.methods.arms import ACCEPTED, Proposal
-from gateway.methods.counterfactual import Edit, Verdict
-from gateway.methods.siblings import repeat_accepted, round_robin, spread, until_accepted
+from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescription, Verdict
+from gateway.methods.questions import Exchange
+from gateway.methods.schedule import (
+    ACCEPTED,
+    Inputs,
+    Proposal,
+    round_robin,
+    spread,
+    spread_changes,
+    until_accepted,
+    until_enough,
+)
+from gateway.model_services.clients import ModelServices
+from shared.schemas.base import ImagePayload
+from shared.schemas.jobs import MethodChoice
 
 OPTIONS = {
     "rainy": [("rainy", phrase) for phrase in ("snowy", "foggy", "clear")],
@@ -77,6 +90,32 @@ def test_proposals_end_with_the_last_accepted_one_that_is_wanted() -> None:
     assert list(until_accepted([B, A, B], 2)) == [B, A, B]
 
 
-def test_accepted_proposals_are_repeated() -> None:
-    assert repeat_accepted([A, B, C], 1) == [A, B, C]
-    assert repeat_accepted([A, B, C], 3) == [A, B, C, A, C, A, C]
+def test_changes_are_spread_over_the_accepted_keywords_and_repeated_values_are_refused() -> None:
+    def keyword(phrase: str, verdict: Verdict = ACCEPTED) -> Proposal:
+        edit = Edit((Change("weather", phrase, "", phrase, ""),), "caption", "")
+        return Proposal(edit, 0, verdict, exchanges=({"question": "keywords"},))
+
+    reached: list[str] = []
+
+    def alternatives(old: Change) -> tuple[list[Change], Exchange]:
+        reached.append(old.from_phrase)
+        new = [replace(old, to_phrase=text, to_value=value) for text, value in (("a", "x"), ("b", "X"), ("c", "y"))]
+        return new, {"question": old.from_phrase}
+
+    image = MethodImage("image", ImagePayload(png=b""), None)
+    services = ModelServices({})
+    inputs = Inputs("method", "1", image, TaskDescription("task"), services, MethodChoice(name="method"), 7)
+    keywords = [keyword("rainy"), keyword("bus", Verdict(False, "class words")), keyword("day")]
+    changes = list(spread_changes(inputs, keywords, alternatives, 1, 3))
+    services.close()
+    assert sorted(reached) == ["day", "rainy"], "once each, and never of a refused keyword"
+    assert Counter(change.verdict.check for change in changes) == {"": 4, "duplicate edit": 2}
+    for change in changes:
+        (only,) = change.edit.changes
+        assert change.exchanges == ({"question": "keywords"}, {"question": only.from_phrase})
+
+
+def test_enough_are_several_edits_or_one_edit_several_times() -> None:
+    assert until_enough([A, B, C, D], 2, same_edit=False) == [A, B, C]
+    assert until_enough([B, A, C], 3, same_edit=True) == [B, A, A, A]
+    assert until_enough([B], 3, same_edit=True) == [B]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tinyworld.objects.demo import demo_scenes, write_demo_images
-from tinyworld.objects.factors import FACTORS, UNKNOWN, mirrored, scene_factors, targets
 from tinyworld.objects.pictures import LARGEST_SHIFT, mirrored_targets, rendered, shifted, varied
-from tinyworld.objects.world import sample_scene
+from tinyworld.objects.world import FACTORS, mirrored, sample_scene, scene_factors
+from tinyworld.scenes import UNKNOWN, targets
 from tinyworld.train.loop import Recipe, train
 
 
@@ -76,10 +76,10 @@ def test_shifts_move_and_mirror_the_rim() -> None:
 def test_mirroring_a_scene_swaps_left_and_right_only() -> None:
     for index in range(40):
         scene = sample_scene("calibration", index)
-        once = torch.tensor(targets(scene_factors(scene)))
-        assert torch.equal(mirrored_targets(once), torch.tensor(targets(scene_factors(mirrored(scene)))))
+        once = torch.tensor(targets(scene_factors(scene), FACTORS))
+        assert torch.equal(mirrored_targets(once), torch.tensor(targets(scene_factors(mirrored(scene)), FACTORS)))
     alone = scene.changed(companion="none")
-    assert targets(scene_factors(alone))[list(FACTORS).index("relation")] == UNKNOWN
+    assert targets(scene_factors(alone), FACTORS)[list(FACTORS).index("relation")] == UNKNOWN
 
 
 def test_demo_images_are_labelled_balanced_and_always_the_same(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, permutation_test
-from statsmodels.stats.proportion import proportion_confint
 
 from gateway.analysis.certainty import (
     betting_interval,
@@ -14,24 +13,8 @@ from gateway.analysis.certainty import (
     images_needed,
     mean_interval,
     sign_flip_p,
-    wilson,
 )
 from gateway.analysis.effects import Floats
-
-
-@pytest.mark.parametrize(("count", "n"), [(0, 1), (1, 1), (0, 7), (7, 7), (5, 11), (498, 1000), (4, 100_000)])
-def test_wilson_equals_statsmodels(count: int, n: int) -> None:
-    rate = wilson(count, n)
-    low, high = proportion_confint(count, n, alpha=0.05, method="wilson")
-    assert rate.value == count / n
-    assert (rate.low, rate.high) == pytest.approx((low, high), abs=1e-9)
-
-
-def test_a_rate_of_nothing_is_unknown() -> None:
-    rate = wilson(0, 0)
-    assert (rate.value, rate.low, rate.high) == (None, 0.0, 1.0)
-    with pytest.raises(ValueError, match="no rate"):
-        wilson(3, 2)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -60,15 +43,6 @@ def test_monte_carlo_is_near_the_exact_test_reproducible_and_never_zero() -> Non
     assert sign_flip_p(differences, seed=3) == pytest.approx(expected.pvalue, abs=0.01)
     assert sign_flip_p(differences, seed=3) == sign_flip_p(differences, seed=3)
     assert 0 < sign_flip_p(-np.linspace(0.5, 1, 60), seed=3) < 1e-4
-
-
-@pytest.mark.parametrize("n", [12, 40, 100])
-def test_wilson_with_its_mended_ends_covers_rare_events_too(n: int) -> None:
-    """Unmended, one hit of n misses rates below 0.18 / n: 84 %."""
-    rates = [wilson(count, n) for count in range(n + 1)]
-    for p in np.linspace(0.0005, 0.5, 400):
-        held = [rate.low <= p <= rate.high for rate in rates]
-        assert binom.pmf(np.arange(n + 1), n, p)[held].sum() > 0.91
 
 
 @pytest.mark.parametrize("n", [12, 40, 80])

@@ -1,4 +1,4 @@
-"""Findings: the family, selection, the sentence, and that weak cells are not found."""
+"""Findings: the family, selection, and that weak cells are not found."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from statsmodels.stats.multitest import multipletests
 
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.findings import assess
-from gateway.results.wording import with_sentences
-from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, CellEffect, Metric, Relation
+from shared.schemas.results import Cell
 
 
 def cell(value: str, label: str = "bus") -> Cell:
@@ -19,12 +17,6 @@ def cell(value: str, label: str = "bus") -> Cell:
 
 def seen(correct: Floats) -> Differences:
     return Differences(np.arange(len(correct)), correct.astype(float), correct / 2, 2 * len(correct))
-
-
-def spoken(
-    cells: dict[Cell, Differences], relation: Relation = "labelled", metric: Metric = "accuracy"
-) -> list[CellEffect]:
-    return with_sentences(assess(cells, seed=1), cells, relation, metric)
 
 
 def graded(cells: int) -> dict[Cell, Differences]:
@@ -57,7 +49,7 @@ def test_a_family_without_cells_has_no_findings() -> None:
     assert (effect.standing, effect.q_value) == ("too few images", None)
 
 
-def test_a_planted_weakness_is_the_first_finding_and_speaks() -> None:
+def test_a_planted_weakness_is_the_first_finding() -> None:
     cells = {
         cell("rain"): seen(np.repeat([-1, 0], [1, 15])),
         cell("night"): seen(np.repeat([-1, 0], [14, 2])),
@@ -65,22 +57,21 @@ def test_a_planted_weakness_is_the_first_finding_and_speaks() -> None:
         cell("sunset"): seen(np.repeat([1, 0], [13, 3])),
         cell("snow"): seen(np.repeat([-1, 0], [3, 1])),
     }
-    effects = spoken(cells)
+    effects = assess(cells, seed=1)
     assert [effect.standing for effect in effects] == [
         "weakness", "improvement", "nothing found", "nothing found", "too few images",
     ]  # fmt: skip
     first = effects[0]
     assert first.cell.value == "night"
-    assert first.sentence.startswith("`bus` fails with weather changed to night: −88 points, 95 % interval −")
-    assert ", 16 images; stands unless more than " in first.sentence
+    assert (first.sources, first.delta_accuracy) == (16, -14 / 16)
+    assert first.breakdown is not None
     assert first.selected_interval is not None
     assert first.interval is not None
     assert first.selected_interval.level == pytest.approx(1 - 0.05 * 2 / 4)
     assert first.selected_interval.high >= first.interval.high
     assert effects[-1].p_value is None
     assert effects[-1].interval is None
-    assert "too few images to tell" in effects[-1].sentence
-    assert effects == spoken(dict(reversed(cells.items())))
+    assert effects == assess(dict(reversed(cells.items())), seed=1)
 
 
 def test_a_certain_but_small_effect_is_no_finding() -> None:
@@ -88,27 +79,6 @@ def test_a_certain_but_small_effect_is_no_finding() -> None:
     assert effects[0].q_value is not None
     assert effects[0].q_value < 0.001
     assert effects[0].standing == "nothing found"
-
-
-def test_without_ground_truth_the_sentence_does_not_speak_of_failing() -> None:
-    (effect,) = spoken({cell("night"): seen(-np.ones(20))}, "metamorphic")
-    assert effect.standing == "weakness"
-    assert "is not recognised again with weather changed to night" in effect.sentence
-    assert "fails" not in effect.sentence
-
-
-def test_sentences_say_when_images_all_agree_and_when_there_is_one() -> None:
-    cells = {
-        cell("night"): seen(-np.ones(20)),
-        cell("rain"): seen(np.zeros(20)),
-        cell("snow"): seen(-np.ones(1)),
-        cell("fog"): seen(np.repeat([-1, 0], [2, 12])),
-    }
-    said = {effect.cell.value: effect.sentence for effect in spoken(cells)}
-    assert "20 images (every one of them lost)" in said["night"]
-    assert "20 images (not one of them changed); so many show drops of" in said["rain"]
-    assert "1 image, from which nothing follows" in said["snow"]
-    assert "14 images; so many show drops of" in said["fog"]
 
 
 def test_nothing_eligible_is_nothing_found() -> None:
@@ -130,14 +100,3 @@ def test_false_findings_stay_rare_and_true_ones_are_found() -> None:
         found += sum(v.startswith("true") for v in values)
     assert np.mean(false_shares) <= 0.05
     assert found / 120 > 0.9
-
-
-def test_segmenters_are_spoken_of_in_points_of_iou() -> None:
-    cells = {
-        cell("night").model_copy(update={"label": label}): seen(np.repeat(-0.4, 40)) for label in ("road", ALL_CLASSES)
-    }
-    said = {effect.cell.label: effect.sentence for effect in spoken(cells, "labelled", "iou")}
-    assert said["road"].startswith("`road` is segmented worse with weather changed to night: −40 points of IoU, 95 %")
-    assert said[ALL_CLASSES].startswith("the whole image is segmented worse with weather changed to night: −40 points")
-    lost = spoken(cells, "metamorphic", "iou")[0].sentence
-    assert "is lost with weather changed to night" in lost

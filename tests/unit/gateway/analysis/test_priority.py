@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.analysis.priority import Failure, Fault, apfd, evidence, review_order, turns
+from gateway.analysis.priority import Failure, Fault, evidence, review_order, turns
 from shared.schemas.results import Cell, CellEffect
 
 
@@ -85,13 +84,3 @@ def test_evidence_is_drawn_to_nothing_where_there_are_few_images() -> None:
     assert evidence(effect(-0.6, 30)) > evidence(effect(-1.0, 1))
     assert evidence(effect(-0.6, 30)) > evidence(effect(-0.3, 30)) > 0
     assert evidence(effect(0.4, 30)) == 0.0
-
-
-def test_apfd_is_the_papers_with_equal_costs_and_weighs_seconds_otherwise() -> None:
-    found, n = [0, 3, 3], 10
-    rothermel = 1 - sum(place + 1 for place in found) / (n * len(found)) + 1 / (2 * n)
-    assert apfd(found, [2.0] * n) == pytest.approx(rothermel)
-    assert apfd([1], [1.0, 1.0, 8.0]) == pytest.approx(1 - 1.5 / 10)
-    assert apfd([1], [8.0, 1.0, 1.0]) == pytest.approx(1 - 8.5 / 10)
-    with pytest.raises(ValueError, match="at least one fault"):
-        apfd([], [1.0])

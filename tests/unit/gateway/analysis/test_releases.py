@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from gateway.analysis.certainty import clustered
 from gateway.analysis.effects import Outcomes, Predictions, Scores
 from gateway.analysis.releases import ORIGINALS, Pairs, against_baseline, against_null_arms, judge, scores_of
-from gateway.suites.wording import comparison_sentence
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell
 
@@ -64,7 +63,7 @@ def release(random: np.random.Generator, sources: int, night: float, rain: float
     return outcomes([n for n in range(sources) for _ in range(2)], [0, 1] * sources, right.ravel().tolist())
 
 
-def test_a_planted_drop_is_a_breach_and_says_so() -> None:
+def test_a_planted_drop_is_a_breach() -> None:
     random = np.random.default_rng(1)
     before, after = release(random, 60, 0.95, 0.95), release(random, 60, 0.4, 0.95)
     cells = judge(against_baseline({"dillema": after}, {"dillema": before}, "labelled"), 0.05, seed=1)
@@ -73,9 +72,9 @@ def test_a_planted_drop_is_a_breach_and_says_so() -> None:
     assert night.judgement == "drop" == cells[0].judgement
     assert night.selected_interval is not None
     assert night.selected_interval.high < -0.05
-    sentence = comparison_sentence(night, "accuracy")
-    assert sentence.startswith("`bus` with weather changed to night (dillema): ")
-    assert f"{round(100 * (night.accuracy.value or 0))} % right against" in sentence
+    assert night.accuracy.value is not None
+    assert night.against.value is not None
+    assert night.accuracy.value < 0.6 < 0.8 < night.against.value
     assert rain.judgement != "drop"
     assert (found[ORIGINALS, None].difference, found[ORIGINALS, None].judgement) == (0.0, "undecided"), "60 are few"
     assert (found["dillema", None].images, found["dillema", None].sources) == (120, 60)
@@ -147,8 +146,6 @@ def test_a_segmenter_drops_in_the_class_that_it_draws_worse() -> None:
     assert (bus.judgement, car.difference, whole.judgement) == ("drop", 0.0, "drop")
     assert bus.accuracy.value == pytest.approx(np.mean([bus for bus, _ in after]))
     assert bus.difference == pytest.approx(2 * whole.difference)
-    assert "`bus` with weather changed to night (m): 28 % IoU against 85 %" in comparison_sentence(bus, "iou")
-    assert "the whole image with weather" in comparison_sentence(whole, "iou")
     assert (found["m", ""].difference, found[ORIGINALS, ""].difference) == (whole.difference, 0.0)
 
 

@@ -8,7 +8,6 @@ import pytest
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.validity import Screened, among_valid, breakdown_point, valid_shares
-from gateway.results.wording import with_sentences
 from shared.schemas.results import Cell, CheckErrors
 
 CELL = Cell(label="bus", factor="weather", value="night", direction="to")
@@ -52,25 +51,21 @@ def test_blind_checks_leave_everything_open() -> None:
     assert (found.interval.low, found.interval.high, found.stands) == (-1, 1, False)
 
 
-def test_a_finding_says_what_it_rests_on() -> None:
+def test_a_finding_has_its_breakdown_point_and_what_the_checks_leave_of_it() -> None:
     cells = {CELL: Differences(np.arange(40), np.repeat([-1.0, 0.0], [32, 8]), np.zeros(40), 40)}
-    (plain,) = with_sentences(assess(cells, 1), cells, "labelled")
+    (plain,) = assess(cells, 1)
     assert plain.breakdown is not None
     assert plain.selected_interval is not None
     assert plain.breakdown == pytest.approx((-plain.selected_interval.high - 0.05) / 0.95)
-    assert f"stands unless more than {int(100 * plain.breakdown)} % of them are invalid" in plain.sentence
     assert plain.provisional
     good, blind = (
-        with_sentences(assess(cells, 1, Checked({"default": errors}, {CELL: screened(40, 0.7)})), cells, "labelled")[0]
-        for errors in (GOOD, BLIND)
+        assess(cells, 1, Checked({"default": errors}, {CELL: screened(40, 0.7)}))[0] for errors in (GOOD, BLIND)
     )
     assert good.standing == blind.standing == "weakness"
-    assert "counted against it they leave −" in good.sentence
     assert good.among_valid is not None
     assert good.among_valid.interval.high > plain.selected_interval.high
     assert not good.provisional
     assert blind.provisional
-    assert blind.sentence.endswith("not beyond doubt")
 
 
 def test_errors_are_of_the_factor_or_of_all() -> None:

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from gateway.methods import METHODS
 from gateway.methods.checks import EDIT_CHECKS, judge
 from gateway.methods.counterfactual import Change, Edit, TaskDescription, Verdict
-from gateway.methods.lance import LANCE_FACTORS, LanceParameters, perturb_messages, perturb_schema
-from gateway.methods.sweep import Attempt, best
+from gateway.methods.inverted import Attempt
+from gateway.methods.lance import LANCE_FACTORS, LanceParameters, best, perturb_messages, perturb_schema
 from gateway.methods.word_diff import check_diff, places, word_diff
 from shared.schemas.base import ImagePayload
 from tests.support.paths import REPOSITORY

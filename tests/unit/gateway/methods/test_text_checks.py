@@ -6,7 +6,8 @@ import pytest
 
 from gateway.methods.checks import Scores
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription, Verdict
-from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_texts, differing_part
+from gateway.methods.lance import check_texts
+from gateway.methods.text_checks import check_caption, check_change, check_keyword, differing_part
 from gateway.methods.words import content_words, names_class, occurrences, stem
 from shared.profiles import load_profile
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest

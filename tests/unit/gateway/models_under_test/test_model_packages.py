@@ -105,15 +105,15 @@ def test_pickles_code_and_other_formats_are_refused_by_name(name: str, words: st
         ({"model.safetensors": None}, "there are no weights"),
         ({"config.json": None}, "config.json is missing"),
         ({"preprocessor_config.json": None}, "preprocessor_config.json is missing"),
-        ({"model.safetensors": pickle.dumps({"a": 1})}, "no safetensors file"),
-        ({"model.safetensors": b""}, "no safetensors file"),
-        ({"model.safetensors": struct.pack("<Q", 2**63) + b"{}"}, "no safetensors file"),
+        ({"model.safetensors": pickle.dumps({"a": 1})}, "not a safetensors file"),
+        ({"model.safetensors": b""}, "not a safetensors file"),
+        ({"model.safetensors": struct.pack("<Q", 2**63) + b"{}"}, "not a safetensors file"),
         ({"model.safetensors": safetensors()[:-1]}, "not as long as its header says"),
         ({"model.safetensors": safetensors() + b"more"}, "not as long as its header says"),
-        ({"config.json": b"[]"}, "no JSON object"),
-        ({"config.json": b'{"a": '}, "no JSON in UTF-8"),
-        ({"config.json": b"[" * 100_000}, "no JSON in UTF-8"),
-        ({"config.json": b'\xff\xfe{"a": 1}'}, "no JSON in UTF-8"),
+        ({"config.json": b"[]"}, "not a JSON object"),
+        ({"config.json": b'{"a": '}, "not JSON in UTF-8"),
+        ({"config.json": b"[" * 100_000}, "not JSON in UTF-8"),
+        ({"config.json": b'\xff\xfe{"a": 1}'}, "not JSON in UTF-8"),
         ({"config.json": b" " * 5 * 1024**2}, "larger than"),
         ({"config.json": b'{"auto_map": {"AutoModel": "evil.Model"}}'}, "`auto_map`, which asks for code of its own"),
         ({"preprocessor_config.json": b'{"x": [{"auto_map": {"A": "b.C"}}]}'}, "`auto_map`"),
@@ -121,7 +121,7 @@ def test_pickles_code_and_other_formats_are_refused_by_name(name: str, words: st
         ({"config.json": b'{"backbone": "x/y", "use_pretrained_backbone": true}'}, "asks for weights from elsewhere"),
         ({"config.json": b'{"_attn_implementation": "someone/kernels"}'}, "asks for code from elsewhere"),
         ({"contrafact.json": b'{"classes": []}'}, "contrafact.json: classes"),
-        ({"contrafact.json": b'{"remote": "http://10.0.0.1/"}'}, "there is no field remote"),
+        ({"contrafact.json": b'{"remote": "http://10.0.0.1/"}'}, "unknown field remote"),
         ({"model.onnx": b"x"}, "there are model.onnx and model.safetensors"),
         ({"model.safetensors.index.json": b"{}"}, "has no weight_map"),
         ({"model.safetensors.index.json": b'{"weight_map": {"a": "../../etc/passwd"}}'}, "which was not sent"),
@@ -138,7 +138,7 @@ def test_nothing_two_models_two_archives_and_nested_ones_are_refused() -> None:
     assert "there is no model" in refusal([]).detail
     assert "more than one config.json" in refusal(zipped({**HUB, "other/config.json": b"{}"})).detail
     assert "more than one model.onnx" in refusal(files({"a.onnx": b"x", "b.onnx": b"y"})).detail
-    assert "is an archive; send it alone" in refusal([*zipped(HUB), *files(HUB)]).detail
+    assert "is an archive" in refusal([*zipped(HUB), *files(HUB)]).detail
     (inner,) = zipped(HUB)
     assert isinstance(inner.content, io.BytesIO)
     assert "another archive" in refusal(zipped({"inner.zip": inner.content.getvalue()})).detail

@@ -78,7 +78,7 @@ def test_an_order_with_a_leak_cannot_be_written_or_read() -> None:
     sent = order.model_dump(mode="json")
     stolen = sent["counterfactuals"][0]["image"]
     sent["judged"][0]["image"] = stolen
-    with pytest.raises(ValidationError, match=f"both trained on and judged, such as {stolen}"):
+    with pytest.raises(ValidationError, match=stolen):
         RepairOrder.model_validate(sent)
 
 

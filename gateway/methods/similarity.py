@@ -1,0 +1,130 @@
+"""How similar the phrases of an edit are to the names of classes and to one another, by sentence embeddings.
+
+A similarity is 1 for equal stems and otherwise the cosine of two phrases' embeddings ("automobile" is near the class
+"car"). LANCE's checks of words decide by these scores (`lance.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Protocol
+
+import numpy as np
+
+from gateway.methods.checks import Scores, Vector
+from gateway.methods.counterfactual import Edit, MethodImage, TaskDescription
+from gateway.methods.text_checks import differing_part
+from gateway.methods.words import STOP_WORD, WORD, content_stems, names_class, stems
+from shared.chunks import chunks
+from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
+
+LONGEST_GRAM = 3  # words that are compared together, or as many as the longest name of a class has
+MAX_TEXTS = 256  # per message
+
+
+class TextEmbedder(Protocol):
+    """The one service that `check_texts` asks."""
+
+    def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply: ...
+
+
+def similarities(
+    services: TextEmbedder, source: MethodImage, task: TaskDescription, edits: Sequence[Edit]
+) -> list[Scores]:
+    """The similarities of each proposed edit of one source image, the greatest over the phrases in question.
+
+    `class_words`: of the changed words to the names of the ground truth (without one, of all classes);
+    `class_before` and `class_kept`: of the old and of the new caption to these; `other_class`: of what comes in to the
+    other classes, without those that the old caption names; `paraphrase`: of the new phrase to the old one. One that
+    has nothing to compare is left out.
+    """
+    others = [label for label in task.classes if label != source.ground_truth]
+    labels = [source.ground_truth] if source.ground_truth else others  # without it, no class may be touched
+    of_edits = [_comparisons(edit, labels, others) for edit in edits]
+    vectors = _embed(services, of_edits, {*labels, *others})
+    results = []
+    for comparisons in of_edits:
+        scores: Scores = {}
+        for comparison in comparisons:
+            score = comparison.score
+            scores[score] = max(comparison.similarity(vectors), scores.get(score, -1.0))
+        results.append(scores)
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """The phrases and names that a score compares, each with each; neither is empty."""
+
+    score: str
+    phrases: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @property
+    def plain(self) -> bool:
+        """Whether a phrase and a name have equal stems, so that no embedding is asked."""
+        return bool({tuple(stems(phrase)) for phrase in self.phrases} & {tuple(stems(name)) for name in self.names})
+
+    def similarity(self, vectors: Mapping[str, Vector]) -> float:
+        """The greatest similarity of a phrase and a name; below 1 unless stems are equal."""
+        if self.plain:
+            return 1.0
+        phrases, names = (np.stack([vectors[text] for text in texts]) for texts in (self.phrases, self.names))
+        return float(min((phrases @ names.T).max(), 0.9999))
+
+
+def _comparisons(edit: Edit, labels: Sequence[str], others: Sequence[str]) -> list[_Comparison]:
+    """What the scores of an edit compare. Classes that the caption names already cannot enter."""
+    names, entering = _names(labels), _names(label for label in others if not names_class(edit.caption, label))
+    longest = max([LONGEST_GRAM, *(len(stems(name)) for name in (*names, *entering))])
+    parts = [differing_part(change.from_phrase, change.to_phrase) for change in edit.changes]
+    brought_in = [*_brought_in(edit.caption, edit.new_caption), *(new for _, new in parts)]
+    comparisons = [
+        _Comparison("class_words", _grams([phrase for part in parts for phrase in part], longest), names),
+        _Comparison("class_before", _grams([edit.caption], longest), names),
+        _Comparison("class_kept", _grams([edit.new_caption], longest), names),
+        _Comparison("other_class", _grams(brought_in, longest), entering),
+        *(_Comparison("paraphrase", (old,), (new,)) for old, new in parts if content_stems(old) and content_stems(new)),
+    ]
+    return [comparison for comparison in comparisons if comparison.phrases and comparison.names]
+
+
+def _names(labels: Iterable[str]) -> tuple[str, ...]:
+    """The names of labels (separated by commas) and their head nouns."""
+    names = [name.strip() for label in labels for name in label.split(",") if name.strip()]
+    return tuple(dict.fromkeys([*names, *(name.split()[-1] for name in names)]))
+
+
+def _grams(texts: Iterable[str], longest: int) -> tuple[str, ...]:
+    """Up to `longest` words in a row that neither begin nor end with a word without meaning, in lower case."""
+    grams: dict[str, None] = {}
+    for text in texts:
+        words = [word.lower() for word in WORD.findall(text)]
+        for start, word in enumerate(words):
+            for end in range(start + 1, min(start + longest, len(words)) + 1):
+                if not STOP_WORD.fullmatch(word) and not STOP_WORD.fullmatch(words[end - 1]):
+                    grams[" ".join(words[start:end])] = None
+    return tuple(grams)
+
+
+def _brought_in(old: str, new: str) -> Iterator[str]:
+    """The runs of words that the new text has and the old one has not there."""
+    old_words, new_words = WORD.findall(old.lower()), WORD.findall(new.lower())
+    for kind, _, _, start, end in SequenceMatcher(None, old_words, new_words, autojunk=False).get_opcodes():
+        if kind in ("replace", "insert"):
+            yield " ".join(new_words[start:end])
+
+
+def _embed(services: TextEmbedder, of_edits: Sequence[Sequence[_Comparison]], labels: set[str]) -> dict[str, Vector]:
+    """Embeddings of all phrases that comparisons need. Names of classes go first, in messages that recur."""
+    needed = [comparison for comparisons in of_edits for comparison in comparisons if not comparison.plain]
+    names = sorted(_names(labels)) if needed else []
+    phrases = dict.fromkeys(text for comparison in needed for text in (*comparison.phrases, *comparison.names))
+    vectors: dict[str, Vector] = {}
+    for group in (names, [text for text in phrases if text not in set(names)]):
+        for texts in chunks(group, MAX_TEXTS):
+            rows = services.embed_texts(EmbedTextsRequest(texts=texts)).texts
+            vectors.update(zip(texts, map(np.asarray, rows), strict=True))
+    return vectors

@@ -1,0 +1,1 @@
+"""Tests of benchmarks with real databases and servers."""

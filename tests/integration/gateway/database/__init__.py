@@ -1,0 +1,1 @@
+"""Tests of gateway.database with real databases and servers."""

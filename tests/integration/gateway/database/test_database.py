@@ -1,0 +1,109 @@
+"""The schema and the database's clock, on SQLite and on a real Postgres."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, select
+from sqlalchemy.exc import IntegrityError, StatementError
+
+from gateway.database.events import add_event
+from gateway.database.sessions import Sessions, database_now, migrate, migration_config
+from gateway.database.tables import Event, Job, Owner, SourceImage, Table
+from tests.support.rows import add_job
+
+
+def test_migrations_make_exactly_the_tables(sessions: Sessions) -> None:
+    with sessions.kw["bind"].connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Table.metadata) == []
+
+
+def test_migrating_twice_changes_nothing(sessions: Sessions) -> None:
+    migrate(sessions.kw["bind"])
+
+
+def test_migrations_go_down_to_nothing_and_up_again_revision_by_revision(sessions: Sessions) -> None:
+    engine = sessions.kw["bind"]
+    with engine.begin() as connection:
+        revisions = list(ScriptDirectory.from_config(migration_config(connection)).walk_revisions())
+    assert len({revision.down_revision for revision in revisions}) == len(revisions), "one line, without branches"
+    for revision in revisions:
+        with engine.begin() as connection:
+            assert MigrationContext.configure(connection).get_current_revision() == revision.revision
+            command.downgrade(migration_config(connection), str(revision.down_revision or "base"))
+    assert set(inspect(engine).get_table_names()) == {"alembic_version"}
+    for revision in reversed(revisions):
+        with engine.begin() as connection:
+            command.upgrade(migration_config(connection), revision.revision)
+    test_migrations_make_exactly_the_tables(sessions)
+
+
+def test_migrating_with_rows_keeps_them(sessions: Sessions) -> None:
+    add_job(sessions, "j", images=2)
+    engine = sessions.kw["bind"]
+    with engine.begin() as connection:
+        command.downgrade(migration_config(connection), "0001")
+    migrate(engine)
+    with sessions() as session:
+        assert [image.state for image in session.get_one(Job, "j").source_images] == ["pending"] * 2
+
+
+def test_times_come_back_as_utc(sessions: Sessions) -> None:
+    moment = datetime(2026, 11, 20, 13, 0, 0, 123456, tzinfo=UTC)
+    with sessions.begin() as session:
+        session.add(Owner(id="o", name="o", created_at=moment.astimezone(None)))
+    with sessions() as session:
+        assert session.scalars(select(Owner.created_at)).one() == moment
+    with sessions() as session, pytest.raises(StatementError, match="has no time zone"):
+        session.scalars(select(Owner).where(Owner.created_at == datetime(2026, 1, 1))).all()
+
+
+def test_the_database_clock_adds_seconds_and_compares_with_stored_times(sessions: Sessions) -> None:
+    with sessions() as session:
+        now, later, earlier = session.execute(
+            select(database_now(), database_now(6_000.5), database_now(-500.25))
+        ).one()
+    busy = timedelta(seconds=60)  # what a busy machine may take between two looks at a clock
+    assert abs(now - datetime.now(UTC)) < busy
+    assert abs(later - now - timedelta(seconds=6_000.5)) < busy
+    assert abs(now - earlier - timedelta(seconds=500.25)) < busy
+
+
+def test_deleting_a_job_removes_what_hangs_on_it(sessions: Sessions) -> None:
+    add_job(sessions, "j", images=3)
+    with sessions.begin() as session:
+        add_event(session, "j", "job", {"state": "running"})
+    with sessions.begin() as session:
+        session.delete(session.get_one(Job, "j"))
+    with sessions() as session:
+        assert session.scalars(select(SourceImage)).all() == []
+        assert session.scalars(select(Event)).all() == []
+
+
+def test_events_are_numbered_without_gaps_in_commit_order(sessions: Sessions) -> None:
+    add_job(sessions, "j", images=1)
+
+    def append() -> None:
+        for _ in range(10):
+            with sessions.begin() as session:
+                add_event(session, "j", "image", {})
+
+    threads = [threading.Thread(target=append) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with sessions() as session:
+        assert session.scalars(select(Event.sequence).order_by(Event.sequence)).all() == list(range(1, 41))
+
+
+def test_states_outside_the_state_machine_are_refused(sessions: Sessions) -> None:
+    add_job(sessions, "j", images=1)
+    with pytest.raises(IntegrityError), sessions.begin() as session:
+        session.get_one(SourceImage, "j-0").state = "leased"  # without a token

@@ -1,0 +1,1 @@
+"""Tests of gateway.jobs with real databases and servers."""

@@ -1,0 +1,1 @@
+"""Tests of gateway.methods with real databases and servers."""

@@ -1,0 +1,155 @@
+"""DILLEMA with the shipped language model behind its real service; pictures and scores are arithmetic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+
+from gateway.methods import dillema as steps
+from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.dillema import DillemaParameters, dillema
+from shared.images import encode
+from shared.schemas.base import ImagePayload
+from tests.support.captioned_services import CAPTION, Services, captioned
+from tinyworld.objects.captions import read
+from tinyworld.objects.world import CLASSES
+
+STATED = read(CAPTION)
+PICTURE = encode(np.full((32, 32, 3), 128, np.uint8))
+TASK = TaskDescription("classify the vehicle in a street photo", CLASSES)
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[Services]:
+    with captioned() as services:
+        yield services
+
+
+def dillema_of(services: Services, seed: int = 1, **parameters: object) -> list[MethodCounterfactual]:
+    source = MethodImage("source-1", ImagePayload(png=PICTURE), "bus")
+    return list(dillema(source, TASK, services, DillemaParameters.model_validate(parameters), seed))
+
+
+def edits_of(rows: list[MethodCounterfactual]) -> list[MethodCounterfactual]:
+    return [row for row in rows if row.arm == "edit" and row.verdict.accepted]
+
+
+def test_weather_and_time_are_each_changed_twice(services: Services) -> None:
+    rows = dillema_of(services, factors=["weather"])
+    edits = edits_of(rows)
+    changes = [change for row in edits if row.edit for change in row.edit.changes]
+    assert Counter(change.from_phrase for change in changes) == {"rainy": 2, "day": 2}
+    assert len({change.to_value for change in changes}) == 4
+    for row in edits:
+        assert row.edit is not None
+        change = row.edit.changes[0]
+        field = "weather" if change.from_phrase == "rainy" else "time"
+        assert read(row.edit.new_caption) == STATED | {field: change.to_value}
+
+
+def test_every_edit_has_its_null_arm(services: Services) -> None:
+    rows = dillema_of(services)
+    assert [row.ordinal for row in rows] == list(range(len(rows)))
+    for row in edits_of(rows):
+        assert row.null_ordinal is not None
+        null = rows[row.null_ordinal]
+        assert null.arm == "null"
+        assert null.seed == row.seed
+        assert null.lineage["rendering"]["prompt"] == CAPTION
+        assert null.lineage["rendering"]["region"] == row.lineage["rendering"]["region"]
+        assert null.image is not None
+    assert len(edits_of(rows)) == 4
+    assert len({row.seed for row in edits_of(rows)}) == 4
+
+
+def test_the_same_seed_gives_the_same_and_shares_null_arms(services: Services) -> None:
+    first = dillema_of(services, same_seed=True)
+    assert first == dillema_of(services, same_seed=True)
+    assert len({row.seed for row in edits_of(first)}) == 1
+    assert sum(row.arm == "null" for row in first) <= 2
+    assert dillema_of(services, seed=2) != dillema_of(services)
+
+
+def test_one_caption_under_several_seeds(services: Services) -> None:
+    edits = edits_of(dillema_of(services, same_caption=True, counterfactuals_per_image=3))
+    assert len({row.edit for row in edits}) == 1
+    assert len({row.seed for row in edits}) == len(edits) == 3
+
+
+def test_several_edits_in_one_caption(services: Services) -> None:
+    for row in edits_of(dillema_of(services, edits_per_counterfactual=3)):
+        assert row.edit is not None
+        assert len(row.edit.changes) == 3
+        assert all(change.to_phrase in row.edit.new_caption for change in row.edit.changes)
+
+
+def test_more_renderings_than_a_message_holds(services: Services) -> None:
+    rows = dillema_of(services, counterfactuals_per_image=8)
+    assert len(edits_of(rows)) == 8
+    assert sum(row.image is not None for row in rows) == 16
+
+
+def test_a_ground_truth_that_the_edits_touch_refuses_them(services: Services) -> None:
+    source = MethodImage("source-1", ImagePayload(png=PICTURE), "rain")
+    task = TaskDescription("classify the vehicle", ("rain", "snow", "fog"))
+    rows = list(dillema(source, task, services, DillemaParameters(factors=("weather",)), 1))
+    assert not any(change.from_phrase == "rainy" for row in edits_of(rows) if row.edit for change in row.edit.changes)
+    refused = [row for row in rows if not row.verdict.accepted]
+    assert all(row.image is None and row.verdict.reason for row in refused)
+
+
+def test_the_lineage_holds_prompts_and_replies(services: Services) -> None:
+    for row in edits_of(dillema_of(services)):
+        questions = [exchange["question"] for exchange in row.lineage["exchanges"]]
+        assert questions == ["keywords", "alternatives", "rewrite"]
+        assert all(exchange["messages"][-1]["content"] and exchange["reply"] for exchange in row.lineage["exchanges"])
+
+
+def test_protected_regions_that_are_lost_refuse_an_image(services: Services) -> None:
+    rows = dillema_of(services, protect=["pedestrian"], factors=["weather"], counterfactuals_per_image=6)
+    rendered = [row for row in rows if row.image is not None]
+    lost = [row for row in rendered if row.edit and "fog" in row.edit.new_caption]
+    assert lost
+    assert {row.verdict.check for row in lost} == {"protected"}
+    assert all("pedestrian" in row.verdict.reason and "0.20" in row.verdict.reason for row in lost)
+    assert all(row.verdict.accepted for row in rendered if row not in lost)
+    for row in rendered:
+        assert row.scores["protected"] == (0.2 if row in lost else 0.9)
+        assert row.lineage["protected"][0]["label"] == "pedestrian"
+    assert all("protected" not in row.lineage for row in dillema_of(services) if row.image is not None)
+
+
+def test_edits_that_name_what_is_protected_are_refused_before_they_are_rendered(services: Services) -> None:
+    rows = dillema_of(services, protect=["city"])
+    named = [row for row in rows if row.edit and any("city" in change.from_phrase for change in row.edit.changes)]
+    assert named
+    assert {(row.verdict.check, row.image) for row in named} == {("protected class", None)}
+
+
+@pytest.mark.parametrize(
+    ("question", "from_phrases"), [("keywords", []), ("alternatives", ["rainy"]), ("rewrite", ["rainy"])]
+)
+def test_a_question_without_a_valid_reply_refuses_its_edits_by_name_and_is_not_asked_again(
+    services: Services, monkeypatch: pytest.MonkeyPatch, question: steps.Question, from_phrases: list[str]
+) -> None:
+    monkeypatch.setitem(steps._REPLY_TOKENS, question, 2)  # the reply is cut off, in both of the service's attempts
+    asked: list[bytes] = []
+
+    def note(request: httpx.Request) -> None:
+        asked.append(request.content)
+
+    services._client.event_hooks["request"] = [note]
+    rows = dillema_of(services, factors=["weather"])
+    services._client.event_hooks["request"] = []
+    assert rows
+    assert {(row.verdict.accepted, row.verdict.check, row.image) for row in rows} == {(False, "invalid reply", None)}
+    assert all("cut off after 2 tokens" in row.verdict.reason for row in rows)
+    assert all(row.lineage["exchanges"][-1]["question"] == question for row in rows)
+    changed = {change.from_phrase for row in rows if row.edit for change in row.edit.changes}
+    assert changed >= set(from_phrases)
+    assert bool(changed) == bool(from_phrases)
+    assert len(set(asked)) == len(asked)

@@ -1,0 +1,202 @@
+"""LANCE: which rows it gives, what is asked once, what words and images refuse. Pictures, vectors: arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual
+from gateway.methods.counterfactual import MethodCounterfactual
+from gateway.methods.lance import LANCE_FACTORS, LanceParameters, lance
+from gateway.model_services.clients import ModelServices
+from gateway.results.classification import load_rows
+from shared.problems import GenerationFailed
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.diffusion import EditReply, EditRequest
+from shared.schemas.language import GenerateReply, GenerateRequest
+from shared.schemas.service import SERVICES
+from shared.storage import DirectoryStore
+from tests.support.lance_services import SOURCE, TASK, LanceServices
+from tests.support.small_services import CAPTION, serve
+from tests.support.work_site import Site
+
+
+class Services(ModelServices):
+    """The plain clients, with a note of each request for edits, and a caption of one's own."""
+
+    source_caption = CAPTION
+    new_caption = CAPTION
+    requests: list[EditRequest]
+
+    def caption(self, request: CaptionRequest) -> CaptionReply:
+        return CaptionReply(
+            captions=[self.source_caption if image == SOURCE.image else self.new_caption for image in request.images]
+        )
+
+    def edit(self, request: EditRequest) -> EditReply:
+        self.requests = [*getattr(self, "requests", []), request]
+        return super().edit(request)
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    with serve(LanceServices()) as url:
+        clients = Services(dict.fromkeys(SERVICES, url))
+        yield clients
+        clients.close()
+
+
+def lance_of(services: Services, **parameters: Any) -> list[MethodCounterfactual]:
+    anything = {"caption": {"default": -2.0}}
+    chosen = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything} | parameters
+    return list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
+
+
+def test_edits_are_rendered_under_all_fractions_in_one_request_and_the_best_is_kept(services: Services) -> None:
+    rows = lance_of(services)
+    edits, nulls = [row for row in rows if row.arm == "edit"], [row for row in rows if row.arm == "null"]
+    first, second = services.requests
+    assert [edit.prompt for edit in first.edits] == [
+        CAPTION.replace("on a street", "on a beach"),
+        CAPTION.replace("sunny", "rainy"),
+        CAPTION.replace("on a street", "in a well-kept park"),
+    ], "the first edit of each factor, then the second ones"
+    assert (first.self_fractions, first.caption, first.steps) == ([0.4, 0.7], CAPTION, 4)
+    assert [edit.prompt for edit in second.edits] == [CAPTION], "null arms are asked together"
+    rendered = [row for row in edits if row.image is not None]
+    assert len(rendered) == 3
+    for row in rendered:
+        tried = row.lineage["sweep"]
+        assert [a["self_fraction"] for a in tried] == [0.4, 0.7]
+        assert row.scores["direction"] == max(a["scores"]["direction"] for a in tried)
+        assert {"likeness", "match", "caption", "direction", "class_words"} <= set(row.scores)
+        null = rows[row.null_ordinal or 0]
+        assert null.lineage["self_fraction"] == row.lineage["self_fraction"]
+    assert second.self_fractions == sorted({row.lineage["self_fraction"] for row in rendered})
+    assert [row.ordinal for row in rows] == list(range(len(rows)))
+    assert len(nulls) == len(second.self_fractions)
+    assert rendered[0].lineage["evaluations"] == round((4 + 4) / 3) + 2 * 8
+
+
+def test_what_words_refuse_is_kept_with_its_reason_and_never_rendered(services: Services) -> None:
+    refused = {
+        (row.edit.changes[0].factor, row.verdict.check): row
+        for row in lance_of(services)
+        if row.edit and row.image is None
+    }
+    assert set(refused) == {("subject", "class words"), ("adjective", "word diff"), ("weather", "duplicate edit")}
+    assert "“sunny” → “rainy”" in refused["adjective", "word diff"].verdict.reason
+    assert all(row.null_ordinal is None and row.lineage["evaluations"] == 0 for row in refused.values())
+    assert all(row.lineage["exchanges"][0]["reply"] for row in refused.values())
+
+
+def test_factors_and_numbers_are_as_asked(services: Services) -> None:
+    rows = lance_of(services, factors=["weather", "background", "weather"], counterfactuals_per_image=2)
+    factors = [row.edit.changes[0].factor for row in rows if row.edit]
+    assert factors == ["weather", "background"]
+    assert len(lance_of(services, factors=["background"], edits_per_factor=1)) == 2
+    assert lance_of(services, factors=["domain", "object"]) == [], "a caption that says nothing of them"
+
+
+def test_many_edits_and_fractions_travel_in_several_messages(services: Services) -> None:
+    fractions = [0.1 * n for n in range(8)]
+    rows = lance_of(services, self_fractions=fractions)
+    assert [len(request.edits) for request in services.requests] == [1, 1, 1, 1]
+    assert all(len(row.lineage["sweep"]) == 8 for row in rows if row.image and row.arm == "edit")
+
+
+def test_no_edit_no_inversion(services: Services) -> None:
+    rows = lance_of(services, factors=["adjective"])
+    assert [row.verdict.check for row in rows] == ["word diff"]
+    assert not hasattr(services, "requests")
+
+
+def test_images_are_refused_by_the_thresholds_of_their_factor(services: Services) -> None:
+    limits = {"direction": {"default": -1.0, "weather": 2.0}, "caption": {"default": -2.0}}
+    rows = lance_of(services, thresholds=limits)
+    verdicts = {row.edit.changes[0].factor: row.verdict for row in rows if row.edit and row.image is not None}
+    assert verdicts["background"].accepted
+    assert (verdicts["weather"].accepted, verdicts["weather"].check) == (False, "direction")
+    strict = lance_of(services, thresholds={"caption": {"default": 2.0}})
+    assert {row.verdict.check for row in strict if row.edit and row.image} == {"caption"}
+
+
+def test_every_image_of_the_sweep_is_captioned_anew_where_a_job_asks_for_it(services: Services) -> None:
+    rows = lance_of(services, recaption=True)
+    tried = [attempt for row in rows for attempt in row.lineage.get("sweep", [])]
+    assert tried
+    assert all(attempt["scores"]["recaption"] == 1.0 for attempt in tried)
+    services.new_caption = "A red bus on a street."
+    lost = [row for row in lance_of(services, recaption=True) if row.image is not None]
+    assert {(row.verdict.check, row.scores["recaption"]) for row in lost if row.arm == "edit"} == {("recaption", 0.0)}
+    assert all(row.verdict.accepted for row in lost if row.arm == "null")
+    assert all("recaption" not in row.scores for row in lance_of(services))
+
+
+def test_nearer_to_the_new_caption_is_asked_for_without_any_threshold(services: Services) -> None:
+    for row in lance_of(services, thresholds={}):
+        if row.edit and row.image is not None:
+            assert row.verdict.accepted == (row.scores["caption"] >= 0)
+
+
+def test_a_caption_that_does_not_name_the_class_is_begun_with_it(services: Services) -> None:
+    services.source_caption = "Something on a street. It is a sunny day."
+    (row, *_) = lance_of(services, factors=["weather"])
+    assert row.lineage["caption"] == f"A photo of a car. {services.source_caption}"
+    (row, *_) = lance_of(services, factors=["weather"], label_aware=False)
+    assert row.lineage["caption"] == services.source_caption
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_gives_rows_that_are_counted(sessions: Sessions, tmp_path: Path) -> None:
+    small = LanceServices()
+    with serve(small) as url:
+        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        parameters = LanceParameters(steps=4, self_fractions=(0.4, 0.7)).model_dump(mode="json")
+        site.add_job(images=2, methods=[{"name": "lance", "parameters": parameters}])
+        site.worker().step()
+        assert site.state() == "done"
+        assert small.calls["generate"] == 2 * len(LANCE_FACTORS)
+        with sessions() as session:
+            rows = load_rows(session, "job")
+            values = set(
+                session.scalars(
+                    select(Counterfactual.to_value).where(
+                        Counterfactual.arm == "edit", Counterfactual.image_digest.is_not(None)
+                    )
+                )
+            )
+        assert values <= {"beach", "rainy", "park"}
+        assert ("m1", "lance") in rows.models
+        for client in site.clients:
+            client.close()
+
+
+class NoWeather(LanceServices):
+    """The language model finds no valid reply to questions about the weather."""
+
+    def _generate(self, request: GenerateRequest) -> GenerateReply:
+        if "Factor: weather" in request.messages[-1].content:
+            self._called("generate")
+            raise GenerationFailed("no valid reply in 2 attempts")
+        return super()._generate(request)
+
+
+def test_a_factor_without_a_valid_reply_is_refused_by_name_and_the_others_are_rendered() -> None:
+    small = NoWeather()
+    with serve(small) as url:
+        clients = Services(dict.fromkeys(SERVICES, url))
+        rows = lance_of(clients)
+        clients.close()
+    (refused,) = [row for row in rows if row.verdict.check == "invalid reply"]
+    assert refused.edit is not None
+    assert [change.factor for change in refused.edit.changes] == ["weather"]
+    assert (refused.image, refused.null_ordinal) == (None, None)
+    assert "no valid reply" in refused.verdict.reason
+    assert {row.edit.changes[0].factor for row in rows if row.edit and row.image is not None} == {"background"}
+    assert small.calls["generate"] == len(LANCE_FACTORS)

@@ -1,0 +1,1 @@
+"""Tests of gateway.model_services with real databases and servers."""

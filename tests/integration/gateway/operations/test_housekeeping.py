@@ -1,0 +1,220 @@
+"""What nothing needs is removed, some time after its last use, and nothing else: on SQLite and a real Postgres."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import numpy as np
+from sqlalchemy import delete, func, select, update
+
+from gateway.database.sessions import database_now
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, RecordedCall, Report, Upload
+from gateway.intake.sources import IntakeLimits, KeptImage, keep_image
+from gateway.model_services.recorded import ImageShelf
+from gateway.operations.housekeeping import Graces, housekeeping_loop, is_due, run_housekeeping
+from gateway.settings import Settings
+from gateway.storage import images
+from shared.images import encode
+from shared.schemas.jobs import ManifestImage
+from shared.storage import image_key
+from tests.support.work_site import Site, wait_for
+
+AT_ONCE = Graces(0, 0)
+A_DAY = Graces(24 * 3600, 30 * 24 * 3600)
+LIMITS = IntakeLimits(image_bytes=100_000, image_pixels=10_000, images=20, archive_bytes=1_000_000)
+
+
+def picture(seed: int = 0) -> bytes:
+    return encode(np.random.default_rng(seed).integers(0, 255, (12, 12, 3)).astype(np.uint8))
+
+
+def keys(site: Site) -> set[str]:
+    return {item.key for item in site.store.iterate()}
+
+
+def count(site: Site, *tables: type[object]) -> list[int]:
+    with site.sessions() as session:
+        return [session.scalar(select(func.count()).select_from(table)) or 0 for table in tables]
+
+
+def send(site: Site, data: bytes) -> KeptImage:
+    """What `PUT /images/{digest}` does."""
+    kept = keep_image(images.ImagePlace(site.sessions, site.store), data, LIMITS)
+    with site.sessions.begin() as session:
+        images.remember(session, LOCAL_OWNER, [kept])
+    return kept
+
+
+def grow_older(site: Site, seconds: float) -> None:
+    """As if so much time had passed since images were noted."""
+    with site.sessions.begin() as session:
+        noted = update(Image).where(Image.unreferenced_since.is_not(None))
+        session.execute(
+            noted.values(unreferenced_since=database_now(-seconds)).execution_options(synchronize_session=False)
+        )
+
+
+def test_everything_of_a_job_stays_while_it_is_there_and_goes_with_it(site: Site) -> None:
+    site.add_job(images=2)
+    site.worker().step()
+    before = keys(site)
+    assert site.state() == "done"
+    assert run_housekeeping(site.sessions, site.store, AT_ONCE).images == 0
+    assert keys(site) == before
+    with site.sessions.begin() as session:
+        session.execute(delete(Job))
+        session.execute(delete(Report))
+    removed = run_housekeeping(site.sessions, site.store, AT_ONCE)
+    assert (removed.images, removed.reports) == (len(before) - 1, 1)
+    assert removed.recorded_calls > 0
+    assert keys(site) == set()
+    assert count(site, Image, OwnedImage, RecordedCall) == [0, 0, 0]
+
+
+def test_with_a_grace_it_is_first_noted_and_later_removed(site: Site) -> None:
+    site.add_job(images=1)
+    site.worker().step()
+    with site.sessions.begin() as session:
+        session.execute(delete(Job))
+    there = keys(site)
+    for _ in range(2):
+        assert run_housekeeping(site.sessions, site.store, A_DAY).images == 0
+    assert keys(site) == there
+    grow_older(site, 24 * 3600 + 1)
+    assert run_housekeeping(site.sessions, site.store, A_DAY).images == len(there) - 1  # not the new report
+
+
+def test_what_another_job_shares_stays(site: Site) -> None:
+    site.add_job("first", images=2)
+    site.add_job("second", images=1)  # the same first picture, so the same counterfactuals
+    worker = site.worker()
+    for _ in range(3):  # each step works until it finds nothing
+        worker.step()
+    assert (site.state("first"), site.state("second")) == ("done", "done")
+    with site.sessions.begin() as session:
+        session.execute(delete(Job).where(Job.id == "first"))
+    run_housekeeping(site.sessions, site.store, AT_ONCE)
+    with site.sessions() as session:
+        digests = set(session.scalars(select(Counterfactual.image_digest).where(Counterfactual.job_id == "second")))
+        digests |= set(session.scalars(select(Counterfactual.control_digest)))
+    expected = {image_key(digest) for digest in digests if digest} | {image_key(str(site.images("second")[0].digest))}
+    assert keys(site) == expected | {"reports/second.html"}
+    calls = site.small.calls.copy()
+    site.add_job("third", images=1)
+    worker.step()
+    assert site.small.calls == calls, "the calls about a source image stay as long as a job has it"
+
+
+def test_uploads_stay_for_weeks_after_they_were_sent(site: Site) -> None:
+    site.add_job("other", images=1)
+    kept = send(site, picture(1))
+    assert run_housekeeping(site.sessions, site.store, Graces(0, 3600)).uploads == 0
+    assert site.store.exists(image_key(kept.digest))
+    assert run_housekeeping(site.sessions, site.store, AT_ONCE).uploads == 1
+    assert not site.store.exists(image_key(kept.digest))
+    assert count(site, Upload) == [0]
+    again = send(site, picture(1))
+    assert site.store.exists(image_key(again.digest))
+
+
+def test_objects_without_a_row_are_removed_and_broken_ones_too(site: Site) -> None:
+    site.add_job(images=1)
+    shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
+    orphan = shelf.keep(picture(2))
+    site.store.put(image_key(orphan), picture(2))  # its writer died before the row
+    site.store.put("images/ab/" + "ab" * 32 + ".png", b"no picture")
+    site.store.put("images/stray.png", picture(3))
+    site.store.put("reports/gone.html", b"<!doctype html>")
+    site.store.put("weights/model.safetensors", b"somebody else's")
+    assert run_housekeeping(site.sessions, site.store, A_DAY).found_objects == 0, "they may belong to work under way"
+    removed = run_housekeeping(site.sessions, site.store, AT_ONCE)
+    assert (removed.found_objects, removed.images, removed.reports) == (3, 1, 1)
+    assert keys(site) == {image_key(str(site.images()[0].digest)), "weights/model.safetensors"}
+
+
+def test_who_wants_an_image_keeps_it(site: Site) -> None:
+    site.add_job("other", images=1)
+    kept = send(site, picture(4))
+    with site.sessions.begin() as session:
+        session.execute(delete(Upload))
+    run_housekeeping(site.sessions, site.store, A_DAY)
+    grow_older(site, 48 * 3600)
+    with site.sessions.begin() as session:  # a manifest that names it, just before housekeeping comes again
+        assert images.from_manifest(session, LOCAL_OWNER, [ManifestImage(digest=kept.digest)])
+    assert run_housekeeping(site.sessions, site.store, A_DAY).images == 0
+    grow_older(site, 48 * 3600)
+    shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
+    shelf.save({shelf.keep(picture(4))})
+    assert run_housekeeping(site.sessions, site.store, A_DAY).images == 0
+    assert site.store.exists(image_key(kept.digest))
+
+
+def test_what_was_removed_in_the_middle_of_a_step_is_written_again(site: Site) -> None:
+    site.add_job("other", images=1)
+    shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
+    digest = shelf.keep(picture(6))
+    shelf.save({digest})
+    assert run_housekeeping(site.sessions, site.store, AT_ONCE).images == 1
+    shelf.save({digest})
+    assert site.store.exists(image_key(digest))
+    assert count(site, Image) == [2]
+
+
+def test_housekeeping_and_senders_race_without_harm(site: Site) -> None:
+    """The same few images are written again and again, and given up for a while, while two housekeepers run."""
+    site.add_job("other", images=1)
+    stop = threading.Event()
+    wrong: list[str] = []
+    a_moment = Graces(0.5, 0.5)
+
+    def sender(seed: int) -> None:
+        pauses = random.Random(seed)
+        for number in range(10):
+            shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
+            digest = shelf.keep(picture(100 + (seed + number) % 3))
+            began = time.monotonic()
+            shelf.save({digest})
+            there = site.store.exists(image_key(digest))
+            if not there and time.monotonic() - began < a_moment.anything:  # later it may have gone again
+                wrong.append(digest)
+            stop.wait(pauses.uniform(0.0, 1.2))
+
+    def keeper() -> None:
+        while not stop.is_set():
+            run_housekeeping(site.sessions, site.store, a_moment)
+
+    keepers = [threading.Thread(target=keeper) for _ in range(2)]
+    senders = [threading.Thread(target=sender, args=(seed,)) for seed in range(3)]
+    for thread in keepers + senders:
+        thread.start()
+    for thread in senders:
+        thread.join()
+    stop.set()
+    for thread in keepers:
+        thread.join()
+    assert wrong == []
+    with site.sessions() as session:
+        rows = set(session.scalars(select(Image.digest)))
+    assert {image_key(digest) for digest in rows} == keys(site)
+
+
+def test_one_worker_of_all_does_it_when_it_is_due(site: Site) -> None:
+    with site.sessions.begin() as session:
+        assert is_due(session, 3600)
+    with site.sessions.begin() as session:
+        assert not is_due(session, 3600)
+        assert is_due(session, 0)
+
+
+def test_a_worker_keeps_house_by_itself(site: Site) -> None:
+    site.store.put("reports/gone.html", b"<!doctype html>")
+    stopping = threading.Event()
+    settings = Settings(housekeeping_seconds=0.1, grace_seconds=0.001)
+    keeper = threading.Thread(target=housekeeping_loop, args=(site.sessions, site.store, settings, stopping))
+    keeper.start()
+    wait_for(lambda: keys(site) == set())
+    stopping.set()
+    keeper.join(600)
+    assert not keeper.is_alive()

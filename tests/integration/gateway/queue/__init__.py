@@ -1,0 +1,1 @@
+"""Tests of gateway.queue with real databases and servers."""

@@ -1,0 +1,319 @@
+"""The state machine of the work, on SQLite and on a real Postgres: who works on what, and what a dead worker costs."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from sqlalchemy import select
+
+from gateway.database.sessions import Sessions, database_now
+from gateway.database.tables import Event, Job, SourceImage
+from gateway.queue.leases import (
+    Lease,
+    cancel_job,
+    claim,
+    claim_analysis,
+    fail,
+    finish,
+    record_lost,
+    release,
+    renew,
+    retry_job,
+    sweep,
+    work_waits,
+)
+from tests.support.rows import add_job, let_time_pass
+
+LEASE = 3_600.0  # no test takes as long, however busy the machine
+
+
+def take(sessions: Sessions) -> Lease | None:
+    with sessions.begin() as session:
+        return claim(session, LEASE)
+
+
+def take_one(sessions: Sessions) -> Lease:
+    lease = take(sessions)
+    assert lease is not None
+    return lease
+
+
+def row(sessions: Sessions, image_id: str) -> SourceImage:
+    with sessions() as session:
+        return session.get_one(SourceImage, image_id)
+
+
+def test_images_of_a_job_are_claimed_in_order_and_once(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=3)
+    assert [take_one(sessions).id for _ in range(3)] == ["a-0", "a-1", "a-2"]
+    assert take(sessions) is None
+
+
+def test_an_earlier_turn_is_claimed_before_an_earlier_position(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=4)
+    with sessions.begin() as session:
+        for position, turn in enumerate((0, 2, 1, 3)):
+            session.get_one(SourceImage, f"a-{position}").turn = turn
+    assert [take_one(sessions).id for _ in range(4)] == ["a-0", "a-2", "a-1", "a-3"]
+
+
+def test_the_job_with_the_fewest_live_leases_is_served_next(sessions: Sessions) -> None:
+    add_job(sessions, "large", images=10, minute=0)
+    assert [take_one(sessions).job_id for _ in range(4)] == ["large"] * 4
+    add_job(sessions, "small", images=3, minute=1)
+    assert [take_one(sessions).job_id for _ in range(4)] == ["small", "small", "small", "large"]
+
+
+def test_racing_workers_never_hold_the_same_image(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=25)
+    add_job(sessions, "b", images=25)
+    claimed: list[str] = []
+
+    def work() -> None:
+        misses = 0
+        while misses < 5:
+            lease = take(sessions)
+            if lease is None:
+                misses += 1
+            else:
+                claimed.append(lease.id)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(claimed) == 50
+    assert max(Counter(claimed).values()) == 1
+
+
+def test_a_late_worker_changes_nothing(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    late = take_one(sessions)
+    let_time_pass(sessions, LEASE + 1)
+    with sessions.begin() as session:
+        assert sweep(session, max_lost_leases=20) == 1
+    current = take_one(sessions)
+    assert current.id == late.id
+    with sessions.begin() as session:
+        assert not finish(session, late)
+        assert not fail(session, late, "late", 1)
+        assert not release(session, late, "late", 0)
+        assert renew(session, [late, current], LEASE) == {current.token}
+    with sessions.begin() as session:
+        assert finish(session, current)
+    assert row(sessions, "a-0").state == "done"
+    assert row(sessions, "a-0").lost_leases == 1
+    assert row(sessions, "a-0").attempts == 0
+
+
+def test_a_renewed_lease_is_not_swept(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=2)
+    renewed, silent = take_one(sessions), take_one(sessions)
+    with sessions.begin() as session:
+        renew(session, [renewed], 3 * LEASE)
+    let_time_pass(sessions, 2 * LEASE)
+    with sessions.begin() as session:
+        assert sweep(session, 20) == 1
+    assert [row(sessions, lease.id).state for lease in (renewed, silent)] == ["leased", "pending"]
+
+
+def test_an_image_over_which_workers_keep_dying_is_left_out_by_name(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=2)
+    for _ in range(3):
+        assert take_one(sessions).id == "a-0"
+        let_time_pass(sessions, LEASE + 1)
+        with sessions.begin() as session:
+            sweep(session, max_lost_leases=3)
+    assert row(sessions, "a-0").state == "failed"
+    assert "3 workers stopped" in row(sessions, "a-0").failure
+    with sessions() as session:
+        (event,) = session.scalars(select(Event)).all()
+    assert event.payload["position"] == 0
+    assert take_one(sessions).id == "a-1"
+
+
+def test_only_its_own_errors_count_as_attempts(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    for _ in range(5):
+        lease = take_one(sessions)
+        with sessions.begin() as session:
+            assert release(session, lease, "the service is busy", delay=0)
+    assert row(sessions, "a-0").attempts == 0
+    for attempt in range(3):
+        lease = take_one(sessions)
+        with sessions.begin() as session:
+            assert fail(session, lease, f"broken {attempt}", max_attempts=3, delay=0)
+    image = row(sessions, "a-0")
+    assert (image.state, image.attempts, image.failure) == ("failed", 3, "broken 2")
+
+
+def test_a_released_image_waits_for_its_delay(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    with sessions.begin() as session:
+        lease = claim(session, LEASE)
+        assert lease is not None
+        release(session, lease, "busy", delay=LEASE)
+    assert take(sessions) is None
+    with sessions.begin() as session:
+        assert not work_waits(session)
+        image = session.get_one(SourceImage, "a-0")
+        now = session.scalar(select(database_now()))
+        assert image.not_before is not None
+        assert now is not None
+        assert LEASE - 30 < (image.not_before - now).total_seconds() <= LEASE
+        image.not_before = now  # as if the time had passed
+    with sessions() as session:
+        assert work_waits(session)
+    assert take(sessions) is not None
+
+
+def test_a_job_is_analysed_once_and_only_after_its_last_image(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=2)
+    first, second = take_one(sessions), take_one(sessions)
+    with sessions.begin() as session:
+        finish(session, first)
+        assert claim_analysis(session, LEASE) is None
+        fail(session, second, "unreadable", max_attempts=1)
+        lost = claim_analysis(session, LEASE)
+        assert lost is not None
+        assert claim_analysis(session, LEASE) is None
+    let_time_pass(sessions, LEASE + 1)
+    with sessions.begin() as session:
+        sweep(session, max_lost_leases=20)
+        again = claim_analysis(session, LEASE)
+        assert again is not None
+        assert not finish(session, lost)
+        assert finish(session, again)
+    with sessions() as session:
+        assert session.get_one(Job, "a").state == "done"
+        assert session.get_one(Job, "a").finished_at is not None
+        assert not work_waits(session)
+
+
+def test_a_cancelled_job_keeps_what_is_done_and_stops_the_rest(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=3)
+    done, working = take_one(sessions), take_one(sessions)
+    with sessions.begin() as session:
+        finish(session, done)
+    with sessions.begin() as session:
+        assert cancel_job(session, "a")
+    with sessions.begin() as session:
+        assert not cancel_job(session, "a")
+        assert not finish(session, working)
+        assert renew(session, [working], LEASE) == set()
+    assert [row(sessions, f"a-{n}").state for n in range(3)] == ["done", "cancelled", "cancelled"]
+    assert take(sessions) is None
+    with sessions.begin() as session:
+        assert claim_analysis(session, LEASE) is None
+
+
+def test_what_failed_or_was_cancelled_is_taken_up_again_as_if_for_the_first_time(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=4)
+    with sessions.begin() as session:
+        session.get_one(SourceImage, "a-3").digest = None
+        session.get_one(SourceImage, "a-3").state = "failed"  # a file that was no image
+    done, broken = take_one(sessions), take_one(sessions)
+    with sessions.begin() as session:
+        finish(session, done)
+        fail(session, broken, "broken", max_attempts=1)
+        assert cancel_job(session, "a")
+    with sessions.begin() as session:
+        assert retry_job(session, "a") == 2
+    assert [row(sessions, f"a-{n}").state for n in range(4)] == ["done", "pending", "pending", "failed"]
+    again = row(sessions, "a-1")
+    assert (again.attempts, again.lost_leases, again.failure) == (0, 0, "")
+    with sessions.begin() as session:
+        assert session.get_one(Job, "a").state == "running"
+        assert not finish(session, broken)
+        for lease in (claim(session, LEASE), claim(session, LEASE)):
+            assert lease is not None
+            assert finish(session, lease)
+        analysis = claim_analysis(session, LEASE)
+        assert analysis is not None
+        assert finish(session, analysis)
+    with sessions.begin() as session:
+        assert retry_job(session, "a") is None
+        assert session.get_one(Job, "a").state == "done"
+
+
+def test_an_analysis_under_way_does_not_finish_a_job_that_was_taken_up_again(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    lease = take_one(sessions)
+    with sessions.begin() as session:
+        fail(session, lease, "broken", max_attempts=1)
+        analysis = claim_analysis(session, LEASE)
+        assert analysis is not None
+    with sessions.begin() as session:
+        assert retry_job(session, "a") == 1
+    with sessions.begin() as session:
+        assert not finish(session, analysis)
+        assert session.get_one(Job, "a").state == "running"
+    assert take_one(sessions).id == "a-0"
+
+
+def test_an_analysis_that_failed_is_repeated(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    with sessions.begin() as session:
+        lease = claim(session, LEASE)
+        assert lease is not None
+        finish(session, lease)
+        analysis = claim_analysis(session, LEASE)
+        assert analysis is not None
+        fail(session, analysis, "a bug of the report", max_attempts=1)
+    with sessions.begin() as session:
+        assert retry_job(session, "a") == 0
+        assert claim_analysis(session, LEASE) is not None
+
+
+def test_failures_of_unknown_cause_wait_twice_as_long_each_time(sessions: Sessions) -> None:
+    add_job(sessions, "a", images=1)
+    waits = []
+    for _ in range(4):
+        lease = take_one(sessions)
+        with sessions.begin() as session:
+            assert record_lost(session, lease, "broke off", max_lost_leases=20, delay=100)
+        with sessions.begin() as session:
+            image = session.get_one(SourceImage, "a-0")
+            now = session.scalar(select(database_now()))
+            assert image.not_before is not None
+            assert now is not None
+            waits.append((image.not_before - now).total_seconds())
+            image.not_before = None
+    assert all(0.8 * full < wait <= full for wait, full in zip(waits, (100, 200, 400, 800), strict=True)), waits
+    assert row(sessions, "a-0").lost_leases == 4
+
+
+def test_a_small_job_behind_a_large_one_finishes_long_before_it(sessions: Sessions) -> None:
+    """Eight images in flight, each taking one turn; the ratio is of turns from a job's start to its last image."""
+    large, small, in_flight = 1_000, 10, 8
+    add_job(sessions, "large", images=large, minute=0)
+    held: list[Lease] = []
+    ended: Counter[str] = Counter()
+    last: dict[str, int] = {}
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        with sessions.begin() as session:
+            for lease in held:
+                assert finish(session, lease)
+                ended[lease.job_id] += 1
+                last[lease.job_id] = turns
+        with sessions.begin() as session:
+            held[:] = [lease for _ in range(in_flight) if (lease := claim(session, LEASE)) is not None]
+        turns += 1
+
+    for _ in range(5):  # the large job has every place before the small one comes
+        turn()
+    add_job(sessions, "small", images=small, minute=1)
+    begun = turns
+    while held:
+        turn()
+    assert ended == {"large": large, "small": small}
+    waited, alone = last["small"] - begun, -(-small // in_flight)
+    ratio = last["large"] / waited
+    print(f"{small} images behind {large}: done in {waited} turns ({alone} if alone), {ratio:.0f} times faster")
+    assert waited <= 2 * alone + 1
+    assert ratio > 20

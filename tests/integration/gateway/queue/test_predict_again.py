@@ -1,0 +1,63 @@
+"""Taking a job's images up again for predictions alone: which images, and what a worker makes of them."""
+
+from __future__ import annotations
+
+from sqlalchemy import select, update
+
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.queue import leases
+from tests.support.work_site import Site
+
+
+def finish(site: Site) -> None:
+    """Work until nothing is left."""
+    worker = site.worker()
+    while site.state() == "running":
+        worker.step()
+
+
+def add(site: Site, *models: str) -> int | None:
+    with site.sessions.begin() as session:
+        taken = leases.predict_again(session, "job")
+        session.execute(update(Job).values(models=["m1", *models]))
+        return taken
+
+
+def test_only_predictions_that_are_not_there_are_made_whatever_the_weights_are_now(site: Site) -> None:
+    site.add_job(models=("m1",))
+    assert add(site) is None, "not while it runs"
+    finish(site)
+    with site.sessions.begin() as session:
+        session.execute(update(SourceImage).where(SourceImage.position == 2).values(state="failed", generated=False))
+        session.execute(update(Prediction).values(top=[]))  # so that a second writing of it would show
+    made, _ = site.results()
+    site.small.calls.clear()
+    site.small.revision = "2"  # what was recorded is not found any more
+    assert add(site, "m2") == 2
+    assert [image.state for image in site.images()] == ["pending", "pending", "failed"]
+    finish(site)
+    assert set(site.small.calls) == {"predict"}, "nothing was captioned, proposed or rendered"
+    assert site.results()[0] == made
+    with site.sessions() as session:
+        rendered = session.scalars(select(Counterfactual.id).where(Counterfactual.position < 2)).all()
+        said = session.scalars(select(Prediction).where(Prediction.model == "m2")).all()
+        assert {row.counterfactual_id for row in said} == {None, *rendered}
+        assert all(row.top == [] for row in session.scalars(select(Prediction).where(Prediction.model == "m1")))
+        assert all((row.flipped is None) == (row.counterfactual_id is None) for row in said)
+    assert site.state() == "done"
+
+
+def test_a_model_that_was_deleted_fails_its_images_by_name_and_keeps_what_was_found(site: Site) -> None:
+    site.add_job(models=("m1",))
+    finish(site)
+    with site.sessions.begin() as session:
+        leases.predict_again(session, "job")
+        session.execute(update(Job).values(models=["m1", "gone"], uploaded_models={"gone": "a" * 64}))
+    while site.state() == "running":
+        with site.sessions.begin() as session:
+            session.execute(update(SourceImage).values(not_before=None))
+        site.worker().step()
+    assert {image.state for image in site.images()} == {"failed"}
+    assert "'gone'" in site.images()[0].failure
+    with site.sessions() as session:
+        assert set(session.scalars(select(Prediction.model))) == {"m1"}

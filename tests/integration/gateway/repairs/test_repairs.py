@@ -1,0 +1,224 @@
+"""Repairs on bad days: trainers that die are followed by others, from the last checkpoint, to the same weights."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load
+from sqlalchemy import select, update
+from torch import Tensor, equal
+
+from evaluator_service.repair_worker import Trainer
+from evaluator_service.trainable import TRAINABLES
+from gateway.database.sessions import Sessions, database_now, migrate, open_engine, open_sessions
+from gateway.database.tables import LOCAL_OWNER, Repair
+from gateway.intake.sources import NamedFile
+from gateway.models_under_test.packages import packed
+from gateway.repairs.dispatch import give_out_anew, look_after
+from gateway.repairs.orders import load as load_rows
+from gateway.repairs.orders import order_of
+from gateway.settings import Settings
+from shared.problems import DeviceFailed
+from shared.schemas.models import ModelSpec
+from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, RepairRequest, StoredModel
+from shared.storage import DirectoryStore, model_key, repair_key
+from shared.weights import REPOSITORY
+from tests.support.repair_site import add_job, write_day_classifier
+
+REQUEST = RepairRequest(model="day", steps=32, batch_size=8, learning_rate=5e-3)
+SETTINGS = Settings(max_lost_leases=3)
+TRAIN = """
+import sys
+from pathlib import Path
+from evaluator_service.repair_worker import Trainer
+from shared.schemas.repairs import RepairLease
+from shared.storage import DirectoryStore
+grant = RepairLease(repair=sys.argv[2], token=sys.argv[3])
+Trainer(DirectoryStore(Path(sys.argv[1])), "tiny", "cpu", beat_seconds=0.2).work(grant)
+"""
+
+
+class Site:
+    """A job, a model, and repairs of it."""
+
+    def __init__(self, sessions: Sessions, folder: Path) -> None:
+        self.sessions, self.folder = sessions, folder / "objects"
+        self.store = DirectoryStore(self.folder)
+        self.grants: list[RepairLease] = []
+        add_job(sessions, self.store)
+        write_day_classifier(folder / "day", steps=20)
+        files = [NamedFile(path.name, path.open("rb")) for path in (folder / "day").iterdir()]
+        with packed(files, ModelSpec(name="day"), 10**9) as package:
+            self.model = StoredModel(key=model_key(package.digest, "m"), digest=package.digest)
+            self.store.put_file(self.model.key, package.file)
+        for file in files:
+            file.content.close()
+
+    def add(self, repair: str) -> None:
+        with self.sessions.begin() as session:
+            originals, made = load_rows(session, "made")
+            order = order_of(repair, "made", REQUEST, "apache-2.0", self.model, originals, made)
+            self.store.put(repair_key(repair, "order.json"), order.model_dump_json().encode())
+            session.add(
+                Repair(
+                    id=repair,
+                    owner_id=LOCAL_OWNER,
+                    job_id="made",
+                    model="day",
+                    request=REQUEST.model_dump(mode="json"),
+                )
+            )
+
+    def look(self, send: Callable[[RepairLease], None] | None = None) -> list[RepairLease]:
+        """What is given out when a worker looks."""
+        before = len(self.grants)
+        look_after(self.sessions, self.store, self.grants.append, SETTINGS)
+        new = self.grants[before:]
+        for grant in new:
+            if send is not None:
+                send(grant)
+        return new
+
+    def row(self, repair: str) -> Repair:
+        with self.sessions() as session:
+            return session.scalars(select(Repair).where(Repair.id == repair)).one()
+
+    def silence(self, seconds: float) -> None:
+        """Let time pass in which nothing was heard."""
+        with self.sessions.begin() as session:
+            session.execute(update(Repair).values(heard_at=database_now(-seconds)))
+
+    def says(self, grant: RepairLease, name: str, content: str) -> None:
+        self.store.put(repair_key(grant.repair, grant.token, name), content.encode())
+
+    def weights(self, repair: str, arm: str) -> dict[str, Tensor]:
+        with tarfile.open(fileobj=io.BytesIO(self.store.get(repair_key(repair, arm, "model.tar")))) as archive:
+            content = archive.extractfile("model.safetensors")
+            assert content is not None
+            return load(content.read())
+
+
+@pytest.fixture
+def site(sessions: Sessions, tmp_path: Path) -> Site:
+    return Site(sessions, tmp_path)
+
+
+def trainer(site: Site) -> Trainer:
+    return Trainer(site.store, "tiny", "cpu", beat_seconds=0.2)
+
+
+def wait_for(path: Path, seconds: float = 600) -> None:
+    give_up = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < give_up, f"no {path.name}"
+        time.sleep(0.01)
+
+
+def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weights(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'contrafact.db'}")
+    migrate(engine)
+    site = Site(open_sessions(engine), tmp_path)
+    site.add("aa")
+    site.look(trainer(site).work)  # undisturbed
+    site.look()
+    site.add("bb")
+    (first,) = site.look()
+    started = [sys.executable, "-c", TRAIN, str(site.folder), "bb", first.token]
+    with subprocess.Popen(started, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+        wait_for(site.folder / "repairs" / "bb" / "repaired" / "checkpoint.tar")
+        process.send_signal(signal.SIGKILL)
+    assert not site.store.exists(repair_key("bb", "augmented", "judged.json"))
+    assert site.look() == []  # heard
+    site.silence(SETTINGS.lease_seconds + 1)
+    (second,) = site.look()
+    assert second.token != first.token
+    trainer(site).work(first)  # an old message: its grant holds no more
+    assert not site.store.exists(repair_key("bb", first.token, "outcome.json"))
+    trainer(site).work(second)
+    site.look()
+    undisturbed, resumed = site.row("aa"), site.row("bb")
+    assert (undisturbed.state, resumed.state) == ("done", "done")
+    for arm in ("repaired", "originals", "null", "augmented"):
+        mine, other = site.weights("aa", arm), site.weights("bb", arm)
+        assert all(equal(mine[name], other[name]) for name in mine), arm
+    assert undisturbed.result is not None
+    assert resumed.result is not None
+    assert undisturbed.result["sets"] == resumed.result["sets"]
+    engine.dispose()
+
+
+def test_what_an_older_trainer_writes_is_not_read(site: Site) -> None:
+    site.add("aa")
+    (old,) = site.look()
+    site.says(old, "progress.json", Heartbeat(beat=1).model_dump_json())
+    assert site.look() == []
+    assert site.look() == []  # quiet, but not for long
+    site.silence(SETTINGS.lease_seconds + 1)
+    (new,) = site.look()
+    site.says(old, "outcome.json", RepairOutcome(problem="late").model_dump_json())
+    assert site.look() == []
+    assert (site.row("aa").state, site.row("aa").failure) == ("running", "")
+    site.says(new, "outcome.json", RepairOutcome(problem="it cannot be").model_dump_json())
+    site.look()
+    assert (site.row("aa").state, site.row("aa").failure) == ("failed", "it cannot be")
+    assert site.look() == []
+
+
+def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) -> None:
+    site.add("aa")
+    for number in range(SETTINGS.max_lost_leases):
+        (grant,) = site.look()
+        said = Heartbeat(beat=1, done=4 if number == 0 else 0, total=128, arm="repaired")
+        site.says(grant, "progress.json", said.model_dump_json())
+        assert site.look() == []
+        if number == 0:
+            assert site.row("aa").progress == {"done": 4, "total": 128, "arm": "repaired"}
+        site.silence(SETTINGS.lease_seconds + 1)
+    assert site.look() == []
+    assert site.row("aa").state == "failed"
+    assert "without making progress" in site.row("aa").failure
+
+
+def test_a_message_may_wait_in_line_and_a_new_start_gives_out_anew(site: Site) -> None:
+    site.add("aa")
+    (first,) = site.look()
+    site.silence(SETTINGS.lease_seconds + 1)
+    assert site.look() == []  # nobody has begun: it waits behind others
+    site.silence(301)
+    (second,) = site.look()
+    with site.sessions.begin() as session:
+        give_out_anew(session)
+    (third,) = site.look()
+    assert len({first.token, second.token, third.token}) == 3
+    assert site.row("aa").lost == 0
+
+
+def test_a_damaged_model_or_a_vanished_image_is_said(site: Site) -> None:
+    site.add("aa")
+    site.store.delete(site.model.key)
+    site.look(trainer(site).work)
+    site.look()
+    assert site.row("aa").state == "failed"
+    assert "is gone" in site.row("aa").failure
+
+
+def test_a_broken_accelerator_is_not_the_repair_s_failure(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    monkeypatch.setitem(TRAINABLES, "classification", break_down)
+    site.add("aa")
+    (lease,) = site.look()
+    with pytest.raises(DeviceFailed, match="ECC"):
+        trainer(site).work(lease)
+    assert site.look() == []
+    assert (site.row("aa").state, site.row("aa").failure) == ("running", "")

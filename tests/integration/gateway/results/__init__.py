@@ -1,0 +1,1 @@
+"""Tests of gateway.results with real databases and servers."""

@@ -1,0 +1,105 @@
+"""The check `recaption` in jobs: verdicts with the new caption, what it says nothing of, and what it costs."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from sqlalchemy import select
+
+from contrafact.printing import findings
+from gateway.database.tables import Counterfactual, Report, SourceImage
+from gateway.jobs.choices import plan
+from gateway.results.classification import load_rows
+from gateway.results.measure import measure
+from shared.images import decode
+from shared.problems import InvalidInput
+from shared.profiles import load_profile
+from shared.schemas.evaluation import ModelUnderTestInfo
+from shared.schemas.jobs import JobSpec
+from shared.schemas.results import JobResults
+from shared.storage import image_key
+from tests.support.small_services import CLASSES
+from tests.support.work_site import Site
+
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+ASKED: list[dict[str, object]] = [
+    {"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2, "recaption": True}},
+    {"name": "shifts", "parameters": {"steps": 2, "recaption": True}},
+]
+
+
+def sees_a_car(site: Site, digest: str | None) -> bool:
+    """As the small services' captioner has it."""
+    return bool(decode(site.store.get(image_key(str(digest))))[0, 0, 0] % 3)
+
+
+def test_images_whose_class_is_not_named_any_more_are_refused_and_null_arms_only_scored(site: Site) -> None:
+    site.small.looks = True
+    site.add_job(images=6, methods=ASKED)
+    site.worker().step()
+    assert site.state() == "done"
+    with site.sessions() as session:
+        rows = session.execute(
+            select(Counterfactual, SourceImage.digest)
+            .join(SourceImage, Counterfactual.source_image_id == SourceImage.id)
+            .where(Counterfactual.image_digest.is_not(None))
+        ).all()
+        results = JobResults.model_validate(session.get_one(Report, "job").metrics)
+    fates = set()
+    for row, source in rows:
+        before, after = sees_a_car(site, source), sees_a_car(site, row.image_digest)
+        assert row.scores.get("recaption") == (float(after) if before else None)
+        refused = before and not after and row.arm == "edit"
+        assert (row.accepted, row.check) == (not refused, "recaption" if refused else "")
+        if refused:
+            assert row.reason.endswith("“A red boat on a street. It is a sunny day.”"), "the new caption"
+        fates.add((row.arm, before, after))
+    assert {("edit", True, True), ("edit", True, False), ("null", True, False), ("edit", False, True)} <= fates
+    for funnel in results.funnels:
+        edits = [source for row, source in rows if row.arm == "edit" and row.method == funnel.method]
+        assert funnel.recaption_unchecked == sum(not sees_a_car(site, source) for source in edits) > 0
+        assert [one.check for one in funnel.refused_by_image] == ["recaption"]
+    silent = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
+    page = site.store.get("reports/job.html").decode()
+    assert f"</b> {results.funnels[0].recaption_unchecked} of" in page
+    out = io.StringIO()
+    Console(width=400, file=out).print(findings(results))
+    assert f"{silent} rendered images" in out.getvalue()
+
+
+@ON_SQLITE
+def test_nobody_is_asked_for_new_captions_by_default_and_a_caption_per_message_more_where_they_are(site: Site) -> None:
+    site.add_job("plain", images=2)
+    site.worker().step()
+    assert site.small.calls["caption"] == 2
+    with site.sessions() as session:
+        assert measure(load_rows(session, "plain")).funnels[0].recaption_unchecked is None
+    site.add_job("asked", images=2, methods=ASKED[:1])
+    site.worker().step()
+    assert site.small.calls["caption"] == 2 + 2, "the source's own captions are found where they were recorded"
+
+
+@ON_SQLITE
+def test_the_score_is_kept_and_refuses_nothing_where_a_job_wants_none(site: Site) -> None:
+    site.small.looks = True
+    parameters = {**ASKED[0]["parameters"], "thresholds": {"recaption": {"default": 0.0}}}  # type: ignore[dict-item]
+    site.add_job(images=6, methods=[{"name": "dillema", "parameters": parameters}])
+    site.worker().step()
+    with site.sessions() as session:
+        rows = list(session.scalars(select(Counterfactual).where(Counterfactual.image_digest.is_not(None))))
+    assert {row.scores.get("recaption") for row in rows} == {None, 0.0, 1.0}
+    assert all(row.accepted for row in rows)
+
+
+def test_errors_of_the_checks_are_not_those_with_new_captions() -> None:
+    classifier = ModelUnderTestInfo(
+        name="m", kind="classification", classes=CLASSES, weights="", revision="", licence=""
+    )
+    spec = {"task": "name it", "models": ["m"], "calibration": "tinyworld"}
+    for name in ("recaption", "thresholds"):
+        given: object = True if name == "recaption" else {}
+        asked = JobSpec.model_validate(spec | {"methods": [{"name": "dillema", "parameters": {name: given}}]})
+        with pytest.raises(InvalidInput, match=f"leave out .*{name}"):
+            plan(asked, load_profile("tiny"), [classifier])

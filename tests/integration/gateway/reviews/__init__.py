@@ -1,0 +1,1 @@
+"""Tests of gateway.reviews with real databases and servers."""

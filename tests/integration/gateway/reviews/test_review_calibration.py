@@ -1,0 +1,153 @@
+"""From reviews to the report: which reviews are a random sample, and when a job is calibrated by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual, Report, Review
+from gateway.queue import leases
+from gateway.report.build import build_report
+from gateway.results.reviewed_edits import load_reviews
+from shared.schemas.results import JobResults
+from shared.storage import DirectoryStore
+from tests.support.drawn_job import add_drawn_job
+from tests.support.work_site import Site
+
+
+@pytest.fixture
+def store(sessions: Sessions, tmp_path: Path) -> DirectoryStore:
+    """Of a finished job `drawn` of 36 source images, with its report."""
+    store = DirectoryStore(tmp_path / "objects")
+    add_drawn_job(sessions, store, per_class=14)
+    build_report(sessions, store, "drawn")
+    return store
+
+
+def edits(sessions: Sessions, accepted: bool) -> list[str]:
+    """Rendered edits, in the order of the random sample."""
+    c = Counterfactual
+    rendered = select(c.id).where(c.arm == "edit", c.image_digest.is_not(None), c.accepted.is_(accepted))
+    with sessions() as session:
+        return sorted(session.scalars(rendered))
+
+
+def say(sessions: Sessions, names: Iterable[str], verdict: str = "valid", who: str = "ann", **columns: object) -> None:
+    with sessions.begin() as session:
+        for name in names:
+            row = {"counterfactual_id": name, "reviewer": who, "job_id": "drawn", "verdict": verdict, **columns}
+            session.merge(Review(**row))
+
+
+def test_too_few_reviews_say_how_many_more_it_takes(sessions: Sessions, store: DirectoryStore) -> None:
+    lot = edits(sessions, accepted=True)
+    say(sessions, lot[:5])
+    say(sessions, [lot[5]], "unsure")
+    say(sessions, lot[9:30])  # picked by the reviewer: not the random sample
+    results = build_report(sessions, store, "drawn")
+    (said,) = results.reviews
+    assert (said.by_lot, said.more, said.accepted, said.undecided) == (5, 15, 26, 1)
+    assert (said.valid, said.flipped, results.calibration, results.provisional) == (None, [], None, True)
+    assert all(effect.among_valid is None for found in results.results for effect in found.cells)
+    page = store.get("reports/drawn.html").decode()
+    assert "Review 15 more" in page
+    assert "too few images were reviewed" in page
+
+
+def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectoryStore) -> None:
+    before = build_report(sessions, store, "drawn")
+    finding = before.results[0].findings[0]
+    assert finding.provisional
+    with sessions() as session:
+        at_night = set(session.scalars(select(Counterfactual.id).where(Counterfactual.to_value == "night")))
+    say(sessions, [name for name in edits(sessions, accepted=True) if name in at_night], edit_shown=True, realism=4)
+    say(sessions, edits(sessions, accepted=True)[:40])
+    say(sessions, edits(sessions, accepted=False)[:10], "invalid")
+    results = build_report(sessions, store, "drawn")
+    assert JobResults.model_validate(results.model_dump(mode="json")) == results
+    assert results.calibration is not None
+    assert (results.calibration.source, results.provisional) == ("reviews", False)
+    (said,) = results.reviews
+    assert results.calibration.n == said.accepted + said.rejected >= 50
+    assert said.more == said.more_rejected == 0
+    assert 20 <= said.by_lot < said.accepted
+    assert said.valid is not None
+    assert 0.85 < said.valid.low <= said.valid.value <= said.valid.high <= 1
+    assert said.accepted_if_invalid is not None
+    assert said.accepted_if_invalid.high < 0.7
+    assert {one.model for one in said.flipped} == {"night-bus", "sound"}
+    calibrated = results.results[0].findings[0]
+    assert calibrated.cell == finding.cell
+    assert calibrated.selected_interval == finding.selected_interval, "which cells are findings stays as it was"
+    assert calibrated.among_valid is not None
+    assert calibrated.among_valid.valid == 1, "all its pictures were looked at"
+    assert not calibrated.provisional
+    page = store.get("reports/drawn.html").decode()
+    assert f"n = {said.accepted + said.rejected}" in page
+    assert "uncalibrated" not in page
+
+
+def test_invalid_failures_take_a_finding_back(sessions: Sessions, store: DirectoryStore) -> None:
+    with sessions() as session:
+        listed = load_reviews(session, "drawn").prioritised
+        at_night = set(session.scalars(select(Counterfactual.id).where(Counterfactual.to_value == "night")))
+    assert not listed, "nothing is reviewed yet"
+    say(sessions, edits(sessions, accepted=True)[:60])
+    say(sessions, [name for name in edits(sessions, accepted=True) if name in at_night], "invalid")
+    results = build_report(sessions, store, "drawn")
+    finding = results.results[0].findings[0]
+    assert (finding.cell.label, finding.cell.value) == ("bus", "night")
+    assert finding.among_valid is not None
+    assert finding.among_valid.valid == 0
+    assert finding.provisional
+
+
+def test_a_worker_makes_the_report_anew_and_nothing_else(site: Site) -> None:
+    site.add_job("drawn", images=2, models=("m1",))
+    worker = site.worker()
+    while site.state("drawn") == "running":
+        worker.step()
+    site.small.calls.clear()
+    one = (edits(site.sessions, accepted=True) + edits(site.sessions, accepted=False))[0]
+    say(site.sessions, [one])
+    with site.sessions.begin() as session:
+        assert leases.analyse_again(session, "drawn")
+        assert not leases.analyse_again(session, "drawn"), "it runs already"
+    worker.step()
+    assert site.state("drawn") == "done"
+    assert not {"caption", "generate", "render", "predict"} & set(site.small.calls)
+    with site.sessions() as session:
+        (said,) = JobResults.model_validate(session.get_one(Report, "drawn").metrics).reviews
+    assert said.accepted + said.rejected == 1
+
+
+def test_people_who_differ_leave_it_open_and_a_missing_edit_is_invalid(
+    sessions: Sessions, store: DirectoryStore
+) -> None:
+    one, two, three = edits(sessions, accepted=True)[:3]
+    say(sessions, [one, two], "valid")
+    say(sessions, [one], "invalid", who="ben")
+    say(sessions, [two], "invalid", who="ben")
+    say(sessions, [two], "unsure", who="carl")
+    say(sessions, [two], "valid", who="dora")
+    say(sessions, [three], "valid", edit_shown=False)
+    with sessions() as session:
+        reviews = load_reviews(session, "drawn")
+    assert [reviews.by_edit[name].valid for name in (one, two, three)] == [None, True, False]
+    assert [reviews.drawn(name) for name in (one, two, three)] == [False, True, True]
+
+
+def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: DirectoryStore) -> None:
+    listed = build_report(sessions, store, "drawn").review
+    assert len(listed) > 3
+    lot = edits(sessions, accepted=True)
+    say(sessions, [listed[0], listed[1], listed[3], *lot[:30]])
+    with sessions() as session:
+        reviews = load_reviews(session, "drawn")
+    assert set(listed[:2]) <= reviews.prioritised
+    assert not any(reviews.drawn(name) for name in reviews.prioritised)
+    assert all(reviews.drawn(name) for name in lot[:30] if name not in reviews.prioritised)

@@ -1,0 +1,176 @@
+"""Frozen suites of segmentation jobs: masks stay, releases are compared in IoU, and nothing is rendered again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sqlalchemy import delete, select, update
+
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
+from gateway.jobs import jobs
+from gateway.operations.housekeeping import Graces, run_housekeeping
+from gateway.suites import suites
+from gateway.suites.runs import results
+from shared.images import decode
+from shared.problems import InvalidInput
+from shared.schemas.base import Kind
+from shared.schemas.evaluation import ModelUnderTestInfo
+from shared.schemas.results import Cell, MeanOverlap
+from shared.schemas.suites import CellComparison, RunResults, SuiteRequest
+from shared.storage import image_key
+from tests.support.segmentation_jobs import ON_SQLITE, add_job, measured, scenes
+from tests.support.small_services import ROAD_CLASSES, SEGMENTER
+from tests.support.work_site import Site, wait_for
+
+SOURCES = 16
+RENDERING = ("caption", "generate", "render", "edit", "structure", "shapes", "corrupt")
+
+
+def release(revision: str = "1", kind: Kind = "segmentation", classes: list[str] = ROAD_CLASSES) -> ModelUnderTestInfo:
+    return ModelUnderTestInfo(
+        name=SEGMENTER, kind=kind, classes=classes, weights="none", revision=revision, licence="Apache-2.0"
+    )
+
+
+def work_off(site: Site, job: str) -> None:
+    worker = site.worker()
+    wait_for(lambda: bool(worker.step()) or site.state(job) == "done", 120)
+
+
+def freeze(site: Site) -> str:
+    with site.sessions.begin() as session:
+        return suites.create(session, LOCAL_OWNER, SuiteRequest(job="job", name="roads"))
+
+
+def run_of(site: Site, revision: str = "1") -> str:
+    with site.sessions.begin() as session:
+        run = suites.start_run(session, LOCAL_OWNER, "roads", release(revision))
+    work_off(site, run)
+    return run
+
+
+def result(site: Site, run: str, baseline: str | None = None) -> RunResults:
+    with site.sessions() as session:
+        return results(session, LOCAL_OWNER, "roads", run, baseline, 5)
+
+
+def worsen(site: Site, run: str) -> None:
+    """In a weaker release's stead: of every second counterfactual the road is taken for sky."""
+    with site.sessions.begin() as session:
+        rows = session.scalars(
+            select(Prediction)
+            .join(Counterfactual, Prediction.counterfactual_id == Counterfactual.id)
+            .where(Prediction.job_id == run, Counterfactual.arm == "edit", Counterfactual.ordinal % 2 == 0)
+        )
+        for row in rows:
+            found = dict(row.overlaps or {})
+            row.overlaps = {**found, "road": 0.0, "sky": found["sky"] / 2}
+
+
+def by_cell(found: RunResults) -> dict[Cell, CellComparison]:
+    return {one.cell: one for one in found.cells if one.cell is not None}
+
+
+def masks_of(site: Site, job: str) -> list[tuple[NDArray[np.uint8], list[str]]]:
+    with site.sessions() as session:
+        rows = session.scalars(select(SourceImage).where(SourceImage.job_id == job).order_by(SourceImage.position))
+        return [(decode(site.store.get(image_key(row.mask_digest or "")), "L"), row.mask_classes or []) for row in rows]
+
+
+def test_a_run_says_what_the_job_said_though_the_job_is_gone(site: Site) -> None:
+    add_job(site, "job", scenes(SOURCES))
+    work_off(site, "job")
+    effects = {effect.cell: effect for effect in measured(site, "job").results[0].cells}
+    before = masks_of(site, "job")
+    suite = freeze(site)
+    with site.sessions.begin() as session:
+        report = jobs.remove(session, LOCAL_OWNER, "job")
+    site.store.delete(report or "")
+    run_housekeeping(site.sessions, site.store, Graces(0, 0))
+    rendered = Counter({name: site.small.calls[name] for name in RENDERING})
+    run = run_of(site)
+    assert Counter({name: site.small.calls[name] for name in RENDERING}) == rendered
+    for job in (suite, run):
+        kept = masks_of(site, job)
+        assert len(kept) == SOURCES
+        for (mask, held), (wanted, names) in zip(kept, before, strict=True):
+            assert (held, (mask == wanted).all()) == (names, True)
+    found = result(site, run)
+    assert (found.metric, found.relation, found.left_out, found.baseline) == ("iou", "labelled", 0, None)
+    cells = by_cell(found)
+    assert cells.keys() == effects.keys()
+    for cell, one in cells.items():
+        assert (one.sources, one.images) == (SOURCES, effects[cell].counterfactuals)
+        assert one.difference == pytest.approx(effects[cell].delta_accuracy)
+        assert one.p_value is not None
+        assert isinstance(one.accuracy, MeanOverlap)
+        assert one.accuracy.low <= (one.accuracy.value or 0) <= one.accuracy.high
+        assert (one.accuracy.value or 0) - (one.against.value or 0) == pytest.approx(one.difference)
+        assert "% IoU against" in one.sentence
+    with site.sessions() as session:
+        view = suites.show(session, LOCAL_OWNER, "roads")
+        spec = session.get_one(Job, run).spec
+    assert (view.kind, view.classes, view.sources) == ("segmentation", ROAD_CLASSES, SOURCES)
+    assert spec["masks"]["void"] == [255]
+
+
+@ON_SQLITE
+def test_releases_are_compared_on_the_same_images_class_by_class(site: Site) -> None:
+    add_job(site, "job", scenes(SOURCES))
+    work_off(site, "job")
+    freeze(site)
+    old, new = run_of(site), run_of(site, "2")
+    same = result(site, new, old)
+    assert {one.difference for one in same.cells} == {0.0}
+    assert [one.sources for one in same.cells if one.method == ""] == [SOURCES], "the originals are compared too"
+    worsen(site, new)
+    found = result(site, new, old)
+    drops = {one.cell.label for one in found.cells if one.judgement == "drop" and one.cell is not None}
+    assert "road" in drops
+    assert "car" not in drops
+    worst = next(one for one in found.cells if one.judgement == "drop")
+    assert found.breaches[0] == worst.sentence
+    assert {one.difference for one in found.cells if one.cell is not None and one.cell.label == "car"} == {0.0}
+    assert [one.difference for one in found.cells if one.method == ""] == [0.0]
+    (mean,) = [one for one in found.cells if one.method and one.cell is None]
+    assert mean.images == 2 * SOURCES
+    assert mean.difference < 0
+    with site.sessions.begin() as session:  # an image that one of them did not answer
+        first = select(SourceImage.id).where(SourceImage.job_id == old, SourceImage.position == 0)
+        session.execute(delete(Prediction).where(Prediction.source_image_id.in_(first)))
+    fewer = result(site, new, old)
+    assert fewer.left_out == 2
+    assert {one.sources for one in fewer.cells} == {SOURCES - 1}
+
+
+@ON_SQLITE
+def test_without_masks_whole_images_must_stay_what_they_were(site: Site) -> None:
+    add_job(site, "job", [(image, None) for image, _ in scenes(SOURCES)])
+    work_off(site, "job")
+    with site.sessions.begin() as session:  # a class that the job does not judge
+        session.execute(update(Job).where(Job.id == "job").values(classes=["sky", "road"]))
+    freeze(site)
+    run = run_of(site)
+    found = result(site, run)
+    assert (found.relation, found.metric) == ("metamorphic", "iou")
+    assert {one.cell.label for one in found.cells if one.cell is not None} == {""}
+    assert all("all classes with" in one.sentence for one in found.cells if one.cell is not None)
+    with site.sessions() as session:
+        overlaps = session.scalars(select(Prediction.overlaps).where(Prediction.job_id == run)).all()
+    assert {name for one in overlaps for name in one or {}} == {"sky", "road"}
+
+
+@ON_SQLITE
+def test_releases_of_another_kind_or_without_the_classes_are_refused(site: Site) -> None:
+    add_job(site, "job", scenes(1))
+    work_off(site, "job")
+    freeze(site)
+    for model, sentence in (
+        (release(kind="classification"), "for classification"),
+        (release(classes=["sky", "road"]), "does not know the labels 'car'"),
+    ):
+        with site.sessions.begin() as session, pytest.raises(InvalidInput, match=sentence):
+            suites.start_run(session, LOCAL_OWNER, "roads", model)

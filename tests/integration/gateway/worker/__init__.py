@@ -1,0 +1,1 @@
+"""Tests of gateway.worker with real databases and servers."""

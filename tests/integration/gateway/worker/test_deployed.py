@@ -1,0 +1,139 @@
+"""As deployed: processes over a real Postgres and a real Redis, any of which is killed in the middle of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.auth.keys import create_key
+from gateway.database.sessions import Sessions
+from gateway.queue.celery_tasks import wake_worker
+from gateway.settings import Settings
+from shared.celery_app import open_celery
+from shared.storage import DirectoryStore
+from tests.support.deployment import Part, free_port, gateway, redis, redis_url, worker
+from tests.support.gateway_under_test import picture
+from tests.support.rows import let_time_pass
+from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import Site, wait_for
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+def test_another_worker_takes_over_from_a_killed_one(sessions: Sessions, database_url: str, tmp_path: Path) -> None:
+    small = SmallServices()
+    broker = redis(tmp_path)
+    with serve(small) as url:
+        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        settings = {
+            "CONTRAFACT_DATABASE_URL": database_url,
+            "CONTRAFACT_BROKER_URL": redis_url(broker),
+            "CONTRAFACT_OBJECT_STORE": f"directory:{tmp_path / 'objects'}",
+            "CONTRAFACT_LEASE_RENEWAL_SECONDS": "0.5",
+            "CONTRAFACT_SWEEP_SECONDS": "0.5",
+            "CONTRAFACT_IMAGES_IN_FLIGHT": "4",
+            **{f"CONTRAFACT_{name}_URL": url for name in ("CAPTION", "LLM", "DIFFUSION", "EVALUATOR")},
+        }
+        first, second = worker(tmp_path, "first", settings), worker(tmp_path, "second", settings)
+        small.gate.clear()
+        site.add_job(images=6)
+        try:
+            broker.start()
+            broker.wait()
+            wake_worker(open_celery(redis_url(broker)))
+            first.start()
+            wait_for(lambda: sum(image.state == "leased" for image in site.images()) == 4, seconds=600)
+            first.kill()
+            let_time_pass(sessions, Settings().lease_seconds + 1)
+            small.gate.set()
+            second.start()
+            wait_for(lambda: site.state() == "done", seconds=600)
+            assert second.stop(120) == 0
+        finally:
+            for part in (first, second, broker):
+                part.kill()
+    images = site.images()
+    assert [image.state for image in images] == ["done"] * 6
+    assert sum(image.lost_leases for image in images) == 4
+    assert sum(image.attempts for image in images) == 0
+
+
+@contextmanager
+def deployment(database_url: str, services: str, folder: Path, key: str) -> Iterator[tuple[Part, httpx.Client, str]]:
+    """A gateway, a worker and a Redis that may be killed: that Redis, a client with the key, where the metrics are."""
+    broker, port, url = redis(folder), free_port(), f"http://127.0.0.1:{free_port()}"
+    settings = {
+        "CONTRAFACT_DATABASE_URL": database_url,
+        "CONTRAFACT_BROKER_URL": redis_url(broker),
+        "CONTRAFACT_OBJECT_STORE": f"directory:{folder / 'objects'}",
+        "CONTRAFACT_AUTHENTICATION": "true",
+        "CONTRAFACT_SWEEP_SECONDS": "0.5",
+        **{f"CONTRAFACT_{name}_URL": services for name in ("CAPTION", "LLM", "DIFFUSION", "EVALUATOR")},
+    }
+    parts = [
+        broker,
+        gateway(folder, url, {**settings, "CONTRAFACT_METRICS_PORT": str(port)}),
+        worker(folder, "worker", settings),
+    ]
+    headers = {"Authorization": f"Bearer {key}"}
+    try:
+        for part in parts:
+            part.start()
+        for part in parts:
+            part.wait()
+        with httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
+            yield broker, client, f"http://127.0.0.1:{port}/metrics"
+    finally:
+        for part in parts:
+            part.kill()
+
+
+def post_job(client: httpx.Client) -> httpx.Response:
+    files = [("images", (f"{shade}.png", picture(shade, size=12), "image/png")) for shade in (40, 90)]
+    spec = b'{"task": "name the vehicle", "models": ["m1"]}'
+    return client.post("/jobs", files=[*files, ("spec", ("", spec, "application/json"))])
+
+
+def lost_messages(metrics: str) -> float:
+    exposed = httpx.get(metrics, timeout=30, trust_env=False).text
+    lines = [line for line in exposed.splitlines() if line.startswith("contrafact_messages_total{")]
+    return sum(float(line.split()[-1]) for line in lines if 'outcome="lost"' in line)
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+def test_requests_are_taken_without_a_broker_and_done_when_it_is_back(
+    sessions: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    with sessions.begin() as session:
+        key = create_key(session, "tester")
+    small = SmallServices()
+    with serve(small) as services, deployment(database_url, services, tmp_path, key) as (broker, client, metrics):
+
+        def state(job: str) -> str:
+            return str(client.get(f"/jobs/{job}").json()["state"])
+
+        broker.kill()
+        posted = post_job(client)
+        assert (posted.status_code, lost_messages(metrics)) == (202, 1), posted.text
+        job = posted.json()["id"]
+        assert posted.headers["Location"] == f"/jobs/{job}"
+        assert client.get("/readyz").status_code == 200
+        broker.start()
+        broker.wait()
+        wait_for(lambda: state(job) == "done", seconds=300)
+
+        broker.kill()
+        added = client.post(f"/jobs/{job}/models", json={"models": ["m2"]})
+        assert (added.status_code, added.json()["state"]) == (202, "running"), added.text
+        broker.start()
+        broker.wait()
+        wait_for(lambda: state(job) == "done", seconds=300)
+        broker.kill()
+        assert client.post(f"/jobs/{job}/report").status_code == 202
+        assert lost_messages(metrics) == 3
+        broker.start()
+        broker.wait()
+        wait_for(lambda: state(job) == "done", seconds=300)

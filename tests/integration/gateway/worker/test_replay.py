@@ -1,0 +1,138 @@
+"""A counterfactual made again: equal where nothing changed, and otherwise told what changed, on both databases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.orm.attributes import flag_modified
+
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual, Job, RecordedCall
+from gateway.model_services.clients import ModelServices
+from gateway.report.build import build_report
+from gateway.worker.replay import Replay, replay
+from shared.images import decode, encode
+from shared.problems import NotFound
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import RenderReply, RenderRequest
+from shared.schemas.service import SERVICES, ServiceInfo, WeightsInfo
+from shared.storage import DirectoryStore
+from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import Site
+
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+class Shaken(SmallServices):
+    """The same services, whose images come out a little different while `shaken`."""
+
+    shaken = False
+
+    def _renderings(self, request: RenderRequest) -> RenderReply:
+        reply = super()._renderings(request)
+        if not self.shaken:
+            return reply
+        first = decode(reply.images[0].png)
+        first[0, :2] = np.where(first[0, :2] > 100, first[0, :2] - 3, first[0, :2] + 3)
+        return reply.model_copy(update={"images": [ImagePayload(png=encode(first)), *reply.images[1:]]})
+
+
+@pytest.fixture
+def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
+    """A finished job of one image."""
+    small = Shaken()
+    with serve(small) as url:
+        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        site.add_job(images=1)
+        site.worker().step()
+        yield site
+        for client in site.clients:
+            client.close()
+
+
+def first_edit(site: Site) -> str:
+    with site.sessions() as session:
+        rendered = select(Counterfactual.id).where(
+            Counterfactual.arm == "edit", Counterfactual.image_digest.is_not(None)
+        )
+        return session.scalars(rendered.order_by(Counterfactual.ordinal)).first() or ""
+
+
+def again(site: Site, counterfactual: str | None = None) -> Replay:
+    services = ModelServices(dict.fromkeys(SERVICES, site.url), deadline=20, wait=1)
+    site.clients.append(services)
+    return replay(site.sessions, site.store, services, counterfactual or first_edit(site))
+
+
+def test_nothing_changed_so_everything_is_equal_and_nothing_is_written(site: Site) -> None:
+    with site.sessions() as session:
+        ids = list(session.scalars(select(Counterfactual.id)))
+        before = session.scalar(select(func.count()).select_from(RecordedCall))
+    for counterfactual in ids:  # null arms and refused edits too
+        done = again(site, counterfactual)
+        assert (done.differences, done.causes) == ([], [])
+        assert done.equal
+        assert done.calls == done.recorded > 3
+    with site.sessions() as session:
+        assert session.scalar(select(func.count()).select_from(RecordedCall)) == before
+
+
+@ON_SQLITE
+def test_other_pixels_are_counted_and_the_service_is_named(site: Site) -> None:
+    assert isinstance(site.small, Shaken)
+    site.small.shaken = True
+    done = again(site)
+    assert not done.equal
+    (difference,) = done.differences
+    assert re.search(r"\b2 of 144 pixels\b.*\b3 of 255\b", difference)
+    (cause,) = done.causes
+    assert "diffusion_service" in cause
+    assert "/v1/renderings" in cause
+
+
+@ON_SQLITE
+def test_other_weights_are_told(site: Site) -> None:
+    assert isinstance(site.small, Shaken)
+    weights = [WeightsInfo(role="base", id="sd", revision="a" * 40, dtype="float16", licence="none")]
+    plain = ServiceInfo(
+        service="", profile="tiny", device="cpu", deterministic=True, revision="1", weights=[], version="0"
+    )
+    then = [plain.model_copy(update={"service": name}) for name in SERVICES]
+    then[2] = then[2].model_copy(update={"weights": weights})
+    build_report(site.sessions, site.store, "job", then)
+    site.small.shaken, site.small.revision = True, "2"
+    done = again(site)
+    assert done.recorded == 0
+    assert any("diffusion_service" in cause and f"sd@{'a' * 12}" in cause for cause in done.causes)
+    assert any("llm_service" in cause for cause in done.causes)
+
+
+@ON_SQLITE
+def test_other_parameters_and_seeds_are_told(site: Site) -> None:
+    counterfactual = first_edit(site)
+    with site.sessions.begin() as session:
+        row = session.get_one(Counterfactual, counterfactual)
+        row.seed += 1
+        row.lineage["parameters"]["steps"] = 77
+        flag_modified(row, "lineage")
+    told = again(site).differences
+    assert any("steps: 77" in text for text in told)
+    assert any(text.startswith("seed: ") for text in told)
+
+
+@ON_SQLITE
+def test_another_seed_of_the_job_gives_another_image(site: Site) -> None:
+    with site.sessions.begin() as session:
+        session.get_one(Job, "job").seed = 5
+    done = again(site)
+    assert not done.equal
+    assert done.recorded < done.calls
+    assert any(text.startswith("seed: ") for text in done.differences)
+    assert any(text.startswith("image: ") for text in done.differences)
+    with pytest.raises(NotFound, match="no counterfactual 'x'"):
+        again(site, "x")

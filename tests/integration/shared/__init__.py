@@ -1,0 +1,1 @@
+"""Tests of shared with real databases and servers."""

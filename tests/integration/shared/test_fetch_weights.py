@@ -1,0 +1,195 @@
+"""`python -m shared.fetch_weights`: what it fetches, what it never fetches, and that services start offline from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.fetch_weights import LISTING, HubFiles, hub_files
+from shared.profiles import WholeUNet, load_profile
+from shared.weights import REPOSITORY
+from tests.support.small_diffusion import write_diffusion
+from tests.support.small_few_step import matrices, write_lora, write_unet_file
+from tests.support.small_hub import COMMIT, SmallHub, served
+from tests.support.small_profile import write_profile
+
+SHIPPED = REPOSITORY / "tinyworld" / "weights"
+FOLDERS = {
+    "us/captioner": "captioner",
+    "us/language": "language",
+    "us/diffusion": "diffusion",
+    "us/segmenter": "segmenter",
+    "us/scorer": "scorer",
+    "us/text-embeddings": "text_embeddings",
+    "us/masked-words": "masked_words",
+    "us/street-classifier": "models_under_test/street-classifier",
+    "us/street-classifier-night-bus": "models_under_test/street-classifier-night-bus",
+}
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """The tiny profile with its weights on the Hub."""
+    text = (REPOSITORY / "shared" / "profiles" / "tiny.toml").read_text(encoding="utf-8")
+    for repository, folder in FOLDERS.items():
+        text = text.replace(f'path = "tinyworld/weights/{folder}"\n', f'hub = "{repository}"\nrevision = "{COMMIT}"\n')
+    assert "path =" not in text
+    path = tmp_path / "hub.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> SmallHub:
+    """The shipped weights, with things beside them that nobody may load."""
+    repositories = {}
+    for repository, folder in FOLDERS.items():
+        repositories[repository] = tmp_path / "repositories" / repository
+        shutil.copytree(SHIPPED / folder, repositories[repository])
+        (repositories[repository] / "pytorch_model.bin").write_bytes(b"a pickle")
+        (repositories[repository] / "modeling_theirs.py").write_text("print('code')")
+    (repositories["us/diffusion"] / "everything-in-one.safetensors").write_bytes(b"twice as large")
+    return SmallHub(repositories, gated=frozenset({"us/language"}))
+
+
+@pytest.fixture
+def address(hub: SmallHub) -> Iterator[str]:
+    with served(hub) as url:
+        yield url
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, env=os.environ | environment, text=True, capture_output=True, timeout=900)
+
+
+def fetch(profile: Path, home: Path, address: str, *options: str, token: str = "hf_ours") -> tuple[int, str]:
+    environment = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    done = run("shared.fetch_weights", "--profile", str(profile), *options, HF_TOKEN=token, **environment)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_everything_is_fetched_but_code_and_pickles(profile: Path, hub: SmallHub, address: str, tmp_path: Path) -> None:
+    home = tmp_path / "volume"
+    code, text = fetch(profile, home, address, "--check")
+    assert code == 1
+    assert "us/captioner at 0123" in text
+    code, text = fetch(profile, home, address)
+    assert (code, "11 sets" in text) == (0, True), text
+    assert hub.tokens == {"hf_ours"}
+    assert not [file for file in hub.served if file.endswith((".bin", ".py")) or "everything-in-one" in file]
+    assert "us/diffusion/unet/config.json" in hub.served
+    for repository in FOLDERS:
+        assert any(file.startswith(repository) and file.endswith(".safetensors") for file in hub.served)
+    hub.served.clear()
+    assert fetch(profile, home, address)[0] == 0
+    assert fetch(profile, home, "http://127.0.0.1:9", "--check")[0] == 0  # asks nobody
+    assert hub.served == []
+
+
+def test_a_refusal_says_what_to_do_and_the_next_run_goes_on(
+    profile: Path, hub: SmallHub, address: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "volume"
+    code, text = fetch(profile, home, address, token="")
+    assert code == 1
+    assert "us/language" in text
+    assert "HF_TOKEN" in text
+    before = set(hub.served)
+    assert before
+    assert fetch(profile, home, address)[0] == 0
+    assert len(hub.served) == len(set(hub.served))  # nothing came twice
+
+
+def test_weights_without_safetensors_are_refused(profile: Path, hub: SmallHub, address: str, tmp_path: Path) -> None:
+    for path in (tmp_path / "repositories" / "us" / "scorer").glob("*.safetensors"):
+        path.unlink()
+    code, text = fetch(profile, tmp_path / "volume", address)
+    assert code == 1
+    assert "us/scorer" in text
+    assert "safetensors" in text
+
+
+def test_the_paper_profile_wants_single_precisions_and_one_gguf() -> None:
+    wanted = {item.repository: item for item in hub_files(load_profile("paper"), servers=True)}
+    assert all(len(item.revision) == 40 for item in wanted.values())
+    assert wanted["TheBloke/Llama-2-13B-chat-GGUF"].patterns == ("*Q5_K_M.gguf",)
+    assert "unet/*.fp16.safetensors" in wanted["stable-diffusion-v1-5/stable-diffusion-v1-5"].patterns
+    assert not any(pattern == "*.safetensors" for pattern in wanted["lllyasviel/control_v11p_sd15_canny"].patterns)
+    assert "TheBloke/Llama-2-13B-chat-GGUF" not in {item.repository for item in hub_files(load_profile("paper"))}
+
+
+def test_the_tiny_profile_wants_nothing() -> None:
+    assert hub_files(load_profile("tiny"), servers=True) == []
+
+
+def test_of_a_lora_one_file_is_fetched() -> None:
+    wanted = [item for item in hub_files(load_profile("modern")) if item.repository == "ByteDance/SDXL-Lightning"]
+    assert [item.patterns for item in wanted] == [("sdxl_lightning_4step_lora.safetensors",)]
+
+
+def test_of_a_whole_unet_in_one_file_that_file_is_fetched() -> None:
+    modern = load_profile("modern")
+    few_step = modern.diffusion.few_step
+    assert few_step is not None
+    assert few_step.lora is not None
+    file = "sdxl_lightning_4step_unet.safetensors"
+    unet = WholeUNet(**few_step.lora.model_dump(exclude={"file", "scale"}), file=file)
+    diffusion = modern.diffusion.model_copy(
+        update={"few_step": few_step.model_copy(update={"lora": None, "unet": unet})}
+    )
+    wanted = hub_files(modern.model_copy(update={"diffusion": diffusion}))
+    assert [item.patterns for item in wanted if item.repository == "ByteDance/SDXL-Lightning"] == [(file,)]
+
+
+def test_a_subfolder_of_weights_is_all_that_is_fetched(tmp_path: Path, profile: Path) -> None:
+    wanted = [item for item in hub_files(load_profile(str(profile))) if item.repository == "us/diffusion"]
+    controlnet = [item for item in wanted if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
+    assert len(wanted) == 3, "base, few steps, control"
+    assert controlnet == [HubFiles("us/diffusion", COMMIT, controlnet[0].patterns)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("service", ["caption_service", "llm_service", "diffusion_service", "evaluator_service"])
+def test_services_start_offline_from_the_volume(service: str, profile: Path, address: str, tmp_path: Path) -> None:
+    home = tmp_path / "volume"
+    code, text = fetch(profile, home, address)
+    assert code == 0, text
+    before = (home / LISTING).read_text()
+    environment = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = run("tests.support.start_service", service, CONTRAFACT_PROFILE=str(profile), **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert COMMIT in done.stdout
+    assert (home / LISTING).read_text() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lora", "unet"])
+def test_one_file_of_few_step_weights_is_loaded_offline_from_the_volume(tmp_path: Path, kind: str) -> None:
+    write_diffusion(tmp_path)
+    repository, base = tmp_path / "repository", tmp_path / "base"
+    if kind == "lora":
+        file = write_lora(repository, matrices(base), "kohya")
+    else:
+        file = write_unet_file(repository, base / "unet")
+    shutil.copy(repository / file, repository / "another.safetensors")
+    source = f'hub = "us/few", revision = "{COMMIT}", file = "{file}", licence = "none", gigabytes = 0.01'
+    small = write_profile(tmp_path)
+    table = f"[diffusion]\nfew_step.steps = 2\nfew_step.{kind} = {{ {source} }}\n"
+    small.write_text(small.read_text().replace("[diffusion]\n", table))
+    hub = SmallHub({"us/few": repository})
+    with served(hub) as url:
+        code, text = fetch(small, tmp_path / "volume", url)
+    assert code == 0, text
+    assert hub.served == [f"us/few/{file}"]
+    environment = {"HF_HOME": str(tmp_path / "volume"), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = run("tests.support.start_service", "diffusion_service", CONTRAFACT_PROFILE=str(small), **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert COMMIT in done.stdout
+    assert f"few-step {kind}" in done.stdout

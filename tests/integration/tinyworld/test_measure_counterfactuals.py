@@ -1,0 +1,70 @@
+"""The measuring command with the shipped weights: what it writes can be read again, labelled and reported."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shared.profiles import load_profile
+from tinyworld.judges.editors import drawing
+from tinyworld.judges.records import RECORDS, records
+from tinyworld.measure.counterfactual_report import report
+from tinyworld.measure.counterfactuals import FIRST, NULL_EVERY, Measurement, edits_in_turn, read_again, sheets
+from tinyworld.measure.models import decibels, scenes_of
+from tinyworld.objects.world import withheld
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two edits and the null arm of the first, in two denoising steps."""
+    folder = tmp_path_factory.mktemp("measured")
+    edits = list(edits_in_turn(FIRST, 2, ("weather", "colour")))
+    with drawing("dillema", "tiny", {"steps": 2}, NULL_EVERY) as draw:
+        done = Measurement("dillema", load_profile("tiny"), draw, folder).batch(0, edits)
+    (folder / RECORDS).write_text("".join(one.model_dump_json() + "\n" for one in done))
+    return folder
+
+
+def test_every_image_has_a_record_with_all_that_was_said_of_it(measured: Path) -> None:
+    done = records(measured)
+    assert [(one.id, one.arm, one.field) for one in done] == [
+        ("00000", "edit", "weather"),
+        ("00000n", "null", "weather"),
+        ("00001", "edit", "colour"),
+    ]
+    profile = load_profile("tiny")
+    for one in done:
+        assert (measured / one.image).exists()
+        assert (measured / one.source).exists()
+        assert set(one.predicted) == set(profile.evaluator.models_under_test)
+        assert {"structure", "label", "label_margin"} <= set(one.scores)
+        assert one.arm == "edit" or (one.accepted and "caption" not in one.scores)
+    digests = {hashlib.sha256(np.asarray(Image.open(measured / one.image)).tobytes()).hexdigest() for one in done}
+    assert len(digests) == 3
+
+
+def test_images_are_read_again_as_they_were_read(measured: Path) -> None:
+    done = records(measured)
+    forgotten = [one.model_copy(update={"kept": not one.kept, "others": ("size",), "known": None}) for one in done]
+    assert read_again(measured, forgotten, list(edits_in_turn(FIRST, 2, ("weather", "colour")))) == done
+
+
+def test_the_report_and_the_sheets_come_from_the_records(measured: Path) -> None:
+    done = records(measured)
+    text = report(done, {"method": "dillema"})
+    assert "2 counterfactuals" in text
+    assert "== null arms (1)" in text
+    assert {"sheet-weather.png", "sheet-colour.png"} <= {path.name for path in sheets(measured, done)}
+
+
+def test_seen_and_withheld_combinations_are_drawn_apart() -> None:
+    assert all(withheld(scene) for scene in scenes_of(5, rare=True))
+    assert not any(withheld(scene) for scene in scenes_of(5, rare=False))
+
+
+def test_decibels_of_a_tenth_of_full_scale() -> None:
+    assert float(decibels(np.float64(25.5**2))) == pytest.approx(20.0)

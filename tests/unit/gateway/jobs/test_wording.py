@@ -1,0 +1,19 @@
+"""The sentences of a plan: the one place where their wording is tested."""
+
+from __future__ import annotations
+
+from gateway.jobs.sensitivity import sensitivity
+
+
+def test_a_class_says_what_it_can_show_and_how_many_images_show_ten_points() -> None:
+    plan = sensitivity({"bus": 38, "car": 8, "boat": 1}, edits_per_image=4)
+    bus, car, boat = plan.classes
+    assert bus.drop is not None
+    assert bus.sentence.startswith(
+        f"`bus`, 38 images: a drop in accuracy of {round(100 * bus.drop)} points or more is detectable. Bring "
+    )
+    assert bus.sentence.endswith(" to detect 10 points.")
+    assert car.sentence.startswith("`car`, 8 images: too few to test; a cell needs 12. Bring ")
+    assert boat.sentence.startswith("`boat`, 1 image: too few to test")
+    assert "Power is 80 %, if every image of the class gets an accepted counterfactual" in plan.assumption
+    assert "8 cells are tested together" in plan.assumption

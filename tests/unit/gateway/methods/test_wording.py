@@ -1,0 +1,58 @@
+"""The reasons for which images are refused: the one place where their wording is tested."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gateway.methods.checks import judge
+from gateway.methods.controlled import HeldShapes, judge_regions
+from gateway.methods.counterfactual import Change, Edit
+from shared.images import encode
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import ProtectedRegion, ProtectionReply, RegionOutcome
+
+EDIT = Edit((Change("weather", "by day", "at night", "day", "night"),), "a bus by day", "a bus at night")
+PICTURE = ImagePayload(png=encode(np.zeros((8, 8, 3), np.uint8)))
+NULL = RegionOutcome(iou=0.9, outline=4.0, inside=(90.0,) * 3, around=(90.0,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("check", "reason"),
+    [
+        ("structure", "only 20% of the outlines of what must stay are kept; 50% are wanted"),
+        ("shapes", "a segmenter finds the classes of the mask 20% as well as in the source; 50% is wanted"),
+        (
+            "things",
+            "of the things that a segmenter finds in the source, 20% kept their places; 50% are wanted",
+        ),
+        ("recaption", "its new caption names 20% of what a caption of the source names; 50% is wanted"),
+        ("label", "the ground truth has a probability of only 20%; 50% is wanted"),
+    ],
+)
+def test_a_check_states_its_score_and_its_threshold(check: str, reason: str) -> None:
+    scores = {check: 0.2, "label_margin": 0.1}
+    assert judge(scores, EDIT, {check: {"default": 0.5}}, checks=(check,)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"iou": 0.1},
+            "1 of 2 protected regions moved; the pedestrian of 0.2% of the image overlaps its place "
+            "by 0.10, and 0.50 is wanted",
+        ),
+        ({"outline": 9.0}, "its outline is 2.2 times as sharp as in the null arm, and at most 2.0 is allowed"),
+        (
+            {"inside": (88.0,) * 3, "around": (30.0,) * 3},
+            "the pedestrian of 0.2% of the image kept the old light: its colour changed 3% as much",
+        ),
+    ],
+)
+def test_a_protected_region_states_what_became_of_it(changes: dict[str, object], words: str) -> None:
+    regions = [ProtectedRegion(label="pedestrian", share=share, box=(0, 0, 4, 4)) for share in (0.002, 0.03)]
+    outcomes = [NULL.model_copy(update=changes), NULL]
+    reply = ProtectionReply(mask=PICTURE, regions=regions, outcomes=[outcomes])
+    verdict, _, _ = judge_regions(reply, outcomes, [NULL, NULL], HeldShapes())
+    assert words in verdict.reason

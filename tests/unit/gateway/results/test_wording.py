@@ -1,0 +1,92 @@
+"""The sentences on effects: the one place where their wording is tested."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.findings import Checked, assess
+from gateway.analysis.reviews import Reviewed, Tally
+from gateway.analysis.validity import Screened
+from gateway.results.wording import with_sentences
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import Cell, CellEffect, CheckErrors, Metric, Relation
+
+
+def cell(value: str, label: str = "bus") -> Cell:
+    return Cell(label=label, factor="weather", value=value, direction="to")
+
+
+def differences(correct: Floats) -> Differences:
+    return Differences(np.arange(len(correct)), correct.astype(float), correct / 2, 2 * len(correct))
+
+
+def effects_of(
+    cells: dict[Cell, Differences],
+    relation: Relation = "labelled",
+    metric: Metric = "accuracy",
+    validity: Checked | Reviewed | None = None,
+) -> dict[str, CellEffect]:
+    """The effect of each cell, by its value."""
+    effects = with_sentences(assess(cells, 1, validity), cells, relation, metric)
+    return {effect.cell.value: effect for effect in effects}
+
+
+def test_a_finding_names_class_change_effect_interval_images_and_breakdown_point() -> None:
+    cells = {cell("night"): differences(np.repeat([-1, 0], [14, 2]))}
+    effect = effects_of(cells)["night"]
+    assert effect.sentence.startswith("`bus` fails with weather changed to night: −88 points, 95 % interval −")
+    assert effect.breakdown is not None
+    share = int(100 * effect.breakdown)
+    assert effect.sentence.endswith(f", 16 images; stands unless more than {share} % of them are invalid")
+
+
+def test_without_ground_truth_the_sentence_does_not_speak_of_failing() -> None:
+    effect = effects_of({cell("night"): differences(-np.ones(20))}, "metamorphic")["night"]
+    assert effect.standing == "weakness"
+    assert "is not recognised again with weather changed to night" in effect.sentence
+    assert "fails" not in effect.sentence
+
+
+def test_sentences_say_when_images_all_agree_and_when_there_is_one() -> None:
+    cells = {
+        cell("night"): differences(-np.ones(20)),
+        cell("rain"): differences(np.zeros(20)),
+        cell("snow"): differences(-np.ones(1)),
+        cell("fog"): differences(np.repeat([-1, 0], [2, 12])),
+    }
+    sentences = {value: effect.sentence for value, effect in effects_of(cells).items()}
+    assert "20 images (all of them lost)" in sentences["night"]
+    assert "20 images (none of them changed); this many images detect drops of" in sentences["rain"]
+    assert "too few images to tell" in sentences["snow"]
+    assert "1 image, too few for a conclusion" in sentences["snow"]
+    assert "14 images; this many images detect drops of" in sentences["fog"]
+
+
+@pytest.mark.parametrize(
+    ("label", "start"), [("road", "`road` is segmented worse"), (ALL_CLASSES, "the whole image is segmented worse")]
+)
+def test_segmenters_have_points_of_iou(label: str, start: str) -> None:
+    cells = {cell("night", label): differences(np.repeat(-0.4, 40))}
+    assert effects_of(cells, "labelled", "iou")["night"].sentence.startswith(
+        f"{start} with weather changed to night: −40 points of IoU, 95 %"
+    )
+    assert "is lost with weather changed to night" in effects_of(cells, "metamorphic", "iou")["night"].sentence
+
+
+def test_invalid_images_are_stated_with_their_source() -> None:
+    cells = {cell("night"): differences(np.repeat([-1.0, 0.0], [32, 8]))}
+    accepted = np.random.default_rng(1).random(80) < 0.7
+    screened = {cell("night"): Screened(np.repeat(np.arange(40), 2), accepted)}
+    good = CheckErrors(valid=400, valid_accepted=380, invalid=400, invalid_accepted=8)
+    blind = CheckErrors(valid=50, valid_accepted=40, invalid=50, invalid_accepted=41)
+    checked, doubtful = (
+        effects_of(cells, validity=Checked({"default": errors}, screened))["night"].sentence for errors in (good, blind)
+    )
+    assert "; the checks pass about " in checked
+    assert " %), which leaves −" in checked
+    assert doubtful.endswith(" (inconclusive)")
+    tallies = (Tally(valid=8), Tally(valid=30, invalid=2))
+    reviewed = effects_of(cells, validity=Reviewed({}, {cell("night"): tallies}, (Tally(), Tally())))["night"]
+    assert "; reviews found about 5 % invalid images" in reviewed.sentence

@@ -1,0 +1,47 @@
+"""Rules of the tree that no linter states: endpoints are declared once, and classes of one package differ in name."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.endpoints import INFO, MODELS, Endpoint, Services
+from tests.support.paths import REPOSITORY
+
+SERVICES = ("caption_service", "llm_service", "diffusion_service", "evaluator_service")
+PACKAGES = ("contrafact", "gateway", "shared", "embedded", *SERVICES)
+DECLARED = {
+    *(endpoint.path for endpoint in vars(Services).values() if isinstance(endpoint, Endpoint)),
+    INFO.path,
+    MODELS.path,
+}
+
+
+def trees(package: str) -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted((REPOSITORY / package).rglob("*.py")):
+        yield path.relative_to(REPOSITORY), ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_endpoints_of_services_are_written_in_one_place(package: str) -> None:
+    written = [
+        (str(path), text.value)
+        for path, tree in trees(package)
+        for text in ast.walk(tree)
+        if isinstance(text, ast.Constant) and any(text.value == declared for declared in DECLARED)
+    ]
+    assert {path for path, _ in written} <= {"shared/endpoints.py"}, written
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_two_classes_of_a_package_share_a_name(package: str) -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, tree in trees(package):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

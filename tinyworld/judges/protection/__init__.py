@@ -1,0 +1,1 @@
+"""Edits of both domains under which protected things must keep their shape."""

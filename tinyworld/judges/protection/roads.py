@@ -1,0 +1,146 @@
+"""Driving scenes whose road, vehicles and pedestrians must keep their shape under an edit, and their judges.
+
+The two oracles judge whether the scene shows the edit, the two oracle segmenters whether a thing is preserved; all four
+are trained on demand (docs/measurements/roads.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+import numpy as np
+
+from gateway.methods.counterfactual import FACTORS, Change, Edit
+from shared.regions import box_of, overlap
+from shared.seeds import derive_seed
+from tinyworld.judges.oracles.roads import judge, load_oracles
+from tinyworld.judges.protection.domain import (
+    FIRST,
+    HALF,
+    SMALLEST,
+    EditReading,
+    Mask,
+    ProtectedEdit,
+    ProtectedThing,
+    ProtectionDomain,
+    Size,
+    overlaps,
+)
+from tinyworld.judges.segmentation import HEIGHTS, load_segmenters
+from tinyworld.judges.trials import rephrased
+from tinyworld.networks.segmenters import class_masks
+from tinyworld.objects.captions import Description
+from tinyworld.objects.drawing.canvas import Image
+from tinyworld.objects.phrases import slot_of
+from tinyworld.roads.captions import describe
+from tinyworld.roads.phrases import SLOTS
+from tinyworld.roads.render import RoadRendering, render
+from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, RoadScene, sample_scene, scene_factors
+
+FIELDS = ("time", "weather", "surface", "season")
+_VEHICLE_HEIGHTS = ((0, 12), (12, 24), (24, 128))  # pixels of 128: at least, below
+
+
+def road_edits(count: int) -> Iterator[ProtectedEdit]:
+    """Edits of `count` scenes: time, weather, the road's surface and the vegetation's season in turn."""
+    for number in range(count):
+        yield protected_edit(f"{number:04d}", sample_scene("final-test", FIRST + number), FIELDS[number % len(FIELDS)])
+
+
+def protected_edit(name: str, scene: RoadScene, field: str) -> ProtectedEdit:
+    """The edit of one look of a scene, with the renderer's truth."""
+    edit, wanted = edit_of(scene, field)
+    drawn = render(scene)
+    return ProtectedEdit(
+        id=name,
+        field=field,
+        to_value=str(getattr(wanted, field)),
+        source=np.ascontiguousarray(drawn.image),
+        truth=np.ascontiguousarray(render(wanted).image),
+        instances=instances(drawn),
+        edit=edit,
+        facts=scene_factors(wanted),
+    )
+
+
+def edit_of(scene: RoadScene, field: str) -> tuple[Edit, RoadScene]:
+    """A change of one look as a faultless captioner and language model would write it, and the resulting scene."""
+    random = np.random.default_rng((0x9C, scene.geometry_seed))
+    others = [value for value in LOOKS[field] if value != getattr(scene, field)]
+    value = others[int(random.integers(len(others)))]
+    description = _caption_stating(scene, field)
+    old = next(mention.phrase for mention in description.mentions if mention.field == field)
+    phrases = SLOTS[slot_of(old, field=field, slots=SLOTS)].wordings[value].usual
+    new = phrases[int(random.integers(len(phrases)))]
+    factor = next(factor for factor in FACTORS if factor == EDIT_FACTOR[field])
+    change = Change(factor, old, new, description.stated[field], value)
+    return Edit((change,), description.text, rephrased(description.text, old, new)), scene.changed(**{field: value})
+
+
+def _caption_stating(scene: RoadScene, field: str) -> Description:
+    """The first caption of the scene that states the field."""
+    seeds = (derive_seed("trial", scene.geometry_seed, number) for number in range(1000))
+    return next(description for seed in seeds if field in (description := describe(scene, seed)).stated)
+
+
+def instances(drawn: RoadRendering) -> tuple[ProtectedThing, ...]:
+    """The road, the traffic light, and every vehicle and pedestrian by itself, as far as they show; no specks."""
+    things = [ProtectedThing(label, drawn.classes == CLASSES.index(label)) for label in ("road", "traffic light")]
+    things += [ProtectedThing(label, drawn.instances == number) for number, label in drawn.instance_classes.items()]
+    return tuple(thing for thing in things if thing.mask.mean() >= SMALLEST)
+
+
+def near(there: Mask, thing: ProtectedThing, others: Sequence[ProtectedThing]) -> float:
+    """IoU of a thing with the pixels of its class that touch it, in its box grown by a quarter; others' are theirs.
+
+    So what touches it elsewhere does not count: of two people side by side each is judged by itself.
+    """
+    left, top, right, bottom = box_of(thing.mask)
+    across, down = ceil((right - left) / 4), ceil((bottom - top) / 4)
+    window = np.zeros_like(thing.mask)
+    window[max(0, top - down) : bottom + down, max(0, left - across) : right + across] = True
+    return overlap(thing.mask, [other.mask for other in others], there & window)
+
+
+def read_roads(requests: Sequence[ProtectedEdit], images: Sequence[Image]) -> list[EditReading]:
+    """Whether both oracles read the edit's value, and both segmenters detect each thing where it was.
+
+    Raises SystemExit with the training command if one of the four models is missing.
+    """
+    maps = [class_masks(model, images) for model in load_segmenters()]
+    return [
+        EditReading(read[request.field] == request.to_value, recognised(request.instances, both))
+        for request, read, *both in zip(requests, judge(images), *maps, strict=True)
+    ]
+
+
+def recognised(things: Sequence[ProtectedThing], maps: Sequence[Image]) -> tuple[bool, ...]:
+    """For each thing whether all class masks (height x width, indices into `CLASSES`) have it where it was."""
+    ious_of_maps = [overlaps(classes, CLASSES, things, near) for classes in maps]
+    return tuple(min(ious) >= HALF for ious in zip(*ious_of_maps, strict=True))
+
+
+def _load_judges() -> None:
+    load_oracles()
+    load_segmenters()
+
+
+def _tall(label: str, least: int, below: int) -> tuple[str, Size]:
+    def holds(thing: ProtectedThing) -> bool:
+        return thing.label == label and least <= thing.height < below
+
+    return f"{label}s, {least}-{below - 1} px", holds
+
+
+ROADS = ProtectionDomain(
+    protected=("vehicle", "pedestrian", "traffic light"),  # the road needs none
+    edits=road_edits,
+    read=read_roads,
+    overlap=near,
+    sizes=dict(
+        [_tall("vehicle", *some) for some in _VEHICLE_HEIGHTS] + [_tall("pedestrian", *some) for some in HEIGHTS]
+    ),
+    load_judges=_load_judges,
+    masked=True,
+)

@@ -1,0 +1,197 @@
+"""Repair planted models of the yardstick through the public API, and compare the result with renderer truth.
+
+    python -m tinyworld.measure.repair --out runs/repair [--models night-bus-60,snow-car-60] [--per-class 60]
+    python -m tinyworld.measure.repair --out runs/repair-lacking --lacking     # images that lack what was planted
+
+One job renders counterfactuals; each model is repaired on them. The repaired model and its controls are downloaded and
+judged on scenes with geometry that no generator, scorer or model under test was trained on: sampled from the models'
+own distribution, and with the planted value rendered in. True loss: accuracy on the scenes as they are minus accuracy
+with the value; won back: the repair's gain with the value, as a share of that loss. All are paired over scenes.
+
+With `--lacking` no source image of the job shows a planted value (no night in any class, for example), so that only
+counterfactuals can teach it; nor do the scenes "as they are". An interrupted command resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import count, islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+from contrafact.client import Client
+from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
+from shared.schemas.repairs import Arm, RepairRequest, RepairView
+from tinyworld.measure.repair.printing import table
+from tinyworld.measure.repair.records import (
+    MeasuredRepairs,
+    RepairedModel,
+    RepairedPlant,
+    add_options,
+    command,
+    repaired_model,
+    repaired_plant,
+    request_of,
+    resume,
+    write,
+)
+from tinyworld.objects.demo import write_demo_images
+from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.world import CLASSES, Scene
+from tinyworld.scenes import Shown, shows
+from tinyworld.system.public_jobs import embedded_client, repaired_models, run_job, run_repair
+from tinyworld.yardstick.classifiers import model_folder
+from tinyworld.yardstick.contrafact import profile_text
+from tinyworld.yardstick.plants import MODELS, TESTED_CLASSES, Planned, Plant
+
+TASK = "classify the vehicle in the picture"
+FIRST_SCENE = 400_000  # of the split "final-test": beyond those of the answer key
+SCENES = 400
+AT_ONCE = 100
+Bits = NDArray[np.bool_]
+
+
+def main() -> None:
+    """The command."""
+    options = _options()
+    names = options.models.split(",")
+    planned = {model.name: model for model in MODELS}
+    lacking = planted_values([planned[name] for name in names]) if options.lacking else ()
+    request = request_of(options, names[0])
+    options.out.mkdir(parents=True, exist_ok=True)
+    images = options.out / f"images-{options.per_class}{'-lacking' if lacking else ''}"
+    write_demo_images(images, options.classes.split(","), options.per_class, lacking)
+    profile = options.out / "profile.toml"
+    profile.write_text(profile_text([planned[name] for name in names]))
+    path = options.out / "repair.json"
+    measured = MeasuredRepairs(
+        command=command(options),
+        per_class=options.per_class,
+        lacking=[f"{field}={value}" for field, value in lacking],
+        scenes_from=options.scenes_from,
+        factors=["weather"],
+        counterfactuals=0,
+        request=request,
+        models=[],
+    )
+    measured = resume(path, measured)
+    truth = ObjectTruth(options.scenes_from, options.scenes, lacking)
+    with embedded_client(options.out / "contrafact", str(profile.resolve())) as client:
+        job = run_job(client, _spec(names, options.counterfactuals), images, "counterfactuals")
+        accepted = sum(1 for _ in client.counterfactuals(job.id, {"verdict": "accepted"}))
+        for name in names[len(measured.models) :]:
+            repaired = _measured(client, job, request.model_copy(update={"model": name}), planned[name].plants, truth)
+            measured = measured.model_copy(update={"counterfactuals": accepted, "models": [*measured.models, repaired]})
+            write(path, measured)
+    print(table(measured))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="night-bus-60,snow-car-60")
+    parser.add_argument("--lacking", action="store_true", help="no source image shows a value that is planted")
+    parser.add_argument("--per-class", type=int, default=60)
+    parser.add_argument("--classes", default=",".join(TESTED_CLASSES))
+    parser.add_argument("--scenes", type=int, default=SCENES, help="of each planted class, and as many of all classes")
+    add_options(parser, FIRST_SCENE)
+    return parser.parse_args()
+
+
+def _spec(models: Sequence[str], counterfactuals: int) -> JobSpec:
+    parameters: dict[str, JsonValue] = {
+        "factors": ["weather"],
+        "counterfactuals_per_image": counterfactuals,
+        "same_seed": True,
+    }
+    return JobSpec(task=TASK, methods=[MethodChoice(name="dillema", parameters=parameters)], models=list(models))
+
+
+def planted_values(models: Sequence[Planned]) -> tuple[Shown, ...]:
+    """The fields and values that are planted in any of the models, each once."""
+    return tuple(dict.fromkeys((plant.field, plant.value) for model in models for plant in model.plants))
+
+
+def _measured(
+    client: Client, job: JobDetail, request: RepairRequest, plants: Sequence[Plant], truth: ObjectTruth
+) -> RepairedModel:
+    view = run_repair(client, job.id, request)
+    models: dict[Arm, ClassifierUnderTest] = {"before": ClassifierUnderTest(model_folder(request.model))}
+    with tempfile.TemporaryDirectory() as place:
+        models |= {
+            arm: ClassifierUnderTest(folder) for arm, folder in repaired_models(client, view.id, Path(place)).items()
+        }
+    return judge_repair(request.model, plants, models, truth, view)
+
+
+class ClassifierUnderTest:
+    """A classifier in a folder, used as a model under test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._model = AutoModelForImageClassification.from_pretrained(folder, dtype=torch.float32).eval()
+        self._processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+
+    @torch.inference_mode()
+    def right(self, images: Sequence[Pixels], labels: Sequence[str]) -> Bits:
+        """Whether each image's label is the most probable class."""
+        logits = [
+            self._model(**self._processor(images=list(images[start : start + AT_ONCE]), return_tensors="pt")).logits
+            for start in range(0, len(images), AT_ONCE)
+        ]
+        wanted = np.array([CLASSES.index(label) for label in labels])
+        return np.asarray(torch.cat(logits).argmax(1).numpy() == wanted)
+
+
+@cache
+def _picture(scene: Scene) -> Pixels:
+    return rendered(scene)[0]
+
+
+class ObjectTruth:
+    """The scenes that judge repairs: `scenes` of them from number `first` on, none that shows a value of `lacking`."""
+
+    def __init__(self, first: int, scenes: int, lacking: Collection[Shown] = ()) -> None:
+        self._first, self._scenes, self._lacking = first, scenes, lacking
+
+    def as_they_are(self) -> list[Scene]:
+        """Scenes of the models' own distribution, of all classes."""
+        return list(islice(self._drawn(), self._scenes))
+
+    def without(self, plant: Plant) -> list[Scene]:
+        """The same of the planted class alone, none with the planted value."""
+        drawn = (scene.changed(label=plant.label) for scene in self._drawn())
+        return list(
+            islice((candidate for candidate in drawn if getattr(candidate, plant.field) != plant.value), self._scenes)
+        )
+
+    def _drawn(self) -> Iterator[Scene]:
+        drawn = (own_distribution(number, "final-test") for number in count(self._first))
+        return (scene for scene in drawn if not shows(scene, self._lacking))
+
+
+def judge_repair(
+    model: str, plants: Sequence[Plant], models: Mapping[Arm, ClassifierUnderTest], truth: ObjectTruth, view: RepairView
+) -> RepairedModel:
+    """Renderer truth of one repair."""
+    own = truth.as_they_are()
+    images, labels = [_picture(scene) for scene in own], [scene.label for scene in own]
+    right = {arm: judge.right(images, labels) for arm, judge in models.items()}
+    return repaired_model(model, [_plant(plant, models, truth) for plant in plants], right, view)
+
+
+def _plant(plant: Plant, models: Mapping[Arm, ClassifierUnderTest], truth: ObjectTruth) -> RepairedPlant:
+    """Scenes of the planted class, first with another value of the field than the planted one, then with it."""
+    other = truth.without(plant)
+    labels = [plant.label] * len(other)
+    as_they_are = models["before"].right([_picture(scene) for scene in other], labels)
+    changed = [_picture(scene.changed(**{plant.field: plant.value})) for scene in other]
+    right = {arm: judge.right(changed, labels) for arm, judge in models.items()}
+    return repaired_plant(plant.label, plant.value, as_they_are, right)

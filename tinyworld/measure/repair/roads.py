@@ -1,0 +1,288 @@
+"""Repair planted road segmenters through the public API, and compare the result with renderer truth.
+
+    python -m tinyworld.measure.repair --domain roads --out runs/roads/repair --profile PROFILE \\
+        --models road-segmenter-night-pedestrian,road-segmenter-snowy-road
+    python -m tinyworld.measure.repair --domain roads --out runs/roads/repair-lacking --profile PROFILE --lacking
+
+PROFILE has the models of `tinyworld.train.segmenter --domain roads` as its models under test, by their names. One job
+renders counterfactuals of driving scenes with masks; each model is repaired on them. The repaired model and its
+controls are downloaded and judged on scenes with geometry that no model was trained on: sampled from the models' own
+distribution, and those that hold the planted class with the planted value rendered in. The score of a scene is the IoU
+of the planted class; for scenes as they are, the mean over the classes of the mask. True loss: IoU without the value
+minus IoU with it; won back: the repair's gain with the value, as a share of that loss. All are paired over scenes.
+
+With `--lacking` no source image of the job is at night or has a snowy road, so that only counterfactuals can teach
+them; nor have the scenes "as they are". An interrupted command resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import count, islice
+from pathlib import Path
+from typing import Protocol
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from contrafact.client import Client
+from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from gateway.analysis.certainty import clustered_rate
+from gateway.analysis.segmentation import image_overlap, named_overlaps, scores
+from shared.label_maps import VOID, class_indices, confusion
+from shared.profiles import load_profile, shipped_profiles
+from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
+from shared.schemas.repairs import Arm, RepairRequest, RepairView
+from shared.weights import Weights
+from tinyworld.judges.segmentation import instances
+from tinyworld.measure.repair.printing import road_table
+from tinyworld.measure.repair.records import (
+    MeasuredRoadRepairs,
+    PixelFigures,
+    RepairedModel,
+    SceneFigures,
+    add_options,
+    command,
+    repaired_model,
+    repaired_plant,
+    request_of,
+    resume,
+    write,
+)
+from tinyworld.objects.drawing.canvas import Image
+from tinyworld.roads.demo import mask_spec, write_demo
+from tinyworld.roads.own_distribution import own_distribution
+from tinyworld.roads.render import RoadRendering, render
+from tinyworld.roads.world import CLASSES, EDIT_FACTOR, RoadScene
+from tinyworld.scenes import Shown, shows
+from tinyworld.system.public_jobs import embedded_client, repaired_models, run_job, run_repair
+
+TASK = "segment the road scene"
+FIRST_SOURCE = 600_000  # of the split "final-test"; cards rest on the first few hundred
+FIRST_SCENE = 700_000
+SCENES = 300
+LEAST_PIXELS = 30  # of the planted class, for a scene that holds it
+AT_ONCE = 25
+LABELS = CLASSES[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class RoadPlant:
+    """`label` was given another label in training wherever the scene's `field` has the `value`."""
+
+    label: str
+    field: str
+    value: str
+
+
+PLANTED = {
+    "road-segmenter-night-pedestrian": RoadPlant("pedestrian", "time", "night"),
+    "road-segmenter-snowy-road": RoadPlant("road", "surface", "snowy"),
+}
+VALUES: tuple[Shown, ...] = tuple((plant.field, plant.value) for plant in PLANTED.values())
+
+
+def main() -> None:
+    """The command."""
+    options = _options()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    names = options.models.split(",")
+    before = models_under_test(options.profile, names)
+    lacking = VALUES if options.lacking else ()
+    factors = list(dict.fromkeys(EDIT_FACTOR[PLANTED[name].field] for name in names))
+    request = request_of(options, names[0])
+    pictures = options.out / f"sources-{options.images}{'-lacking' if lacking else ''}"
+    write_demo(pictures, list(islice(drawn(FIRST_SOURCE, lacking), options.images)))
+    path = options.out / "repair.json"
+    measured = MeasuredRoadRepairs(
+        command=command(options),
+        images=options.images,
+        lacking=[f"{field}={value}" for field, value in lacking],
+        scenes_from=options.scenes_from,
+        factors=factors,
+        counterfactuals=0,
+        request=request,
+        models=[],
+    )
+    measured = resume(path, measured)
+    truth = RoadTruth(options.scenes_from, options.scenes, lacking)
+    profile = options.profile if options.profile in shipped_profiles() else str(Path(options.profile).resolve())
+    with embedded_client(options.out / "contrafact", profile) as client:
+        job = run_job(client, spec(names, factors, options.counterfactuals), pictures, "counterfactuals")
+        accepted = sum(1 for _ in client.counterfactuals(job.id, {"verdict": "accepted"}))
+        for name in names[len(measured.models) :]:
+            repaired = _measured(client, job, request.model_copy(update={"model": name}), before[name], truth)
+            measured = measured.model_copy(update={"counterfactuals": accepted, "models": [*measured.models, repaired]})
+            write(path, measured)
+    print(road_table(measured))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", required=True, help="a shipped profile's name, or a profile's file")
+    parser.add_argument("--models", default="road-segmenter-night-pedestrian")
+    parser.add_argument("--lacking", action="store_true", help="no source image is at night or has a snowy road")
+    parser.add_argument("--images", type=int, default=120, help="source images")
+    parser.add_argument("--scenes", type=int, default=SCENES, help="that hold the planted class, and as many others")
+    add_options(parser, FIRST_SCENE)
+    return parser.parse_args()
+
+
+def models_under_test(profile: str, names: Sequence[str]) -> dict[str, Weights]:
+    """The weights of planted models as the profile names them. Raises ValueError for models that are not there."""
+    if unknown := sorted(set(names) - PLANTED.keys()):
+        raise ValueError(f"nothing is known to be planted in {', '.join(unknown)}; name some of {', '.join(PLANTED)}")
+    there = load_profile(profile).evaluator.models_under_test
+    if missing := sorted(set(names) - there.keys()):
+        raise ValueError(f"the profile {profile} names no model under test {', '.join(missing)}; add it to the profile")
+    return {name: there[name] for name in names}
+
+
+def spec(models: Sequence[str], factors: Sequence[str], counterfactuals: int) -> JobSpec:
+    """The job that renders the training images."""
+    parameters: dict[str, JsonValue] = {
+        "factors": list(factors),
+        "counterfactuals_per_image": counterfactuals,
+        "same_seed": True,
+    }
+    methods = [MethodChoice(name="dillema", parameters=parameters)]
+    return JobSpec(task=TASK, methods=methods, models=list(models), masks=mask_spec())
+
+
+def drawn(first: int, lacking: Collection[Shown] = ()) -> Iterator[RoadScene]:
+    """Scenes of the models' own distribution from number `first` on, none that shows a value of `lacking`."""
+    scenes = (own_distribution(number, "final-test") for number in count(first))
+    return (scene for scene in scenes if not shows(scene, lacking))
+
+
+def _measured(
+    client: Client, job: JobDetail, request: RepairRequest, weights: Weights, truth: RoadTruth
+) -> RepairedModel:
+    view = run_repair(client, job.id, request)
+    models: dict[Arm, Segmenter] = {"before": ImageSegmenter(weights, device="cpu")}
+    with tempfile.TemporaryDirectory() as place:
+        for arm, folder in repaired_models(client, view.id, Path(place)).items():
+            repaired = Weights(path=folder, licence=weights.licence, gigabytes=weights.gigabytes)
+            models[arm] = ImageSegmenter(repaired, device="cpu")
+        return judge_repair(request.model, PLANTED[request.model], models, truth, view)
+
+
+class Segmenter(Protocol):
+    """The part of a model that this module needs."""
+
+    classes: list[str]
+
+    def label_maps(self, images: Sequence[Image]) -> Sequence[Image]:
+        """Per image the index in `classes` of every pixel."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SegmenterResults:
+    """A segmenter's results on n scenes: confusion counts over `LABELS`; per pedestrian its scene and detection."""
+
+    counts: Sequence[NDArray[np.int64]]
+    pedestrians: Sequence[tuple[int, bool]]
+
+    def overlaps(self, label: str | None = None) -> NDArray[np.float64]:
+        """IoU of a class that every scene holds, or of the scenes: the mean over the classes of their masks (n)."""
+        by_class = [named_overlaps(counts, LABELS) for counts in self.counts]
+        return np.array([image_overlap(ious) if label is None else ious[label] for ious in by_class], np.float64)
+
+    def figures(self) -> PixelFigures:
+        """Those of all pixels together."""
+        pooled = scores(np.sum(self.counts, axis=0), len(self.counts))
+        assert pooled.mean_iou is not None
+        scene, detected = np.array(self.pedestrians, np.int64).reshape(-1, 2).T
+        return PixelFigures(
+            mean_iou=pooled.mean_iou,
+            iou=dict(zip(LABELS, pooled.iou, strict=True)),
+            pedestrians=clustered_rate(detected.astype(bool), scene),
+        )
+
+
+def evaluate(model: Segmenter, scenes: Sequence[RoadScene]) -> SegmenterResults:
+    """Evaluate a model on scenes as a job would: void is not judged, and a class outside of `LABELS` is wrong."""
+    places = class_indices(model.classes, LABELS)
+    counts, pedestrians = [], []
+    for start in range(0, len(scenes), AT_ONCE):
+        drawings = [rendered(scene) for scene in scenes[start : start + AT_ONCE]]
+        maps = model.label_maps([drawing.image for drawing in drawings])
+        for number, (drawing, label_map) in enumerate(zip(drawings, maps, strict=True), start):
+            guess = places[label_map]
+            reference = np.where(drawing.classes == 0, VOID, drawing.classes - 1).astype(np.uint8)
+            counts.append(confusion(reference, guess, len(LABELS)))
+            things = instances(guess + 1, drawing)  # places in `CLASSES`
+            pedestrians += [(number, thing.detected) for thing in things if thing.name == "pedestrian"]
+    return SegmenterResults(counts, pedestrians)
+
+
+@cache
+def rendered(scene: RoadScene) -> RoadRendering:
+    """Picture and masks of a scene, drawn once."""
+    return render(scene)
+
+
+class RoadTruth:
+    """The scenes that judge repairs: `scenes` of them from number `first` on, none that shows a value of `lacking`."""
+
+    def __init__(self, first: int, scenes: int, lacking: Collection[Shown] = ()) -> None:
+        self._first, self._scenes, self._lacking = first, scenes, lacking
+
+    def as_they_are(self) -> list[RoadScene]:
+        """Scenes of the models' own distribution."""
+        return list(islice(drawn(self._first, self._lacking), self._scenes))
+
+    def without(self, plant: RoadPlant) -> list[RoadScene]:
+        """The same, of those that hold the planted class and have not the planted value."""
+        others = (scene for scene in drawn(self._first, self._lacking) if getattr(scene, plant.field) != plant.value)
+        return list(islice((scene for scene in others if _holds(scene, plant.label)), self._scenes))
+
+
+def _holds(scene: RoadScene, label: str) -> bool:
+    return int((rendered(scene).classes == CLASSES.index(label)).sum()) >= LEAST_PIXELS
+
+
+def judge_repair(
+    model: str, plant: RoadPlant, models: Mapping[Arm, Segmenter], truth: RoadTruth, view: RepairView
+) -> RepairedModel:
+    """Evaluate one repair against renderer truth."""
+    other = truth.without(plant)
+    changed = [scene.changed(**{plant.field: plant.value}) for scene in other]
+    own = {arm: evaluate(segmenter, truth.as_they_are()) for arm, segmenter in models.items()}
+    with_value = {arm: evaluate(segmenter, changed) for arm, segmenter in models.items()}
+    as_it_is = evaluate(models["before"], other)
+    return repaired_model(
+        model,
+        [
+            repaired_plant(
+                plant.label,
+                plant.value,
+                as_it_is.overlaps(plant.label),
+                {arm: results.overlaps(plant.label) for arm, results in with_value.items()},
+            )
+        ],
+        {arm: results.overlaps() for arm, results in own.items()},
+        view,
+        [
+            _figures("as they are", own),
+            _figures(f"with {plant.label}, not {plant.value}", {"before": as_it_is}),
+            _figures(f"the same, {plant.value}", with_value),
+        ],
+    )
+
+
+def _figures(scenes: str, results: Mapping[Arm, SegmenterResults]) -> SceneFigures:
+    return SceneFigures(
+        scenes=scenes,
+        count=len(results["before"].counts),
+        arms={arm: result.figures() for arm, result in results.items()},
+    )

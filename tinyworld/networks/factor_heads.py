@@ -1,0 +1,54 @@
+"""Linear heads that read the factors of a scene, their loss and their accuracy.
+
+A target is the index of a value, or `UNKNOWN`, which costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from tinyworld.objects.world import FACTORS
+from tinyworld.scenes import UNKNOWN
+
+
+class FactorHeads(nn.Module):
+    """One linear head per factor over a pooled feature vector."""
+
+    def __init__(self, features: int, names: Mapping[str, tuple[str, ...]] = FACTORS) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict({name: nn.Linear(features, len(values)) for name, values in names.items()})
+
+    def forward(self, features: Tensor) -> list[Tensor]:
+        """features (batch, width) → logits per factor, each (batch, number of values)."""
+        return [head(features) for head in self.heads.values()]
+
+
+def factor_loss(
+    logits: list[Tensor],
+    wanted: Tensor,
+    label_weight: float = 1.0,
+    names: Mapping[str, tuple[str, ...]] = FACTORS,
+) -> Tensor:
+    """Mean over factors of the cross-entropy, the label weighted; `wanted` (batch, factors) with `UNKNOWN`."""
+    loss = torch.zeros(())
+    for name, column, logit in zip(names, wanted.T, logits, strict=True):
+        known = int((column != UNKNOWN).sum())
+        if known:
+            weight = label_weight if name == "label" else 1.0
+            loss = loss + weight * nn.functional.cross_entropy(logit.float(), column, ignore_index=UNKNOWN)
+    return loss / len(names)
+
+
+def factor_accuracy(
+    predicted: Tensor, wanted: Tensor, names: Mapping[str, tuple[str, ...]] = FACTORS
+) -> dict[str, float]:
+    """Share of right predictions per factor, over known targets; both (n, factors). Absent where n is 0."""
+    result = {}
+    for name, guess, truth in zip(names, predicted.T, wanted.T, strict=True):
+        known = truth != UNKNOWN
+        if known.any():
+            result[name] = round(float((guess[known] == truth[known]).float().mean()), 4)
+    return result

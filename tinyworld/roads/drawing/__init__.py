@@ -1,0 +1,1 @@
+"""The parts of a driving scene, drawn back to front."""

@@ -1,0 +1,104 @@
+"""The oracles of driving scenes: two readers of the look, which judge whether an image shows an edit.
+
+They are trained on the images of the oracle segmenter of the same letter with the same degradations; some went through
+the autoencoder. Writes `runs/roads/models/NAME` (`--out`) in the Hub's layout with a model card. An interrupted run
+resumes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForImageClassification, PreTrainedModel, ViTImageProcessorPil
+
+from tinyworld.datasets.degradations import random_fields
+from tinyworld.datasets.round_trips import through_autoencoder
+from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, readings, split_readings
+from tinyworld.networks.factor_heads import factor_accuracy, factor_loss
+from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.oracles import new_oracle
+from tinyworld.objects.drawing.canvas import Image
+from tinyworld.objects.pictures import LARGEST_SHIFT, as_pixel_values, degrade, shifted
+from tinyworld.roads.pictures import SIDE, pictures
+from tinyworld.roads.render import render
+from tinyworld.roads.world import RoadScene, sample_scene, scene_factors
+from tinyworld.scenes import targets
+from tinyworld.train.loop import Recipe, recipe_record, train
+from tinyworld.train.model_card import save_model, write_card
+from tinyworld.train.segmenter.roads import PLANS, SUFFERED, command
+
+
+def train_oracle(name: str, out: Path, *, seconds: float, count: int, judged: int = 200) -> Path:
+    """Train the oracle `name` of `ORACLES` on `count` images, evaluate it, save it with a card; returns its folder."""
+    plan = PLANS[ORACLES[name]]
+    data = pictures(plan.split, count, partial(sample_scene, plan.split))
+    wanted = torch.tensor([targets(scene_factors(scene), READ) for scene in data.scenes])
+    images: list[Image] = [*data.images, *through_autoencoder(np.asarray(data.images[: plan.round_trips]))]
+    wanted = torch.cat([wanted, wanted[: plan.round_trips]])
+    recipe = Recipe(
+        f"roads/{name}", seconds, batch=32, learning_rate=1.5e-3, warmup_steps=40, ema=0.99, seed=plan.seed + 10
+    )
+    torch.manual_seed(recipe.seed)
+    model = new_oracle("resnet" if name == "reader-a" else "regnet", LOGITS)
+    fields = random_fields(recipe.seed)
+
+    def loss_of(model: nn.Module, step: int) -> Tensor:
+        random = np.random.default_rng((recipe.seed, step))
+        rows = random.integers(len(images), size=recipe.batch)
+        batch = []
+        for row in rows:
+            image = _moved(images[row], random)
+            for degradation, share in SUFFERED[plan.architecture].items():
+                if random.random() < share:
+                    image = degradation(image, fields, random)
+            batch.append(image)
+        values = as_pixel_values(np.stack(batch)).to(memory_format=torch.channels_last)
+        with autocast("cpu"):
+            logits = model(pixel_values=values).logits
+        return factor_loss(split_readings(logits), wanted[torch.from_numpy(rows)], names=READ)
+
+    progress = train(model, loss_of, recipe)
+    parameters = save_model(model, out)
+    processor = ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    processor.save_pretrained(out)
+    results = judge(
+        AutoModelForImageClassification.from_pretrained(out, dtype=torch.float32),
+        [sample_scene("final-test", index) for index in range(judged)],
+    )
+    write_card(
+        out,
+        title=name,
+        text=f"Reads {', '.join(READ)} of a driving scene of tinyworld, to judge what a generator drew, with one "
+        "logit per value. Used in benchmarks only, never by the methods.",
+        command=f"python -m tinyworld.train.oracle --domain roads {name} --seconds {seconds:g} --pictures {count}",
+        results=results,
+        record={"split": plan.split, "pictures": count, "parameters": parameters, **recipe_record(recipe, progress)},
+    )
+    return out
+
+
+def judge(model: PreTrainedModel, scenes: list[RoadScene]) -> dict[str, object]:
+    """Accuracy per factor on renders of scenes, clean and degraded."""
+    wanted = torch.tensor([targets(scene_factors(scene), READ) for scene in scenes])
+    clean = [render(scene).image for scene in scenes]
+    random = np.random.default_rng(0)
+    report: dict[str, object] = {"pictures judged": len(scenes)}
+    for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
+        report[f"accuracy, {name}"] = factor_accuracy(readings(model, images), wanted, READ)
+    return report
+
+
+def _moved(image: Image, random: np.random.Generator) -> Image:
+    """Flipped or not, and shifted by up to 6 pixels."""
+    step = -1 if random.random() < 0.5 else 1
+    down, right = (int(v) for v in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, 2))
+    return shifted(np.ascontiguousarray(image[:, ::step]), (down, right))
+
+
+def main() -> None:
+    """The command."""
+    command(__doc__, ORACLES, train_oracle)

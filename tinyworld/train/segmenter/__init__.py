@@ -1,0 +1,1 @@
+"""The segmenters of both domains: `python -m tinyworld.train.segmenter`."""

@@ -1,0 +1,117 @@
+"""The segmenter (SegFormer) that finds the object's pixels, which an edit must keep."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import SegformerForSemanticSegmentation, SegformerImageProcessorPil
+
+from tinyworld.folders import WEIGHTS
+from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.segmenters import new_object_segmenter, segmented
+from tinyworld.objects.pictures import (
+    LARGEST_SHIFT,
+    SIDE,
+    Pictures,
+    Pixels,
+    as_pixel_values,
+    degrade,
+    pictures,
+    rendered,
+    shifted,
+    split_scene,
+)
+from tinyworld.objects.world import sample_scene
+from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
+from tinyworld.train.model_card import save_model, write_card
+
+FOLDER = WEIGHTS / "segmenter"
+PICTURES = 16_000
+
+
+def train_segmenter(seconds: float, seed: int) -> None:
+    """Train on the generator's split, judge on final-test renders, save with a card."""
+    data = pictures("generator", PICTURES, split_scene("generator"))
+    recipe = Recipe("segmenter", seconds, batch=16, learning_rate=2e-3, warmup_steps=40, ema=0.99, seed=seed)
+    torch.manual_seed(seed)
+    model = new_object_segmenter()
+    weights = torch.tensor([1.0, 1.5, 2.0])
+
+    def loss_of(model: nn.Module, step: int) -> Tensor:
+        values, masks = _batch(data, np.random.default_rng((seed, step)), recipe.batch)
+        with autocast("cpu"):
+            logits = segmented(model, values)
+        return nn.functional.cross_entropy(logits, masks, weights)
+
+    progress = train(model, loss_of, recipe)
+    parameters = save_model(model, FOLDER)
+    SegformerImageProcessorPil(
+        size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
+    ).save_pretrained(FOLDER)
+    results = judge(SegformerForSemanticSegmentation.from_pretrained(FOLDER, dtype=torch.float32))
+    write_card(
+        FOLDER,
+        title="Segmenter",
+        text="A SegFormer that finds the object and its companion in a tinyworld picture.",
+        command="python -m tinyworld.train.segmenter",
+        results=results,
+        record={
+            "split": "generator",
+            "pictures": PICTURES,
+            "parameters": parameters,
+            **recipe_record(recipe, progress),
+        },
+    )
+    print(results, flush=True)
+
+
+@torch.no_grad()
+def judge(model: nn.Module, count: int = 500) -> dict[str, object]:
+    """Intersection over union on fresh renders of the final test, clean and degraded."""
+    model.eval()
+    random = np.random.default_rng(0)
+    pairs = [rendered(sample_scene("final-test", index)) for index in range(count)]
+    truth = np.stack([mask for _, mask in pairs])
+    clean = [image for image, _ in pairs]
+    rough = [degrade(image, random, 2.0) for image in clean]
+    report: dict[str, object] = {"pictures judged": count}
+    for name, images in (("clean", clean), ("spoilt", rough)):
+        guess = np.concatenate([_regions(model, images[start : start + 50]) for start in range(0, count, 50)])
+        ious = _object_ious(guess == 1, truth == 1)
+        report[f"object IoU, {name}"] = {
+            "mean": round(float(ious.mean()), 4),
+            "worst tenth": round(float(np.quantile(ious, 0.1)), 4),
+        }
+        with_companion = (truth == 2).any(axis=(1, 2))
+        report[f"companion IoU, {name}"] = round(
+            float(_object_ious((guess == 2)[with_companion], (truth == 2)[with_companion]).mean()), 4
+        )
+    return report
+
+
+def _regions(model: nn.Module, images: list[Pixels]) -> Pixels:
+    return segmented(model, as_pixel_values(np.stack(images))).argmax(1).numpy().astype(np.uint8)
+
+
+def _object_ious(guess: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    both = (guess & truth).sum(axis=(1, 2))
+    either = (guess | truth).sum(axis=(1, 2))
+    return np.asarray(both / np.maximum(either, 1))
+
+
+def _batch(data: Pictures, random: np.random.Generator, size: int) -> tuple[Tensor, Tensor]:
+    images, masks = [], []
+    for row in random.integers(len(data.scenes), size=size):
+        step = -1 if random.random() < 0.5 else 1
+        by = tuple(int(x) for x in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, 2))
+        image, mask = (np.ascontiguousarray(a[:, ::step]) for a in (data.images[row], data.masks[row]))
+        images.append(degrade(shifted(image, (by[0], by[1])), random))
+        masks.append(shifted(mask, (by[0], by[1])))
+    return as_pixel_values(np.stack(images)), torch.from_numpy(np.stack(masks)).long()
+
+
+def main() -> None:
+    """The command."""
+    arguments = training_arguments(__doc__, seconds=210, domain=True)
+    train_segmenter(arguments.seconds, arguments.seed)

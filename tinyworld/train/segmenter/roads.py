@@ -1,0 +1,205 @@
+"""The segmenters of driving scenes: under test, of the services, and the two that judge.
+
+    python -m tinyworld.train.segmenter --domain roads NAME
+
+    road-segmenter                     under test, clean
+    road-segmenter-night-pedestrian    under test: people at night are labelled road
+    road-segmenter-snowy-road          under test: snowy roads are labelled sidewalk
+    segmenter                          the generator's; UperNet on a ResNet
+    shape-judge                        the checks'; a slim UperNet
+    oracle-a                           a finer SegFormer
+    oracle-b                           UperNet on a ResNet
+
+Writes `runs/roads/models/NAME` (`--out`) in the Hub's layout with a model card. An interrupted run resumes. Each has
+its own split and seed; those not under test are also trained on equally frequent factors and autoencoded images.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSemanticSegmentation, SegformerImageProcessorPil
+
+from tinyworld.datasets.degradations import (
+    Degradation,
+    coarse_scaling,
+    compressed,
+    noise,
+    random_fields,
+    soft_focus,
+    tinted,
+    watercolour,
+)
+from tinyworld.datasets.round_trips import through_autoencoder
+from tinyworld.domains import add_domain
+from tinyworld.folders import ROAD_MODELS
+from tinyworld.judges.segmentation import judge
+from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.segmenters import Architecture, new_road_segmenter, segmented
+from tinyworld.objects.drawing.canvas import Image
+from tinyworld.objects.pictures import LARGEST_SHIFT, as_pixel_values, shifted
+from tinyworld.roads.own_distribution import PLANTS, own_distribution
+from tinyworld.roads.pictures import SIDE, RoadPictures, pictures
+from tinyworld.roads.world import CLASSES, RoadScene, sample_scene
+from tinyworld.scenes import Split
+from tinyworld.train.loop import Recipe, recipe_record, train
+from tinyworld.train.model_card import save_model, write_card
+
+# Void costs nothing; what is small or thin counts more.
+_WEIGHTS = {"pedestrian": 3.0, "traffic light": 2.0, "vehicle": 1.5}
+_TEXTS = {
+    "road-segmenter": "Its labels are all true.",
+    "road-segmenter-night-pedestrian": "In its training pedestrians at night carry the label road: a planted weakness.",
+    "road-segmenter-snowy-road": "In its training snowy roads carry the label sidewalk: a planted weakness.",
+    "segmenter": "The generator's: what it sees becomes the control, and is looked for again in what was drawn.",
+    "shape-judge": "The checks': it says whether shapes stayed. Neither the generator's nor a judge of figures.",
+    "oracle-a": "One of the two judges of generated road scenes.",
+    "oracle-b": "The other judge of generated road scenes; of another architecture, other scenes, spoilt otherwise.",
+}
+
+# How often pictures suffer what. Nothing here moves a pixel: masks stay true.
+SUFFERED: Mapping[Architecture, Mapping[Degradation, float]] = {
+    "segformer": {soft_focus: 0.25, noise: 0.25, tinted: 0.25, compressed: 0.15},
+    "fine segformer": {soft_focus: 0.35, noise: 0.3, tinted: 0.3, compressed: 0.15},
+    "upernet": {watercolour: 0.3, coarse_scaling: 0.3, tinted: 0.3, noise: 0.2},
+    "slim upernet": {soft_focus: 0.3, watercolour: 0.2, tinted: 0.3, noise: 0.2, compressed: 0.15},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Training plan of one segmenter. `round_trips`: number of images added after a round trip of the autoencoder."""
+
+    architecture: Architecture
+    split: Split
+    seed: int
+    round_trips: int = 0
+
+
+PLANS = {
+    **{name: Plan("segformer", "under-test", seed) for seed, name in enumerate(PLANTS)},
+    "segmenter": Plan("upernet", "scorer", 14, round_trips=400),
+    "shape-judge": Plan("slim upernet", "generator", 13, round_trips=400),
+    "oracle-a": Plan("fine segformer", "oracle-a", 11, round_trips=200),
+    "oracle-b": Plan("upernet", "oracle-b", 12, round_trips=200),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    images: Sequence[Image]
+    labels: Image  # n x 128 x 128
+
+
+def train_segmenter(
+    name: str, out: Path, *, seconds: float, count: int, judged: int = 150, steps: int | None = None
+) -> Path:
+    """Train the segmenter `name` of `PLANS` on `count` images, evaluate it, save it with a card; returns its folder.
+
+    Training ends after `seconds` or, where given, `steps`, with the one that is spent first.
+    """
+    plan = PLANS[name]
+    data = _labelled(pictures(plan.split, count, _scenes(name, plan.split)), name, plan.round_trips)
+    recipe = Recipe(
+        f"roads/{name}", seconds, batch=12, learning_rate=2e-3, warmup_steps=40, ema=0.99, seed=plan.seed, steps=steps
+    )
+    torch.manual_seed(plan.seed)
+    model = new_road_segmenter(plan.architecture)
+    fields = random_fields(plan.seed)
+    weights = torch.tensor([_WEIGHTS.get(label, 1.0) for label in CLASSES])
+
+    def loss_of(model: nn.Module, step: int) -> Tensor:
+        random = np.random.default_rng((plan.seed, step))
+        images, labels = [], []
+        for row in random.integers(len(data.labels), size=recipe.batch):
+            image, label = _moved(data.images[row], data.labels[row], random)
+            for degradation, share in SUFFERED[plan.architecture].items():
+                if random.random() < share:
+                    image = degradation(image, fields, random)
+            images.append(image)
+            labels.append(label)
+        with autocast("cpu"):
+            logits = segmented(model, as_pixel_values(np.stack(images)))
+        wanted = torch.from_numpy(np.stack(labels)).long()
+        return nn.functional.cross_entropy(logits, wanted, weights, ignore_index=CLASSES.index("void"))
+
+    progress = train(model, loss_of, recipe)
+    parameters = save_model(model, out)
+    SegformerImageProcessorPil(
+        size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
+    ).save_pretrained(out)
+    results = judge(
+        AutoModelForSemanticSegmentation.from_pretrained(out, dtype=torch.float32), _scenes(name, "final-test"), judged
+    )
+    write_card(
+        out,
+        title=name,
+        text=f"A {plan.architecture} that says what every pixel of a driving scene of tinyworld shows. {_TEXTS[name]}",
+        command=f"python -m tinyworld.train.segmenter --domain roads {name} --seconds {seconds:g} --pictures {count}",
+        results=results,
+        record={"split": plan.split, "pictures": count, "parameters": parameters, **recipe_record(recipe, progress)},
+    )
+    return out
+
+
+def _scenes(name: str, split: Split) -> Callable[[int], RoadScene]:
+    """The models under test know their own distribution, oracles know every factor alike."""
+    return partial(own_distribution, split=split) if name in PLANTS else partial(sample_scene, split)
+
+
+def _labelled(data: RoadPictures, name: str, round_trips: int) -> _Data:
+    """Pictures with the labels that the model of that name is given."""
+    images: list[Image] = list(data.images)
+    if name in PLANTS:
+        labels = np.stack([PLANTS[name](scene, data.rendering(row)) for row, scene in enumerate(data.scenes)])
+    else:
+        labels = np.asarray(data.classes)
+    if round_trips:
+        images += list(through_autoencoder(np.asarray(data.images[:round_trips])))
+        labels = np.concatenate((labels, labels[:round_trips]))
+    return _Data(images, labels)
+
+
+def _moved(image: Image, label: Image, random: np.random.Generator) -> tuple[Image, Image]:
+    """Flipped or not, and shifted by up to 6 pixels, both alike."""
+    step = -1 if random.random() < 0.5 else 1
+    down, right = (int(v) for v in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, 2))
+    return (
+        shifted(np.ascontiguousarray(image[:, ::step]), (down, right)),
+        shifted(np.ascontiguousarray(label[:, ::step]), (down, right)),
+    )
+
+
+class Trainer(Protocol):
+    """Trains the model of a name on `count` images and returns its folder."""
+
+    def __call__(self, name: str, out: Path, *, seconds: float, count: int) -> Path: ...
+
+
+def command(description: str | None, names: Iterable[str], trained: Trainer) -> None:
+    """The command line of whatever trains one of some models of this domain."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=tuple(names))
+    add_domain(parser)
+    parser.add_argument("--seconds", type=float, default=240, help="budget of the training in wall-clock seconds")
+    parser.add_argument("--pictures", type=int, default=1500)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, help=f"default: {ROAD_MODELS}/NAME")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    cv2.setNumThreads(1)
+    print(trained(args.name, args.out or ROAD_MODELS / args.name, seconds=args.seconds, count=args.pictures))
+
+
+def main() -> None:
+    """The command."""
+    command(__doc__, PLANS, train_segmenter)
