@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the job failed or was cancelled; 2 wrong usage; 3 the gate
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,8 +64,11 @@ def submit(
     seed: int = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="start nothing; print the plan and the power")] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option("--key", help="idempotency key: repeated submits return the same job")
+        str | None, typer.Option("--key", help="idempotency key; default: derived from the request")
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="start another job, even if the same request has made one")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="follow the job, then print its findings")] = False,
     as_json: Json = False,
     url: Url = URL,
@@ -80,10 +84,16 @@ def submit(
             plan = plan_job(client, spec, images, labels, known, messages)
             _out(plan.model_dump_json() if as_json else printing.plan(plan))
             return
-        detail = submit_job(client, spec, images, labels, known, idempotency_key, messages)
+        key = idempotency_key or (uuid.uuid4().hex if again else None)
+        detail = submit_job(client, spec, images, labels, known, key, messages)
+        if detail.state != "running":
+            messages.print(f"this request made job {detail.id} before, which is {detail.state}; --again starts another")
         if not as_json or wait:
             messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
-            messages.print(printing.sensitivity(client.plan_of(detail.id).sensitivity))
+            plan = client.plan_of(detail.id)
+            for line in printing.scaling(plan):
+                messages.print(line)
+            messages.print(printing.sensitivity(plan.sensitivity))
         if wait:
             detail = _follow(client, detail)
         print(detail.model_dump_json() if as_json else detail.id)

@@ -20,6 +20,7 @@ from shared.archives import is_archive
 from shared.manifests import folder_labels, match_rows, parse_manifest
 from shared.schemas.jobs import JobDetail, JobPlan, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
+from shared.seeds import derive_digest
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 UPLOADS_AT_ONCE = 4
@@ -83,16 +84,30 @@ def submit_job(
     """Start the job. An archive is sent unchanged; other files are uploaded one by one, so that uploads can resume.
 
     Images with masks are sent as one archive, since a separate upload would keep a palette's colours and lose its
-    indices. Raises ValueError for options that make no sense, and `shared.problems.Problem`.
+    indices. Without a `key`, one is derived from the request: a command that is repeated after its reply was lost finds
+    its job. Raises ValueError for options that make no sense, and `shared.problems.Problem`.
     """
     manifest = labels.read_bytes() if labels else None
     with _archive_of(paths, spec) as archive:
         if archive is not None:
+            key = key or _key_of_archive(spec, archive, manifest)
             with upload_shown_on(console, archive.name, archive.stat().st_size) as sent:
                 return client.create_from_archive(spec, archive, manifest, key, sent)
     files, truths = _labelled_files(paths, manifest, known_classes)
     digests = _upload(client, [path for _, path in files], console)
-    return client.create(_request(spec, files, truths, digests), key)
+    request = _request(spec, files, truths, digests)
+    return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))
+
+
+def _key_of_archive(spec: JobSpec, archive: Path, manifest: bytes | None) -> str:
+    with archive.open("rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+    labels = hashlib.sha256(manifest or b"").hexdigest()
+    return _derived_key(spec.model_dump_json(exclude_unset=True), content, labels)
+
+
+def _derived_key(*parts: str) -> str:
+    return f"derived-{derive_digest(*parts).hex()}"
 
 
 def plan_job(

@@ -87,9 +87,19 @@ def plan(planned: JobPlan) -> RenderableType:
         f"models    {', '.join(planned.models) or 'none'}",
         f"images    {planned.images}, {planned.labelled} with ground truth"
         + (f"; {planned.missing} to upload" if planned.missing else ""),
+        *scaling(planned),
         *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in planned.failures),
     ]
     return Group(Text("\n".join(lines)), sensitivity(planned.sensitivity))
+
+
+def scaling(planned: JobPlan) -> list[str]:
+    """A line on images that are scaled down, where there are or may be any."""
+    if planned.at_working_side:
+        return [f"scaled    {planned.at_working_side} images, to {planned.working_side:,} pixels on the longer side"]
+    if planned.missing:
+        return [f"scaled    images of more than {planned.working_side:,} pixels on the longer side, to that"]
+    return []
 
 
 def sensitivity(power: Sensitivity) -> RenderableType:

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from celery import Celery
+from fastapi import FastAPI
 from sqlalchemy import Engine
 
 from embedded.celery_thread import CeleryThread
 from embedded.directory import locked
+from embedded.local_callers import LocalCallers
 from embedded.log import logging_into
 from embedded.serving import ListeningPort
 from embedded.trainer import TrainerThread
@@ -175,7 +177,9 @@ def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iter
         for name in START_ORDER:
             if stopping.is_set():
                 return
-            ports[name].serve(importlib.import_module(f"{name}.app").create_app(settings, turns))
+            app: FastAPI = importlib.import_module(f"{name}.app").create_app(settings, turns)
+            app.add_middleware(LocalCallers)
+            ports[name].serve(app)
 
     thread = threading.Thread(target=serve_all, name="start services", daemon=True)
     thread.start()

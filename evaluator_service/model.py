@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from evaluator_service.known_texts import KnownTexts
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.tested import ModelsUnderTest
@@ -41,7 +42,7 @@ from shared.schemas.evaluation import (
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher
 
-KNOWN_TEXTS = 4096
+WINDOWS = 4  # so many requests for new texts fill the queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,10 @@ class EvaluatorModel:
             self._segmenter = ImageSegmenter(self._judge, device=device)
             self.weights += self._judge.infos()
         self._scorer.embed_texts(["warm-up"])
-        self._known_texts: dict[str, list[float]] = {}
-        self._known_sentences: dict[str, list[float]] = {}
         self._batcher = make_batcher(self._compute, profile.max_batch)
+        window = self._batcher.policy.capacity // WINDOWS
+        self._texts = KnownTexts(self._embed_new_texts, window)
+        self._sentences = KnownTexts(self._embed_new_sentences, window)
 
     async def predict(self, request: PredictRequest, deadline: float) -> PredictReply:
         """Class probabilities of one model under test; raises NotFound for an unknown alias."""
@@ -107,29 +109,15 @@ class EvaluatorModel:
         images = await _decode(request.images)
         of_images, of_texts = await asyncio.gather(
             self._batcher.submit_all(images, key=BatchKey("image embedding"), deadline=deadline),
-            self._embed_texts(request.texts, deadline),
+            self._texts.embeddings(request.texts, deadline),
         )
         return EmbedReply(images=of_images, texts=of_texts, logit_scale=self._scorer.logit_scale)
 
     async def embed_texts(self, request: EmbedTextsRequest, deadline: float) -> EmbedTextsReply:
         """Embeddings of texts by the text embedder; raises InvalidInput if the profile has none."""
-        embedder = self._text_embedder
-        if embedder is None:
+        if self._text_embedder is None:
             raise InvalidInput("this profile has no text embedder; name one as [evaluator.text_embedder]")
-
-        async def compute(texts: Sequence[str]) -> list[list[float]]:
-            rows = await asyncio.to_thread(lambda: [embedder.tokens(text) for text in texts])
-            lengths = [embedder.padded(len(row)) for row in rows]
-            embeddings: dict[int, list[float]] = {}
-            for length in dict.fromkeys(lengths):
-                indices = [index for index, other in enumerate(lengths) if other == length]
-                batch = [rows[index] for index in indices]
-                key = BatchKey("sentence embedding", length=length)
-                results = await self._batcher.submit_all(batch, key=key, deadline=deadline)
-                embeddings |= zip(indices, results, strict=True)
-            return [embeddings[index] for index in range(len(rows))]
-
-        return EmbedTextsReply(texts=await _cached(request.texts, self._known_sentences, compute))
+        return EmbedTextsReply(texts=await self._sentences.embeddings(request.texts, deadline))
 
     async def structure(self, request: StructureRequest) -> StructureReply:
         """Structure agreement of each image with the source; raises InvalidInput if sizes differ."""
@@ -145,11 +133,21 @@ class EvaluatorModel:
         places = self._judge.places(self._segmenter.classes, request.classes)
         return await asyncio.to_thread(shapes_reply, request, maps, places)
 
-    async def _embed_texts(self, texts: Sequence[str], deadline: float) -> list[list[float]]:
-        async def compute(missing: Sequence[str]) -> list[list[float]]:
-            return await self._batcher.submit_all(missing, key=BatchKey("text embedding"), deadline=deadline)
+    async def _embed_new_texts(self, texts: Sequence[str], deadline: float) -> list[list[float]]:
+        return await self._batcher.submit_all(texts, key=BatchKey("text embedding"), deadline=deadline)
 
-        return await _cached(texts, self._known_texts, compute)
+    async def _embed_new_sentences(self, texts: Sequence[str], deadline: float) -> list[list[float]]:
+        embedder = self._text_embedder
+        assert embedder is not None
+        rows = await asyncio.to_thread(lambda: [embedder.tokens(text) for text in texts])
+        lengths = [embedder.padded(len(row)) for row in rows]
+        embeddings: dict[int, list[float]] = {}
+        for length in dict.fromkeys(lengths):
+            indices = [index for index, other in enumerate(lengths) if other == length]
+            batch = [rows[index] for index in indices]
+            key = BatchKey("sentence embedding", length=length)
+            embeddings |= zip(indices, await self._batcher.submit_all(batch, key=key, deadline=deadline), strict=True)
+        return [embeddings[index] for index in range(len(rows))]
 
     def _compute(self, key: BatchKey, items: Sequence[Pixels | str | tuple[int, ...]]) -> list[Any]:
         texts = [item for item in items if isinstance(item, str)]
@@ -177,22 +175,6 @@ def _values(kind: str, row: Sequence[float] | NDArray[np.float64]) -> list[float
     if not np.isfinite(row).all():
         return NotFinite(f"the {kind} has NaN or infinity; set CONTRAFACT_DTYPE to float32 or bfloat16")
     return [float(value) for value in row]
-
-
-async def _cached(
-    texts: Sequence[str],
-    known: dict[str, list[float]],
-    compute: Callable[[Sequence[str]], Awaitable[list[list[float]]]],
-) -> list[list[float]]:
-    """Compute embeddings of the texts that `known` lacks and cache them: class names recur for every image."""
-    rows = {text: known[text] for text in texts if text in known}
-    missing = [text for text in dict.fromkeys(texts) if text not in rows]
-    new = dict(zip(missing, await compute(missing), strict=True))
-    if len(known) + len(new) > KNOWN_TEXTS:
-        known.clear()
-    known |= new
-    rows |= new
-    return [rows[text] for text in texts]
 
 
 async def _decode(payloads: Sequence[ImagePayload]) -> list[Pixels]:

@@ -26,6 +26,7 @@ from gateway.api import (
 )
 from gateway.api.dependencies import problems as problem_responses
 from gateway.api.dependencies import refuse_unknown_parameters
+from gateway.api.event_feed import EventFeed
 from gateway.api.examples import EXAMPLES
 from gateway.auth.keys import ensure_local_owner
 from gateway.auth.middleware import Access, no_database
@@ -90,6 +91,7 @@ def create_app(context: Context | None = None) -> FastAPI:
         ),
     )
     app.state.context = context
+    app.state.event_feed = EventFeed(context.sessions, context.stopping)
     routed = (jobs, results, reviews, export, suites, repairs, events, images, models, catalogue, home, pages, review)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])

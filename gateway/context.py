@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.database.sessions import Sessions, open_engine, open_sessions
@@ -46,6 +46,7 @@ class Context:
             image_pixels=settings.max_image_pixels,
             images=settings.max_images_per_job,
             archive_bytes=settings.max_archive_bytes,
+            working_side=settings.working_side,
         )
 
 
@@ -70,6 +71,16 @@ def stored(context: Context, key: str) -> bytes:
     try:
         return context.store.get(key)
     except ObjectMissing as error:
-        raise DependencyFailed(
-            f"the object store has lost {key}; restore it from a backup, or run the job again"
-        ) from error
+        raise _lost(key) from error
+
+
+def stored_pieces(context: Context, key: str) -> Iterator[bytes]:
+    """The same in pieces, for what may not be held in memory as a whole."""
+    try:
+        return context.store.pieces(key)
+    except ObjectMissing as error:
+        raise _lost(key) from error
+
+
+def _lost(key: str) -> DependencyFailed:
+    return DependencyFailed(f"the object store has lost {key}; restore it from a backup, or run the job again")

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from shared.schemas.base import MAX_WORKING_SIDE
 from shared.schemas.service import ServiceName
 
 
@@ -54,11 +55,16 @@ class Settings(BaseSettings):
     max_request_bytes: int = 2 * 1024**3
     max_archive_bytes: int = 8 * 1024**3
     """Unpacked bytes of one archive."""
+    max_spooled_bytes: Annotated[int, Field(ge=1)] = 12 * 1024**3
+    """Bytes of all uploads that one gateway process receives at a time; further ones get 503."""
     max_image_bytes: int = 20 * 1024**2
-    max_image_pixels: int = 40_000_000
+    max_image_pixels: Annotated[int, Field(ge=1)] = 40_000_000
+    """Width × height of the largest image; the model services and the trainer read it too."""
+    working_side: Annotated[int, Field(ge=256, le=MAX_WORKING_SIDE)] = 2_048
+    """Longer side in pixels at which images are kept, edited and tested; larger ones are scaled down at intake."""
     max_images_per_job: int = 100_000
     max_model_bytes: int = 1024**3
-    """One upload of a model under test, packed and unpacked. A gateway takes in one at a time, in memory."""
+    """One upload of a model under test, packed and unpacked. A gateway takes in one at a time, piece by piece."""
     max_models_per_owner: Annotated[int, Field(ge=0)] = 50
     """Uploaded models under test that one owner may keep."""
 
@@ -71,6 +77,8 @@ class Settings(BaseSettings):
     """Lost leases (failures of unknown cause) before the image fails."""
     housekeeping_seconds: Annotated[float, Field(gt=0)] = 3_600.0
     """Interval of housekeeping, which one worker runs for all."""
+    listing_seconds: Annotated[float, Field(gt=0)] = 24 * 3_600.0
+    """Interval at which housekeeping also lists the object store, to find objects without a row."""
     grace_seconds: Annotated[float, Field(gt=0)] = 24 * 3_600.0
     """How long unreferenced data stays; must exceed the longest upload and the longest work on an image."""
     upload_grace_seconds: Annotated[float, Field(gt=0)] = 30 * 24 * 3_600.0

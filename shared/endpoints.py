@@ -56,7 +56,8 @@ Reply = TypeVar("Reply", bound=Contract)
 class Endpoint(Generic[Request, Reply]):
     """Where a request goes, the types of request and reply, and the stage of an image that waits for it.
 
-    `deadline`: seconds that a call may take; None for the client's own. As an attribute of `Services` an endpoint is
+    `deadline`: seconds that a call may take; None for the client's own. `per_image`: the reply's list with an entry for
+    each of the request's `images`; such a request can be sent in parts. As an attribute of `Services` an endpoint is
     the call: `Services.caption` is the endpoint, `services.caption(request)` the reply.
     """
 
@@ -66,6 +67,7 @@ class Endpoint(Generic[Request, Reply]):
     reply: type[Reply]
     stage: Stage
     deadline: float | None = None
+    per_image: str = ""
 
     @overload
     def __get__(self, services: None, owner: type) -> Endpoint[Request, Reply]: ...
@@ -93,22 +95,30 @@ MODELS = Description("/v1/models", ModelsReply, "The models under test that this
 class Services(ABC):
     """The model services as their callers see them: plain HTTP clients, or the same recorded."""
 
-    caption = Endpoint("caption_service", "/v1/captions", CaptionRequest, CaptionReply, "captioning")
+    caption = Endpoint(
+        "caption_service", "/v1/captions", CaptionRequest, CaptionReply, "captioning", per_image="captions"
+    )
     generate = Endpoint("llm_service", "/v1/generate", GenerateRequest, GenerateReply, "proposing")
     score = Endpoint("llm_service", "/v1/score", ScoreRequest, ScoreReply, "proposing")
     fill = Endpoint("llm_service", "/v1/fill", FillRequest, FillReply, "proposing")
     render = Endpoint("diffusion_service", "/v1/renderings", RenderRequest, RenderReply, "rendering")
     edit = Endpoint("diffusion_service", "/v1/edits", EditRequest, EditReply, "rendering")
     corrupt = Endpoint("diffusion_service", "/v1/corruptions", CorruptRequest, CorruptReply, "rendering")
-    predict = Endpoint("evaluator_service", "/v1/predictions", PredictRequest, PredictReply, "predicting")
-    segment = Endpoint("evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply, "predicting")
+    predict = Endpoint(
+        "evaluator_service", "/v1/predictions", PredictRequest, PredictReply, "predicting", per_image="probabilities"
+    )
+    segment = Endpoint(
+        "evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply, "predicting", per_image="maps"
+    )
     examine = Endpoint(
         "evaluator_service", "/v1/examinations", ExamineRequest, ExamineReply, "predicting", EXAMINATION_SECONDS
     )
-    embed = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply, "checking")
+    embed = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply, "checking", per_image="images")
     embed_texts = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply, "proposing")
-    structure = Endpoint("evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking")
-    shapes = Endpoint("evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply, "checking")
+    structure = Endpoint(
+        "evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking", per_image="agreements"
+    )
+    shapes = Endpoint("evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply, "checking", per_image="outcomes")
 
     @abstractmethod
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:

@@ -2,7 +2,8 @@
 
 Canonical form: EXIF orientation applied, 8 bits a channel, mode RGB (L for masks), lossless PNG without metadata.
 Images with transparency, 16 bits or animation are refused with a reason, never converted silently. Limits on pixels,
-aspect ratio and JPEG scans are checked before anything is decoded.
+aspect ratio and JPEG scans are checked before anything is decoded. The pixels that a process decodes at a time are
+limited too, so several large images wait for one another.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ import io
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import cache
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from shared.admission import Budget
 from shared.problems import InvalidInput, Malformed, TooLarge
 
 FORMATS = ("PNG", "JPEG", "WEBP")
-MAX_PIXELS = 40_000_000
 MAX_SHAPE = 50  # long side to short side: models scale the short side up to theirs, and the long one with it
 MAX_JPEG_SCANS = 50  # every scan goes over the whole picture again; a hundred bytes are enough for one
+# glibc returns blocks of more than 32 MiB to the system; smaller ones stay with each thread that decoded an image.
+Image.core.set_block_size(64 * 1024**2)  # type: ignore[attr-defined]
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit is another number; ours is checked before any pixel is decoded
 Mode = Literal["RGB", "L"]
 Pixels = NDArray[np.uint8]
@@ -58,35 +65,56 @@ class PngHeader(NamedTuple):
     height: int
 
 
+class ImageSettings(BaseSettings):
+    """The one limit of images in every process: gateway, worker, model services and trainer."""
+
+    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore")
+
+    max_image_pixels: Annotated[int, Field(ge=1)] = 40_000_000
+    """Width × height of the largest image; also the pixels that one process decodes at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class CanonicalImage:
-    """An image as Contrafact keeps it: PNG bytes, size in pixels, mode and digest."""
+    """An image as Contrafact keeps it: PNG bytes, size in pixels, mode and digest.
+
+    `file_size`: width and height before it was scaled.
+    """
 
     png: bytes
     width: int
     height: int
     mode: Mode
     digest: str
+    file_size: tuple[int, int]
 
 
-def canonical(data: bytes, mode: Mode = "RGB", max_pixels: int = MAX_PIXELS) -> CanonicalImage:
+def canonical(
+    data: bytes, mode: Mode = "RGB", max_pixels: int | None = None, working_side: int | None = None
+) -> CanonicalImage:
     """Decode an upload and convert it to canonical form.
 
+    An image whose longer side exceeds `working_side` pixels is scaled down to it (RGB by Lanczos).
     Raises Malformed (not a PNG, JPEG or WebP, or broken), TooLarge (pixels, scans), InvalidInput (too elongated,
     animated, 16 bits, transparent pixels). An alpha channel that is opaque everywhere is dropped. For `mode` "L"
     (masks) the image must be grey or a palette of indices: values are kept as they are, not mixed from colours.
+    `max_pixels`: width × height; default CONTRAFACT_MAX_IMAGE_PIXELS.
     """
-    pixels = to_array(_decode(data, mode, max_pixels))
-    return from_array(pixels)
+    scaling = Image.Resampling.LANCZOS if mode == "RGB" else Image.Resampling.NEAREST
+    pixels, file_size = _decode(data, mode, max_pixels, working_side, scaling)
+    return from_array(pixels, file_size)
 
 
-def from_array(pixels: Pixels) -> CanonicalImage:
-    """Return the canonical image of uint8 pixels, (height, width, 3) for RGB or (height, width) for L."""
+def from_array(pixels: Pixels, file_size: tuple[int, int] | None = None) -> CanonicalImage:
+    """Return the canonical image of uint8 pixels, (height, width, 3) for RGB or (height, width) for L.
+
+    `file_size`: width and height of the file that they were read from, if they were scaled.
+    """
     mode: Mode = "L" if pixels.ndim == 2 else "RGB"
     if pixels.dtype != np.uint8 or (mode == "RGB" and pixels.shape[2:] != (3,)) or 0 in pixels.shape:
         raise ValueError(f"pixels must be uint8, (height, width) or (height, width, 3): {pixels.dtype} {pixels.shape}")
     height, width = pixels.shape[:2]
-    return CanonicalImage(encode(pixels), width, height, mode, digest(pixels))
+    return CanonicalImage(encode(pixels), width, height, mode, digest(pixels), file_size or (width, height))
 
 
 def digest(pixels: Pixels) -> str:
@@ -105,12 +133,31 @@ def encode(pixels: Pixels) -> bytes:
     return buffer.getvalue()
 
 
-def decode(png: bytes, mode: Mode = "RGB", max_pixels: int = MAX_PIXELS) -> Pixels:
+def decode(png: bytes, mode: Mode = "RGB", max_pixels: int | None = None) -> Pixels:
     """Decode an image from a service call into uint8 pixels, (height, width, 3) or (height, width).
 
     Raises as `canonical` does: services do not trust their callers either.
     """
-    return to_array(_decode(png, mode, max_pixels))
+    return _decode(png, mode, max_pixels, None, Image.Resampling.NEAREST)[0]
+
+
+def working_size(width: int, height: int, working_side: int) -> tuple[int, int]:
+    """Width and height of an image once its longer side is scaled down to `working_side`, if it exceeds that."""
+    longer = max(width, height)
+    if longer <= working_side:
+        return width, height
+    return max(1, round(width * working_side / longer)), max(1, round(height * working_side / longer))
+
+
+def decode_mask(
+    png: bytes, mode: Mode, max_pixels: int | None, working_side: int | None
+) -> tuple[Pixels, tuple[int, int]]:
+    """A mask as uint8 values of this mode, and width and height before it was scaled.
+
+    It is scaled to the size to which `canonical` scales its image, but each pixel takes the value at its centre, so
+    values are never mixed. Raises as `canonical` does.
+    """
+    return _decode(png, mode, max_pixels, working_side, Image.Resampling.NEAREST)
 
 
 def png_header(data: bytes) -> PngHeader | None:
@@ -126,18 +173,41 @@ def to_array(image: Image.Image) -> Pixels:
     return np.array(image, dtype=np.uint8)
 
 
-def _decode(data: bytes, mode: Mode, max_pixels: int) -> Image.Image:
+@cache
+def max_image_pixels() -> int:
+    """CONTRAFACT_MAX_IMAGE_PIXELS."""
+    return ImageSettings().max_image_pixels
+
+
+# The pixels that this process may decode at a time: an image of 40 megapixels takes a quarter of a gigabyte.
+_DECODING = Budget(max_image_pixels)
+
+
+def _decode(
+    data: bytes, mode: Mode, max_pixels: int | None, working_side: int | None, scaling: Image.Resampling
+) -> tuple[Pixels, tuple[int, int]]:
+    """The pixels, and width and height before they were scaled."""
+    max_pixels = max_image_pixels() if max_pixels is None else max_pixels
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         _check(image, data, max_pixels)
-        image.load()
-        if image.format == "PNG":
-            _refuse_missing_rows(data)
-        return _convert(_upright(image), mode)
+        with _DECODING.taken(image.width * image.height), closing(image):  # its memory is free before others begin
+            return _loaded(image, data, mode, working_side, scaling)
     except UnidentifiedImageError as error:
         raise Malformed("the file is not a PNG, JPEG or WebP image; convert it to one of these") from error
     except (OSError, SyntaxError, ValueError, EOFError, zlib.error) as error:
         raise Malformed(f"the image is broken ({error}); export it again") from error
+
+
+def _loaded(
+    image: Image.Image, data: bytes, mode: Mode, working_side: int | None, scaling: Image.Resampling
+) -> tuple[Pixels, tuple[int, int]]:
+    image.load()
+    if image.format == "PNG":
+        _refuse_missing_rows(data)
+    image = _convert(_upright(image), mode)
+    size = image.size if working_side is None else working_size(*image.size, working_side)
+    return to_array(image if size == image.size else image.resize(size, scaling)), image.size
 
 
 def _check(image: Image.Image, data: bytes, max_pixels: int) -> None:
@@ -190,7 +260,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _convert(image: Image.Image, mode: Mode) -> Image.Image:
     if "transparency" in image.info or image.mode in ("LA", "RGBA", "PA"):
-        image = image.convert("RGBA")
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
         if image.getchannel("A").getextrema() != (255, 255):
             raise InvalidInput("the image has transparent pixels; flatten it onto the background you want tested")
         if mode == "L":
@@ -198,7 +268,7 @@ def _convert(image: Image.Image, mode: Mode) -> Image.Image:
         return image.convert("RGB")
     if mode == "L":
         return _mask(image)
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _mask(image: Image.Image) -> Image.Image:

@@ -16,6 +16,7 @@ from shared.problems import DependencyFailed
 from shared.storage import ObjectMissing, StoredObject, check_key
 
 _PART_BYTES = 16 * 1024**2
+_CHUNK_BYTES = 1024**2
 
 
 class S3Store:
@@ -60,6 +61,11 @@ class S3Store:
                 response.close()
                 response.release_conn()
 
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """One GET, read piece by piece."""
+        with _translated():
+            return _chunks(self._client.get_object(self._bucket, check_key(key)))
+
     def exists(self, key: str) -> bool:
         """One HEAD."""
         try:
@@ -79,6 +85,15 @@ class S3Store:
         with _translated():
             for item in self._client.list_objects(self._bucket, prefix, recursive=True):
                 yield StoredObject(str(item.object_name), int(item.size or 0), item.last_modified or datetime.now(UTC))
+
+
+def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    with _translated():
+        try:
+            yield from response.stream(_CHUNK_BYTES)
+        finally:
+            response.close()
+            response.release_conn()
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 from starlette.responses import Response
 
 from shared import __version__, problem_replies, problems
@@ -45,6 +45,7 @@ from shared.device_errors import is_device_failure
 from shared.endpoints import HEALTHZ, INFO, METRICS, READYZ, Description, Endpoint, Reply
 from shared.endpoints import Request as RequestBody
 from shared.gpu import gpu_of
+from shared.images import ImageSettings
 from shared.model_health import ModelHealth, end_process_when_broken
 from shared.problems import DeadlineExceeded, DeviceFailed, InvalidInput, Malformed, NotReady
 from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
@@ -70,7 +71,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class ServiceSettings(BaseSettings):
+class ServiceSettings(ImageSettings):
     """Environment of every model service (`CONTRAFACT_PROFILE`, `CONTRAFACT_DEVICE`, ...).
 
     `profile` is a shipped profile's name or the path of a TOML file. `max_batch` 0 means the profile's. `threads` 0

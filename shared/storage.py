@@ -52,6 +52,10 @@ class ObjectStore(Protocol):
         """The bytes of `key`. Raises ObjectMissing."""
         ...
 
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """The bytes of `key` in pieces, for objects that need not fit into memory. Raises ObjectMissing at once."""
+        ...
+
     def put_file(self, key: str, file: IO[bytes]) -> None:
         """Store an open file from its beginning, as `put` does; it need not fit into memory."""
         ...
@@ -76,6 +80,11 @@ class ObjectStore(Protocol):
 def image_key(digest: str) -> str:
     """The key of an image's canonical PNG."""
     return f"images/{digest[:2]}/{digest}.png"
+
+
+def call_key(key: str) -> str:
+    """The key of the vectors in the reply of the recorded call `key`."""
+    return f"calls/{key[:2]}/{key}.npz"
 
 
 def model_key(digest: str, model_id: str) -> str:
@@ -140,6 +149,14 @@ class DirectoryStore:
         except FileNotFoundError:
             raise ObjectMissing(key) from None
 
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """The file's bytes, in chunks."""
+        try:
+            file = self._path(key).open("rb")
+        except FileNotFoundError:
+            raise ObjectMissing(key) from None
+        return _chunks(file)
+
     def link(self, key: str, seconds: int) -> str:
         """A URL of the gateway with an expiry and a signature over key and expiry."""
         expires = int(time.time()) + seconds
@@ -203,6 +220,12 @@ class DirectoryStore:
                 os.link(temporary, path)
             temporary.unlink()
         return path.read_bytes()
+
+
+def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while chunk := file.read(_PIECE_BYTES):
+            yield chunk
 
 
 def _sync_directory(directory: Path) -> None:

@@ -19,6 +19,7 @@ from benchmarks.scale.site import Site
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Job, SourceImage
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage
+from tests.support.job_counts import store_counts
 
 LEFT = 200
 _AT_ONCE = 10_000
@@ -102,6 +103,8 @@ def fill(sessions: Sessions, small: str, large: str, images: int, copies: int) -
             for statement in _COPIES:
                 session.execute(text(statement), values)
         print(f"{last:,} of {copies:,} images filled in", file=sys.stderr, flush=True)
+    with sessions.begin() as session:
+        store_counts(session, large)
     with sessions.kw["bind"].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE"))  # as autovacuum does some time after so many rows
 

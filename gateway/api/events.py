@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response
-from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse
 from starlette.concurrency import run_in_threadpool
 
 from gateway.api.dependencies import Gateway, JobId, Owner, problems
+from gateway.api.event_feed import EventFeed, News, SentEvent, read_events
 from gateway.context import Context
-from gateway.database.events import events_after
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
-from shared.schemas.jobs import EventView
 
 router = APIRouter(tags=["events"])
-POLL_SECONDS = 0.5
 PING_SECONDS = 15.0
-BATCH = 200
 
 
 @router.get(
@@ -34,39 +30,48 @@ BATCH = 200
     },
 )
 async def follow_job(
+    request: Request,
     job: JobId,
     gateway: Gateway,
     owner: Owner,
     last_event_id: Annotated[int, Header(ge=0, lt=2**31, description="continue after this event; 0 for all")] = 0,
 ) -> Response:
     """The job's events so far, then each as it happens; the stream ends with the job. `data` is an EventView."""
-    events, over = await run_in_threadpool(_read, gateway, owner, job, last_event_id)
-    if over and not events:
+    first = await run_in_threadpool(_first_events, gateway, owner, job, last_event_id)
+    if first.over and not first.events:
         return Response(status_code=204)
-    return EventSourceResponse(_stream(gateway, owner, job, last_event_id), headers={"Cache-Control": "no-store"})
+    feed: EventFeed = request.app.state.event_feed
+    return EventSourceResponse(
+        _stream(gateway, feed, job, last_event_id, first.events), headers={"Cache-Control": "no-store"}
+    )
 
 
-def _read(gateway: Context, owner: str, job: str, sequence: int) -> tuple[list[EventView], bool]:
-    """The next events, and whether there will be no more after them."""
+def _first_events(gateway: Context, owner: str, job_id: str, sequence: int) -> News:
+    """The next events, and whether the job is over. Raises NotFound."""
     with reading(gateway.sessions) as session:
-        over = jobs.find(session, owner, job).state != "running"
-        rows = events_after(session, job, sequence, BATCH)
-    events = [EventView(sequence=e.sequence, kind=e.kind, payload=e.payload, at=e.created_at) for e in rows]
-    return events, over and len(events) < BATCH
+        over = jobs.find(session, owner, job_id).state != "running"
+    return News(read_events(gateway.sessions, job_id, sequence), over)
 
 
-async def _stream(gateway: Context, owner: str, job: str, sequence: int) -> AsyncIterator[bytes]:
-    spoken = time.monotonic()
-    while True:
-        events, over = await run_in_threadpool(_read, gateway, owner, job, sequence)
-        for event in events:
-            sequence = event.sequence
-            yield format_sse_event(data_str=event.model_dump_json(), event=event.kind, id=str(sequence))
-            spoken = time.monotonic()
-        if over or gateway.stopping.is_set():  # a follower comes back, to another gateway
-            return
-        if len(events) < BATCH:
-            await asyncio.sleep(POLL_SECONDS)
-        if time.monotonic() - spoken > PING_SECONDS:
-            yield KEEPALIVE_COMMENT
-            spoken = time.monotonic()
+async def _stream(
+    gateway: Context, feed: EventFeed, job_id: str, sequence: int, events: list[SentEvent]
+) -> AsyncIterator[bytes]:
+    known = events[-1].sequence if events else sequence
+    async with feed.following(job_id, known) as job:
+        spoken = time.monotonic()
+        while True:
+            for event in events:
+                sequence = event.sequence
+                yield event.text
+                spoken = time.monotonic()
+            news = job.after(sequence)
+            events = (
+                news if news is not None else await run_in_threadpool(read_events, gateway.sessions, job_id, sequence)
+            )
+            if events:
+                continue
+            if job.ended:
+                return
+            if not await job.wait(max(0.0, spoken + PING_SECONDS - time.monotonic())):
+                yield KEEPALIVE_COMMENT
+                spoken = time.monotonic()

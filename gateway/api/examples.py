@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from shared.schemas.base import Contract
+from shared.schemas.images import ImageView
 from shared.schemas.jobs import (
     CounterfactualView,
     EventView,
-    ImageView,
     JobDetail,
     JobSpec,
     JobView,

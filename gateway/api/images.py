@@ -16,7 +16,7 @@ from gateway.intake.mask_files import keep_values
 from gateway.intake.sources import keep_image
 from gateway.storage import images
 from shared.problems import InvalidInput
-from shared.schemas.jobs import ImageView
+from shared.schemas.images import ImageView
 from shared.storage import image_key
 
 router = APIRouter(tags=["images"])
@@ -84,4 +84,11 @@ def _keep(gateway: Context, owner: str, digest: str, data: bytes, as_mask: bool)
         kept.append(replace(shown, upload=images.mask_upload(digest)))
     with gateway.sessions.begin() as session:
         images.remember(session, owner, kept)
-    return ImageView(digest=shown.digest, upload=digest, width=shown.width, height=shown.height, bytes=shown.bytes)
+    return ImageView(
+        digest=shown.digest,
+        upload=digest,
+        width=shown.width,
+        height=shown.height,
+        bytes=shown.bytes,
+        scaled_from=None if shown.file_size == (shown.width, shown.height) else shown.file_size,
+    )

@@ -12,6 +12,7 @@ from gateway.api.forms import REQUEST_BODY, read_submission
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.jobs.submit import planned, submit
+from gateway.operations.deletion import remove_rows_for_a_moment
 from shared.schemas.jobs import JobDetail, JobPlan, JobsPage
 
 router = APIRouter(tags=["jobs"])
@@ -73,7 +74,7 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
 def show_plan(job: JobId, gateway: Gateway, owner: Owner) -> JobPlan:
     """A job's plan: what it runs, and which drops in accuracy its source images can show."""
     with reading(gateway.sessions) as session:
-        return jobs.plan_of(session, owner, job)
+        return jobs.plan_of(session, owner, job, gateway.settings.working_side)
 
 
 @router.post("/jobs/{job}/cancel", responses=problems(s404="no such job", s409="the job has ended"))
@@ -100,5 +101,6 @@ def delete_job(job: JobId, gateway: Gateway, owner: Owner) -> None:
     """Delete a job with its results and report, running or not. Uploaded images stay yours."""
     with gateway.sessions.begin() as session:
         report = jobs.remove(session, owner, job)
+    remove_rows_for_a_moment(gateway.sessions)
     if report is not None:
         gateway.store.delete(report)

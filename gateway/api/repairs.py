@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
+from fastapi.responses import StreamingResponse
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems
-from gateway.context import stored
+from gateway.context import stored_pieces
 from gateway.database.sessions import reading
 from gateway.repairs import repairs
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
@@ -94,4 +95,4 @@ def download_model(
         "Cache-Control": "private, no-cache",
         "X-Content-Type-Options": "nosniff",
     }
-    return Response(stored(gateway, key), media_type=TAR, headers=headers)
+    return StreamingResponse(stored_pieces(gateway, key), media_type=TAR, headers=headers)

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from gateway.api.dependencies import Cursor, Gateway, Limit, Owner, problems
 from gateway.database.sessions import reading
+from gateway.operations.deletion import remove_rows_for_a_moment
 from gateway.suites import runs, suites
 from shared.schemas.suites import (
     MAX_DROP,
@@ -58,6 +59,7 @@ def delete_suite(suite: SuiteId, gateway: Gateway, owner: Owner) -> None:
     """Delete a suite with its runs. Its images are removed later, unless something else uses them."""
     with gateway.sessions.begin() as session:
         reports = suites.remove(session, owner, suite)
+    remove_rows_for_a_moment(gateway.sessions)
     for key in reports:
         gateway.store.delete(key)
 

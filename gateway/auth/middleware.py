@@ -27,6 +27,7 @@ from gateway.auth.keys import PREFIX, Caller, Limits
 from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY
 from gateway.database.tables import LOCAL_OWNER
+from shared.admission import Spool
 from shared.endpoints import HEALTHZ, READYZ
 from shared.problem_replies import problem_reply
 from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
@@ -45,17 +46,20 @@ COOKIE = "contrafact_session"
 TOKEN_COOKIE = "contrafact_csrf"  # readable by our scripts, which send it back in the header below
 TOKEN_HEADER = "X-CSRF-Token"
 
+_WITHOUT_KEYS = "ask localhost, or set CONTRAFACT_AUTHENTICATION=true and make keys"
+
 logger = logging.getLogger("contrafact.access")
 
 
 class Access:
-    """Answers 400, 401, 403, 413 or 429 itself; passes all other requests on and counts their bodies."""
+    """Answers 400, 401, 403, 413, 429 or 503 itself; passes all other requests on and counts their bodies."""
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
         self._app = app
         self._context = context
         settings = context.settings
         self._limits = Limits(settings.key_requests_per_minute, settings.key_bytes_per_hour)
+        self._spool = Spool(settings.max_spooled_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -63,8 +67,14 @@ class Access:
             return
         headers = Headers(scope=scope)
         send = _as_declared(send)
+        with self._spool.counting() as spooled:
+            await self._respond(scope, headers, receive, send, spooled)
+
+    async def _respond(
+        self, scope: Scope, headers: Headers, receive: Receive, send: Send, spooled: Callable[[int], None]
+    ) -> None:
         try:
-            body = await self._admit(scope, headers, receive)
+            body = await self._admit(scope, headers, receive, spooled)
         except Problem as problem:
             await _refusal(problem, scope, headers)(scope, receive, send)
             return
@@ -77,12 +87,15 @@ class Access:
         except ClientDisconnect:
             logger.info("the client left while it was sending", extra={"path": scope["path"]})
 
-    async def _admit(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        """The body, counted against the key's limits. Sets owner and reviewer in `scope["state"]`. Raises Problem."""
+    async def _admit(self, scope: Scope, headers: Headers, receive: Receive, spooled: Callable[[int], None]) -> Receive:
+        """The body, counted against the limits of key and process. Sets owner and reviewer in `scope["state"]`.
+
+        Raises Problem.
+        """
         if self._context.settings.authentication:
             refuse_other_sites(scope["method"], headers)
         else:
-            _refuse_other_machines(scope, headers)
+            refuse_other_machines(scope, headers, _WITHOUT_KEYS)
         caller = await self._caller(scope["method"], scope["path"], headers)
         state = scope.setdefault("state", {})
         state["owner"] = caller.owner if caller else None
@@ -98,8 +111,9 @@ class Access:
                 await asyncio.to_thread(self._book, key_hash, 0, size)
 
         if declared:
+            self._spool.refuse_without_room(declared)
             await pay(declared)
-        return _counted(receive, most, declared or 0, pay)
+        return _counted(receive, most, declared or 0, pay, spooled)
 
     async def _caller(self, method: str, path: str, headers: Headers) -> Caller | None:
         """The caller; None on paths that need no key."""
@@ -164,14 +178,15 @@ def csrf_token(cookie: str) -> str:
     return hashlib.sha256(b"csrf/" + cookie.encode()).hexdigest()
 
 
-def _refuse_other_machines(scope: Scope, headers: Headers) -> None:
+def refuse_other_machines(scope: Scope, headers: Headers, advice: str) -> None:
+    """Refuse requests from other machines, and those that pages of other sites make a browser send.
+
+    The check of the Host stops pages whose name was made to mean this machine (DNS rebinding). Raises Forbidden.
+    """
     host, client = headers.get("host", ""), scope.get("client")
     near = client is None or not _is_address(client[0]) or ip_address(client[0]).is_loopback
     if _split(f"//{host}").hostname not in LOOPBACK_HOSTS or not near:
-        raise Forbidden(
-            f"without API keys only requests to localhost are served, not to {host!r}; use localhost, or set "
-            "CONTRAFACT_AUTHENTICATION=true and create keys"
-        )
+        raise Forbidden(f"only requests from this machine are served, not those to {host!r}; {advice}")
     refuse_other_sites(scope["method"], headers)
 
 
@@ -253,16 +268,20 @@ def _declared(length: str | None, most: int) -> int | None:
     return int(length)
 
 
-def _counted(receive: Receive, most: int, paid: int, pay: Callable[[int], Awaitable[None]]) -> Receive:
+def _counted(
+    receive: Receive, most: int, paid: int, pay: Callable[[int], Awaitable[None]], spooled: Callable[[int], None]
+) -> Receive:
     """Count the body. `paid` bytes are charged to the key already; further ones are charged per `LUMP_BYTES`."""
     received = 0
 
     async def counting() -> Message:
         nonlocal received, paid
         message = await receive()
-        received += len(message.get("body", b""))
+        size = len(message.get("body", b""))
+        received += size
         if received > most:
             raise _too_large(most)
+        spooled(size)
         while received > paid:
             await pay(min(LUMP_BYTES, most))
             paid += LUMP_BYTES

@@ -41,6 +41,7 @@ class Table(DeclarativeBase):
         datetime: UtcDateTime,
         JsonObject: JSON_COLUMN,
         dict[str, float]: JSON_COLUMN,
+        dict[str, int]: JSON_COLUMN,
         dict[str, str]: JSON_COLUMN,
         list[str]: JSON_COLUMN,
         list[MethodChoice]: MethodChoices,

@@ -143,7 +143,8 @@ class Job(Leased, Table):
     `request_id` names the HTTP request that made the job, in the log lines of everything that works on it.
     `suite_id`: the suite that the job tests a release against, or (its own id) whose images it keeps.
     `events` counts the job's event rows: taking the next number locks the job's row, so that numbers become visible
-    in their order. Pages go by (created_at, id), newest first.
+    in their order. `counts` are the counters of `gateway.database.counts`. With `deleted_at` the job is hidden, and
+    its rows are being removed (`gateway.operations.deletion`). Pages go by (created_at, id), newest first.
     """
 
     __tablename__ = "jobs"
@@ -173,8 +174,10 @@ class Job(Leased, Table):
     request_id: Mapped[str] = mapped_column(String(64), default=request_id)
     suite_id: Mapped[str | None] = mapped_column(String(64), index=True)
     events: Mapped[int] = mapped_column(default=0)
+    counts: Mapped[dict[str, int]] = mapped_column(default=dict, server_default="{}")
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     finished_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
 
     source_images: Mapped[list[SourceImage]] = relationship(
         back_populates="job", cascade="all, delete-orphan", passive_deletes=True, order_by="SourceImage.position"
@@ -250,14 +253,6 @@ class Counterfactual(Table):
         UniqueConstraint("job_id", "position", "method", "ordinal"),
         Index("ix_counterfactuals_cell", "job_id", "method", "factor", "to_value"),
         Index("ix_counterfactuals_funnel", "job_id", "method", "arm", "check"),
-        Index(
-            "ix_counterfactuals_rendered",
-            "job_id",
-            "method",
-            "arm",
-            sqlite_where=text("image_digest IS NOT NULL"),
-            postgresql_where=text("image_digest IS NOT NULL"),
-        ),
         CheckConstraint("arm IN ('edit', 'null')", name="arm"),
     )
 
@@ -422,10 +417,11 @@ class Repair(Table):
 
 
 class RecordedCall(Table):
-    """A recorded reply of a model service: images in `reply` are digests; `seconds` is the duration of the call.
+    """A recorded reply of a model service; `seconds` is the duration of the call.
 
-    Its images are in the object store before the row is written. The row is deleted when no job of its owner has the
-    source image `source_digest` any more.
+    Images in `reply` are digests, large tables of numbers are marks (`gateway.model_services.vectors`); both are in
+    the object store before the row is written. The row is deleted when no job of its owner has the source image
+    `source_digest` any more: the first that made the call, where several share it.
     """
 
     __tablename__ = "recorded_calls"

@@ -1,4 +1,4 @@
-"""Reads untrusted zip and tar files: one member at a time, nothing written to disk.
+"""Reads untrusted zip and tar files: one member at a time, as a stream, nothing written to disk.
 
 Refuses absolute paths and paths with `..`, links, devices, sparse and encrypted members, nested archives, and archives
 that unpack beyond the limits. A damaged or too large member is returned with its problem, so only that image fails.
@@ -62,9 +62,37 @@ class Member:
     problem: str = ""
 
 
-def members(
+@dataclass(frozen=True, slots=True)
+class OpenMember:
+    """A regular file of an archive, readable until the next one is asked for. `content` is None if it has a `problem`.
+
+    Reading raises DamagedMember if only this file is damaged, and the errors of `open_members` otherwise.
+    """
+
+    name: str
+    content: Content | None
+    problem: str = ""
+
+
+class DamagedMember(Malformed):
+    """A file inside a zip is damaged; the other files can be read."""
+
+
+def members(file: IO[bytes], limits: ArchiveLimits) -> Iterator[Member]:
+    """The files of an archive with their contents, each in memory while it is yielded; otherwise as `open_members`."""
+    for member in open_members(file, limits):
+        if member.content is None:
+            yield Member(member.name, None, member.problem)
+            continue
+        try:
+            yield Member(member.name, member.content.read(limits.file_bytes + 1))
+        except DamagedMember as damage:
+            yield Member(member.name, None, damage.detail)
+
+
+def open_members(
     file: IO[bytes], limits: ArchiveLimits, refuse: Callable[[str], None] = lambda name: None
-) -> Iterator[Member]:
+) -> Iterator[OpenMember]:
     """The files of a zip, tar or tar.gz in the archive's order, without hidden files and operating systems' junk.
 
     `refuse` is called with each file's name before its content is read, and may raise. Raises `Malformed` for an
@@ -83,7 +111,11 @@ def members(
         else:
             raise Malformed("the archive is neither zip, tar nor tar.gz")
     except _UNREADABLE as error:
-        raise Malformed(f"the archive cannot be read ({str(error) or type(error).__name__}); pack it again") from error
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> Malformed:
+    return Malformed(f"the archive cannot be read ({str(error) or type(error).__name__}); pack it again")
 
 
 class _Meter:
@@ -118,8 +150,10 @@ class _Meter:
         return f"the file is larger than {most:,} bytes; shrink it" if size > most else ""
 
 
-def _zip_members(file: IO[bytes], meter: _Meter) -> Iterator[Member]:
-    with zipfile.ZipFile(_Guarded(file, meter)) as archive:
+def _zip_members(file: IO[bytes], meter: _Meter) -> Iterator[OpenMember]:
+    guarded = _Guarded(file, meter)
+    with zipfile.ZipFile(guarded) as archive:
+        guarded.in_directory = False
         for info in archive.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
             name = _checked_name(info.filename)
@@ -134,24 +168,39 @@ def _zip_members(file: IO[bytes], meter: _Meter) -> Iterator[Member]:
                 raise Malformed(f"the archive holds {name!r} in an unusual compression; pack it with deflate")
             if not _is_junk(name):
                 meter.refuse(name)
-                yield _plain(_zip_member(archive, info, name, meter))
+                yield from _zip_member(archive, info, name, meter)
 
 
-def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, meter: _Meter) -> Member:
+def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, meter: _Meter) -> Iterator[OpenMember]:
     if problem := meter.too_large(info.file_size):
-        return Member(name, None, problem)
-    meter.foresee(info.file_size)
+        yield OpenMember(name, None, problem)
+        return
+    meter.spend(info.file_size)  # zipfile unpacks no more of a file than its directory declares
     try:
-        with archive.open(info) as member:
-            data = member.read(meter.limits.file_bytes + 1)
+        with archive.open(info) as packed:
+            content = Content(_undamaged(packed.read), name)
+            yield OpenMember(name, content)
     except _DAMAGE as error:
-        meter.spend(info.file_size)  # damage is detected only after unpacking
-        return Member(name, None, f"the file is damaged inside the archive: {error}")
-    meter.spend(len(data))
-    return Member(name, data)
+        yield OpenMember(name, None, _damaged(error))
+    except DamagedMember as damage:  # in the first bytes, which `Content` reads
+        yield OpenMember(name, None, damage.detail)
 
 
-def _tar_members(file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> Iterator[Member]:
+def _undamaged(read: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    def reading(size: int) -> bytes:
+        try:
+            return read(size)
+        except _DAMAGE as error:
+            raise DamagedMember(_damaged(error)) from error
+
+    return reading
+
+
+def _damaged(error: Exception) -> str:
+    return f"the file is damaged inside the archive: {error}"
+
+
+def _tar_members(file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> Iterator[OpenMember]:
     stream = _Forward(file, meter)
     with tarfile.TarFile(fileobj=stream, tarinfo=_Header) as archive:  # type: ignore[arg-type]
         for info in archive:
@@ -161,16 +210,28 @@ def _tar_members(file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> Iterator[Mem
                 continue
             meter.refuse(name)
             if problem := meter.too_large(info.size):
-                yield Member(name, None, problem)
+                yield OpenMember(name, None, problem)
                 continue
             meter.foresee(info.size)
-            data = stream.content(info)
-            if len(data) != info.size:
-                raise Malformed(f"the archive ends inside {name!r}; send it again")
-            yield _plain(Member(name, data))
+            yield OpenMember(name, Content(stream.content(info, name), name))
     if stream.last_block.strip(b"\0"):  # tarfile takes a damaged header for the end of the archive
         raise Malformed("the archive is damaged in the middle; pack it again")
     stream.drain()
+
+
+class Content:
+    """The content of one file of an archive, read forwards. Raises Malformed at once for an archive in an archive."""
+
+    def __init__(self, read: Callable[[int], bytes], name: str) -> None:
+        self._read = read
+        self._head = read(tarfile.BLOCKSIZE)
+        if self._head.startswith(_NESTED) or is_tar(self._head):
+            raise Malformed(f"the archive holds another archive, {name!r}; unpack it first")
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; none at the end. See `OpenMember` for the errors."""
+        head, self._head = self._head[:size], self._head[size:]
+        return head + self._read(size - len(head)) if len(head) < size else head
 
 
 class _Header(tarfile.TarInfo):
@@ -209,10 +270,22 @@ class _Forward:
             raise Malformed("the archive has sparse files, or numbers of a hundred digits; pack plain files only")
         return self.last_block
 
-    def content(self, info: tarfile.TarInfo) -> bytes:
-        """The content of the file whose header was read last."""
+    def content(self, info: tarfile.TarInfo, name: str) -> Callable[[int], bytes]:
+        """Reads the content of the file whose header was read last, until its end."""
         self.seek(info.offset_data)
-        return self._take(info.size)
+        end = info.offset_data + info.size
+
+        def read(size: int) -> bytes:
+            wanted = min(size, end - self._position)
+            try:
+                data = self._take(wanted)
+            except _UNREADABLE as error:
+                raise _unreadable(error) from error
+            if len(data) < wanted:
+                raise Malformed(f"the archive ends inside {name!r}; send it again")
+            return data
+
+        return read
 
     def seek(self, position: int) -> None:
         if position < self._position:
@@ -238,15 +311,17 @@ class _Guarded:
     def __init__(self, file: IO[bytes], meter: _Meter) -> None:
         self._file, self._meter = file, meter
         self.seek, self.tell = file.seek, file.tell
+        self.in_directory = True  # zipfile reads the directory first and at once, then members as they are asked for
 
     def seekable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        if size > MAX_DIRECTORY_BYTES:
+        if self.in_directory and size > MAX_DIRECTORY_BYTES:
             raise TooLarge("the archive's directory is too large; send it in smaller parts")
         data = self._file.read(size)
-        self._meter.refuse_count(data.count(_ENTRY))
+        if self.in_directory:
+            self._meter.refuse_count(data.count(_ENTRY))
         return data
 
 
@@ -263,12 +338,6 @@ def _checked_name(raw: str) -> str:
 
 def _is_junk(name: str) -> bool:
     return any(part.startswith(".") or part.lower() in _JUNK for part in name.split("/"))
-
-
-def _plain(member: Member) -> Member:
-    if member.data is not None and (member.data.startswith(_NESTED) or is_tar(member.data)):
-        raise Malformed(f"the archive holds another archive, {member.name!r}; unpack it first")
-    return member
 
 
 def _size(file: IO[bytes]) -> int:

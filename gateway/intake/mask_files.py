@@ -17,9 +17,9 @@ from gateway.intake.sources import (
     KeptMask,
     NamedFile,
     SourceFile,
-    decoded,
     put_once,
     refuse_if_unusable,
+    refuse_too_many_bytes,
 )
 from shared.images import from_array
 from shared.manifests import ManifestRow
@@ -100,13 +100,17 @@ class MaskShelf:
 
 
 def keep_mask(store: ImageStore, data: bytes, reader: MaskReader, limits: IntakeLimits) -> KeptMask:
-    """Read a mask and store its label map once. Raises the errors of `keep_image` and `MaskReader.read`."""
-    places = decoded(data, limits, lambda: reader.read(data, limits.image_pixels))
+    """Read a mask and store its label map once, scaled as its image is.
+
+    Raises the errors of `keep_image` and `MaskReader.read`.
+    """
+    refuse_too_many_bytes(data, limits)
+    places, file_size = reader.read(data, limits.image_pixels, limits.working_side)
     held = tuple(name for place, name in enumerate(reader.classes) if (places == place).any())
     if not held:
         raise InvalidInput("all of its pixels are void; leave the mask out, or name its classes")
     kept = put_once(store, from_array(places), data)
-    return KeptMask(kept.digest, kept.width, kept.height, kept.bytes, held)
+    return KeptMask(kept.digest, kept.width, kept.height, kept.bytes, held, file_size)
 
 
 def keep_values(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
@@ -114,8 +118,9 @@ def keep_values(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptIma
 
     Raises the errors of `keep_image`, and InvalidInput for a file that is not a PNG.
     """
-    pixels = decoded(data, limits, lambda: mask_values(data, limits.image_pixels))
-    return put_once(store, from_array(pixels), data)
+    refuse_too_many_bytes(data, limits)
+    values = mask_values(data, limits.image_pixels, limits.working_side)
+    return put_once(store, from_array(*values), data)
 
 
 def images_beside_masks(sources: Sequence[SourceFile]) -> list[SourceFile]:
@@ -129,7 +134,15 @@ def _masked(source: SourceFile, name: str, mask: KeptMask | str) -> SourceFile:
         return source
     if isinstance(mask, str):
         return replace(source, image=None, failure=f"its mask {name!r} cannot be used: {mask}")
-    if (mask.width, mask.height) != (source.image.width, source.image.height):
-        sizes = f"{mask.width}×{mask.height} pixels, the image {source.image.width}×{source.image.height}"
+    if (sizes := _different_sizes(mask, source.image)) is not None:
         return replace(source, image=None, failure=f"its mask {name!r} has {sizes}; make them of one size")
     return replace(source, mask=mask)
+
+
+def _different_sizes(mask: KeptMask, image: KeptImage) -> str | None:
+    """The sizes of the files if they differ; of what is stored where the image's file is not known."""
+    stored = (mask.width, mask.height), (image.width, image.height)
+    mask_size, image_size = stored if image.file_size is None else (mask.file_size, image.file_size)
+    if mask_size == image_size:
+        return None
+    return "{}×{} pixels, the image {}×{}".format(*mask_size, *image_size)

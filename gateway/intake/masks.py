@@ -3,17 +3,19 @@
     PNG of indices, grey values or colours ──MaskSpec──► index of the class of each pixel, 255 for void
     masks/a.png ──same stem, or the manifest's column `mask`──► images/a.jpg
 
-Masks are never resized: a mask has exactly the size of its image, or is refused.
+A mask has exactly the size of its image, or is refused. Where intake scales an image down, it scales the mask likewise,
+by the value at the centre of each pixel (`shared.images.decode_mask`): values are never mixed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from shared.images import Pixels, PngHeader, decode, png_header
+from shared.images import Pixels, PngHeader, decode_mask, png_header
 from shared.label_maps import VOID
 from shared.manifests import shared_folder
 from shared.problems import InvalidInput, quoted
@@ -22,6 +24,13 @@ from shared.schemas.masks import MaskSpec
 FOLDERS = {"mask": "masks", "image": "images"}
 _PALETTE, _GREY = 3, 0
 _UNKNOWN = 254
+
+
+class FileValues(NamedTuple):
+    """Values of a mask's pixels, scaled down to the working side, and width and height of its file."""
+
+    pixels: np.ndarray
+    file_size: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +44,18 @@ class MaskReader:
     places: Mapping[int, int]
     coloured: bool
 
-    def read(self, data: bytes, max_pixels: int) -> Pixels:
+    def read(self, data: bytes, max_pixels: int, working_side: int | None = None) -> FileValues:
         """The class index of each pixel, height × width.
 
         Raises InvalidInput, Malformed or TooLarge, with the reason, if the file is not a mask of these classes.
         """
         header = _header(data)
-        values = _colours(data, max_pixels) if self.coloured else _indices(data, header, max_pixels)
-        places = self._placed(values)
+        read = _colours if self.coloured else _indices
+        values = read(data, header, max_pixels, working_side)
+        places = self._placed(values.pixels)
         if (places == _UNKNOWN).any():
-            raise InvalidInput(self._unknown(values, places))
-        return places
+            raise InvalidInput(self._unknown(values.pixels, places))
+        return FileValues(places, values.file_size)
 
     def _placed(self, values: np.ndarray) -> Pixels:
         if not self.coloured:
@@ -79,7 +89,7 @@ def mask_reader(spec: MaskSpec, label_map: Mapping[str, str]) -> MaskReader:
     return MaskReader(classes, places, spec.classes[0].index is None)
 
 
-def mask_values(data: bytes, max_pixels: int) -> Pixels:
+def mask_values(data: bytes, max_pixels: int, working_side: int | None = None) -> FileValues:
     """The raw values of a mask: indices or grey values (height × width), or colours (height × width × 3).
 
     Saved as a PNG they give the same mask, except that a palette loses its colours. Raises the errors of
@@ -87,8 +97,8 @@ def mask_values(data: bytes, max_pixels: int) -> Pixels:
     """
     header = _header(data)
     if header.colour_type in (_GREY, _PALETTE):
-        return _indices(data, header, max_pixels)
-    return decode(data, "RGB", max_pixels)
+        return _indices(data, header, max_pixels, working_side)
+    return FileValues(*decode_mask(data, "RGB", max_pixels, working_side))
 
 
 def is_mask(name: str) -> bool:
@@ -162,15 +172,16 @@ def _value(value: int | str) -> int:
     return int(value.removeprefix("#"), 16) if isinstance(value, str) else value
 
 
-def _colours(data: bytes, max_pixels: int) -> np.ndarray:
-    pixels = decode(data, "RGB", max_pixels).astype(np.uint32)
-    return np.asarray((pixels[..., 0] << 16) | (pixels[..., 1] << 8) | pixels[..., 2])
+def _colours(data: bytes, _: PngHeader, max_pixels: int, working_side: int | None) -> FileValues:
+    pixels, file_size = decode_mask(data, "RGB", max_pixels, working_side)
+    wide = pixels.astype(np.uint32)
+    return FileValues((wide[..., 0] << 16) | (wide[..., 1] << 8) | wide[..., 2], file_size)
 
 
-def _indices(data: bytes, header: PngHeader, max_pixels: int) -> Pixels:
+def _indices(data: bytes, header: PngHeader, max_pixels: int, working_side: int | None) -> FileValues:
     """Palette indices or grey values of the file. Pillow scales grey values below 8 bits to 0 … 255; this undoes it."""
     if header.colour_type not in (_GREY, _PALETTE):
         raise InvalidInput("the mask is in colour, but `masks` names indices; give `colour` for each class instead")
-    pixels = decode(data, "L", max_pixels)
+    pixels, file_size = decode_mask(data, "L", max_pixels, working_side)
     spread = header.colour_type == _GREY and header.bits < 8
-    return pixels // np.uint8(255 // (2**header.bits - 1)) if spread else pixels
+    return FileValues(pixels // np.uint8(255 // (2**header.bits - 1)) if spread else pixels, file_size)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, Protocol, TypeVar
+from typing import IO, Protocol
 
 from gateway.intake.archives import MAX_NAME_CHARACTERS, Member
 from shared.characters import visible
@@ -15,9 +14,6 @@ from shared.problems import InvalidInput, TooLarge
 from shared.storage import image_key
 
 _LISTED = 5
-Decoded = TypeVar("Decoded")
-# Decoding 40 megapixels takes half a gigabyte, so further requests wait here.
-_DECODING = threading.BoundedSemaphore(4)
 
 
 class ImageStore(Protocol):
@@ -34,12 +30,16 @@ class ImageStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IntakeLimits:
-    """Bytes of one image file, pixels of one image, images of one job, unpacked bytes of one archive."""
+    """Bytes of one image file, pixels of one image, images of one job, unpacked bytes of one archive.
+
+    Images whose longer side exceeds `working_side` pixels are scaled down to it.
+    """
 
     image_bytes: int
     image_pixels: int
     images: int
     archive_bytes: int
+    working_side: int = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class NamedFile:
 class KeptImage:
     """An image whose canonical PNG is in the object store; `upload` is the SHA-256 of the uploaded file.
 
-    `mode` L: the indices of a mask.
+    `mode` L: the indices of a mask. `file_size`: width and height before scaling, None where that is not known.
     """
 
     digest: str
@@ -63,6 +63,7 @@ class KeptImage:
     height: int
     bytes: int
     mode: Mode = "RGB"
+    file_size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class KeptMask:
     height: int
     bytes: int
     classes: tuple[str, ...]
+    file_size: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +90,19 @@ class SourceFile:
 
 
 def keep_image(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
-    """Decode a file and put its canonical PNG into the store, once.
+    """Decode a file, scale it down to the working side, and put its canonical PNG into the store, once.
 
     Raises TooLarge, Malformed or InvalidInput when it is not an image that Contrafact can use.
     """
-    image = decoded(data, limits, lambda: canonical(data, max_pixels=limits.image_pixels))
+    refuse_too_many_bytes(data, limits)
+    image = canonical(data, max_pixels=limits.image_pixels, working_side=limits.working_side)
     return put_once(store, image, data)
 
 
-def decoded(data: bytes, limits: IntakeLimits, decode: Callable[[], Decoded]) -> Decoded:
-    """Decode a file; at most four at a time. Raises TooLarge for too many bytes, and the errors of `decode`."""
+def refuse_too_many_bytes(data: bytes, limits: IntakeLimits) -> None:
+    """Raise TooLarge for an image file of too many bytes."""
     if len(data) > limits.image_bytes:
         raise TooLarge(f"the file is larger than {limits.image_bytes:,} bytes; shrink it")
-    with _DECODING:
-        return decode()
 
 
 def put_once(store: ImageStore, image: CanonicalImage, file: bytes) -> KeptImage:
@@ -109,7 +110,7 @@ def put_once(store: ImageStore, image: CanonicalImage, file: bytes) -> KeptImage
     if not store.exists(image_key(image.digest)):
         store.put(image_key(image.digest), image.png)
     upload = hashlib.sha256(file).hexdigest()
-    return KeptImage(image.digest, upload, image.width, image.height, len(image.png), image.mode)
+    return KeptImage(image.digest, upload, image.width, image.height, len(image.png), image.mode, image.file_size)
 
 
 def truths_of(source: SourceFile) -> list[str]:

@@ -10,18 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, tuple_
+from sqlalchemy import insert, select, tuple_
 from sqlalchemy.orm import Session
 
 from gateway.analysis.priority import turns
 from gateway.database.events import add_event
 from gateway.database.pagination import decode_cursor, decode_time, encode_cursor
 from gateway.database.sessions import insert_missing
-from gateway.database.tables import Job, Report, SourceImage
-from gateway.intake.sources import SourceFile
+from gateway.database.tables import Image, Job, Report, SourceImage
+from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.choices import Plan
 from gateway.jobs.progress import progress
 from gateway.jobs.sensitivity import sensitivity_of
+from gateway.operations.deletion import mark_deleted
 from gateway.queue import leases
 from shared.problems import Conflict, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
@@ -68,6 +69,8 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
     # With a key the id follows from it, so that the same request on another day names everything alike.
     job_id = uuid.uuid4().hex if key is None else derive_id("job", owner, key)
     insert_missing(session, Job, [_job_row(job_id, owner, order)])
+    if session.scalar(select(Job.deleted_at).where(Job.id == job_id)) is not None:
+        raise Conflict("the job that this Idempotency-Key made is being deleted; try again in some minutes")
     job = find(session, owner, job_id)
     if job.request_hash != order.hash:
         raise Conflict("this Idempotency-Key was used for another request; use a new key")
@@ -78,14 +81,20 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
         insert(SourceImage),
         [_source_row(job_id, position, source, turn[position]) for position, source in enumerate(order.sources)],
     )
-    add_event(session, job_id, "job", {"state": "running", "images": len(order.sources)})
+    counts = {
+        "images": len(order.sources),
+        "labelled": sum((source.label is not None) + (_mask(source) is not None) for source in order.sources),
+        "failed": sum(source.image is None for source in order.sources),
+    }
+    add_event(session, job_id, "job", {"state": "running", "images": len(order.sources)}, counts)
     return job_id, True
 
 
 def find(session: Session, owner: str, job_id: str) -> Job:
     """The owner's job, or run of a suite. Raises NotFound, also for somebody else's, and for what a suite keeps."""
     kept = Job.suite_id.is_not_distinct_from(Job.id)
-    job = session.scalar(select(Job).where(Job.id == job_id, Job.owner_id == owner, ~kept))
+    mine = select(Job).where(Job.id == job_id, Job.owner_id == owner, Job.deleted_at.is_(None), ~kept)
+    job = session.scalar(mine)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}; GET /jobs lists yours")
     return job
@@ -94,28 +103,24 @@ def find(session: Session, owner: str, job_id: str) -> Job:
 def show(session: Session, owner: str, job_id: str) -> JobDetail:
     """A job with its progress."""
     job = find(session, owner, job_id)
-    images, labels, masks = session.execute(
-        select(func.count(), func.count(SourceImage.ground_truth), func.count(SourceImage.mask_digest)).where(
-            SourceImage.job_id == job_id
-        )
-    ).one()
     report = session.scalar(select(Report.job_id).where(Report.job_id == job_id))
     return JobDetail(
         **_shown(job),
-        images=images,
-        labelled=labels + masks,
+        images=job.counts.get("images", 0),
+        labelled=job.counts.get("labelled", 0),
         progress=progress(session, job),
-        failures=failures(session, job_id),
+        failures=failures(session, job_id) if job.counts.get("failed") else [],
         report=f"/jobs/{job_id}/report" if report else None,
     )
 
 
-def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
+def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> JobPlan:
     """A job's plan, as a dry run would have shown it."""
     job = find(session, owner, job_id)
-    truths = select(SourceImage.ground_truth, SourceImage.mask_classes)
-    rows = session.execute(truths.where(SourceImage.job_id == job_id, SourceImage.digest.is_not(None))).all()
-    held = [masked or ([] if label is None else [label]) for label, masked in rows]
+    truths = select(SourceImage.ground_truth, SourceImage.mask_classes, Image.width, Image.height)
+    rows = session.execute(truths.join(Image, SourceImage.digest == Image.digest).where(SourceImage.job_id == job_id))
+    sources = [(masked or ([] if label is None else [label]), max(size)) for label, masked, *size in rows]
+    held = [labels for labels, _ in sources]
     return JobPlan(
         task=job.task_description,
         kind=job.kind,
@@ -127,6 +132,8 @@ def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
         images=len(held),
         labelled=sum(map(bool, held)),
         missing=0,
+        working_side=working_side,
+        at_working_side=sum(longer >= working_side for _, longer in sources),
         failures=[],
         sensitivity=sensitivity_of([label for labels in held for label in labels], job.methods, job.kind),
     )
@@ -134,7 +141,7 @@ def plan_of(session: Session, owner: str, job_id: str) -> JobPlan:
 
 def listing(session: Session, owner: str, cursor: str | None, limit: int) -> JobsPage:
     """A page of the owner's jobs, newest first, without the runs of suites."""
-    mine = select(Job).where(Job.owner_id == owner, Job.suite_id.is_(None))
+    mine = select(Job).where(Job.owner_id == owner, Job.suite_id.is_(None), Job.deleted_at.is_(None))
     query = mine.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
     if cursor is not None:
         created, job_id = decode_cursor(cursor, (str, str))
@@ -172,11 +179,14 @@ def report_anew(session: Session, owner: str, job_id: str) -> None:
 
 
 def remove(session: Session, owner: str, job_id: str) -> str | None:
-    """Delete a job with all its rows, running or not; returns the object key of its report, to delete after commit."""
+    """Delete a job, running or not; returns the object key of its report, to delete after the commit.
+
+    From then on nobody finds it; `gateway.operations.deletion` removes its rows.
+    """
     find(session, owner, job_id)
     leases.cancel_job(session, job_id)
     key = session.scalar(select(Report.object_key).where(Report.job_id == job_id))
-    session.execute(delete(Job).where(Job.id == job_id))
+    mark_deleted(session, job_id)
     return key
 
 
@@ -224,7 +234,12 @@ def _job_row(job_id: str, owner: str, order: Order) -> dict[str, object]:
     }
 
 
+def _mask(source: SourceFile) -> KeptMask | None:
+    return source.mask if source.image else None
+
+
 def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> dict[str, object]:
+    mask = _mask(source)
     return {
         "id": derive_id("source image", job_id, position),
         "job_id": job_id,
@@ -233,8 +248,8 @@ def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> di
         "digest": source.image.digest if source.image else None,
         "file_name": source.name,
         "ground_truth": source.label,
-        "mask_digest": source.mask.digest if source.mask and source.image else None,
-        "mask_classes": list(source.mask.classes) if source.mask and source.image else None,
+        "mask_digest": mask.digest if mask else None,
+        "mask_classes": list(mask.classes) if mask else None,
         "state": "pending" if source.image else "failed",
         "failure": source.failure,
     }

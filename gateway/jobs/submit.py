@@ -82,6 +82,12 @@ def planned(context: Context, owner: str, submission: Submission) -> JobPlan:
         images=len(usable),
         labelled=sum(bool(truths_of(source)) for source in usable),
         missing=sum(source.image is None and not source.failure for source in sources),
+        working_side=context.settings.working_side,
+        at_working_side=sum(
+            max(source.image.width, source.image.height) >= context.settings.working_side
+            for source in usable
+            if source.image is not None
+        ),
         failures=failed[: jobs.FAILURES_SHOWN],
         sensitivity=sensitivity_of(labels, chosen.methods, chosen.kind),
     )

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -110,8 +109,9 @@ def check_images(
     these), `direction` (cosine; left out where image or caption did not change), `likeness` (cosine of image and
     source), `word` (cosine margin of the new phrase over the old, where `checks` has it), and where they are known
     `label` (probability of the ground truth), `label_margin` (that less the greatest of the other classes),
-    `recaption`, `shapes` and `things` (0 to 1). The verdict is by `checks`. One call to embed, one for structure, in
-    segmentation jobs one for shapes, and with `recaption` two for captions, since a reply holds at most 15 images.
+    `recaption`, `shapes` and `things` (0 to 1). The verdict is by `checks`. One call to embed and those for class
+    prompts, one for structure, in segmentation jobs one for shapes, and with `recaption` two for captions, since a
+    reply holds at most 15 images.
     """
     if len(edits) != len(reply.images):
         raise ValueError(f"{len(reply.images)} images need as many edits: {len(edits)}")
@@ -287,26 +287,42 @@ def _embed(
 ) -> _Embedded:
     captions = list(dict.fromkeys(text for edit in edits if edit for text in (edit.caption, edit.new_caption)))
     classes = _classes(source, task)
-    names = [*(label.split(",")[0] for label in classes), *words]
-    templates = TEMPLATES if len(names) * len(TEMPLATES) <= MAX_PROMPTS else TEMPLATES[:1]
-    prompts = [template.format(name) for name in names for template in templates]
-    texts = [*captions, *prompts]
+    templates = TEMPLATES if (len(classes) + len(words)) * len(TEMPLATES) <= MAX_PROMPTS else TEMPLATES[:1]
+    texts = [*captions, *_prompts(words, templates)]
     first = services.embed(EmbedRequest(images=[source.image, *reply.images], texts=texts[:MAX_TEXTS]))
-    further = (services.embed(EmbedRequest(texts=part)).texts for part in chunks(texts[MAX_TEXTS:], MAX_TEXTS))
-    rows = [*first.texts, *chain.from_iterable(further)]
-    width = len(first.images[0])
-    vectors = np.asarray(rows).reshape(-1, width)
-    means = vectors[len(captions) :].reshape(len(names), len(templates), width).mean(axis=1)
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    vectors = np.asarray([*first.texts, *_embed_texts(services, texts[MAX_TEXTS:])])
+    # Class prompts go in messages of their own: they are the same for every image, so each is recorded once.
+    names = [label.split(",")[0] for label in classes]
+    of_classes = np.asarray(_embed_texts(services, _prompts(names, templates)))
     return _Embedded(
         source=np.asarray(first.images[0]),
         images=np.asarray(first.images[1:]),
         captions=dict(zip(captions, vectors, strict=False)),
-        classes=means[: len(classes)],
-        words=dict(zip(words, means[len(classes) :], strict=True)),
+        classes=_means(of_classes, len(templates)),
+        words=dict(zip(words, _means(vectors[len(captions) :], len(templates)), strict=True)),
         truth=classes.index(source.ground_truth) if source.ground_truth in classes else -1,
         logit_scale=first.logit_scale,
     )
+
+
+def _prompts(names: Sequence[str], templates: Sequence[str]) -> list[str]:
+    return [template.format(name) for name in names for template in templates]
+
+
+def _embed_texts(services: Services, texts: Sequence[str]) -> list[list[float]]:
+    rows: list[list[float]] = []
+    for part in chunks(texts, MAX_TEXTS):
+        rows += services.embed(EmbedRequest(texts=list(part))).texts
+    return rows
+
+
+def _means(vectors: Vector, templates: int) -> Vector:
+    """The unit mean of each name's prompts; `vectors` are prompts × width, names in order."""
+    if not len(vectors):
+        return vectors
+    means: Vector = vectors.reshape(-1, templates, vectors.shape[1]).mean(axis=1)
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    return means
 
 
 def _classes(source: MethodImage, task: TaskDescription) -> list[str]:

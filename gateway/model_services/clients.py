@@ -15,6 +15,7 @@ import httpx
 from pydantic import ValidationError
 
 from gateway.metrics import CALLS
+from gateway.model_services.parts import joined, parts
 from shared.endpoints import INFO, MODELS, Description, Endpoint, Reply, Request, Services
 from shared.logging import REQUEST_ID_HEADER, masked, request_id
 from shared.problems import (
@@ -72,10 +73,12 @@ class ModelServices(Services):
         self._client.close()
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """POST the request. See the class and `Services.call`."""
-        body = request.model_dump_json().encode()
-        reply = self._patiently(endpoint.service, "POST", endpoint.path, body, endpoint.deadline)
-        return _read(endpoint.reply, reply, endpoint.service)
+        """POST the request, in parts if its images exceed one message. See the class and `Services.call`."""
+        replies = []
+        for body in parts(endpoint, request):
+            reply = self._patiently(endpoint.service, "POST", endpoint.path, body, endpoint.deadline)
+            replies.append(_read(endpoint.reply, reply, endpoint.service))
+        return joined(endpoint, replies)
 
     def info(self, service: ServiceName) -> ServiceInfo:
         """The service's current description of itself."""

@@ -2,8 +2,8 @@
 
 One mechanism serves four needs: resume after a crash, cache for a repeated job, a second model under test on the same
 counterfactuals, and lineage. A call's key is the digest of owner, endpoint, request (its
-images by digest) and the revision of the service's weights. Images reach the object store before the row that names
-them; the row is written in one short transaction, and no network call is made while a session is open.
+images by digest) and the revision of the service's weights. Images and vectors reach the object store before the row
+that names them; the row is written in one short transaction, and no network call is made while a session is open.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
+from pydantic import JsonValue
 from sqlalchemy import delete
 
 from gateway.database.columns import JsonObject
@@ -22,6 +23,8 @@ from gateway.database.table_base import utc_now
 from gateway.database.tables import Image, OwnedImage, RecordedCall
 from gateway.metrics import RECORDED
 from gateway.model_services.clients import ModelServices
+from gateway.model_services.recurring import RecurringReplies
+from gateway.model_services.vectors import with_vectors, without_vectors
 from gateway.storage.images import want
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import CanonicalImage, Mode, decode, digest
@@ -30,7 +33,7 @@ from shared.schemas.base import Contract
 from shared.schemas.evaluation import PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
 from shared.seeds import derive_digest
-from shared.storage import ObjectMissing, ObjectStore, image_key
+from shared.storage import ObjectMissing, ObjectStore, call_key, image_key
 
 _FAILED = "generation failed"  # the only key of a recorded call without a valid reply; no reply has such a field
 _PNG_COLOUR_TYPE = 25  # offset in a PNG file: 0 is grey
@@ -43,7 +46,7 @@ class ImageShelf:
     """
 
     def __init__(self, store: ObjectStore, sessions: Sessions, owner_id: str) -> None:
-        self._store = store
+        self.store = store
         self._sessions = sessions
         self._owner_id = owner_id
         self._images: dict[str, CanonicalImage] = {}
@@ -62,7 +65,7 @@ class ImageShelf:
     def load(self, digest: str) -> bytes:
         """The PNG of an image that is kept here or stored. Raises ObjectMissing."""
         if digest not in self._images:
-            if self.keep(self._store.get(image_key(digest))) != digest:
+            if self.keep(self.store.get(image_key(digest))) != digest:
                 raise ObjectMissing(image_key(digest))  # its content does not match its digest: render it again
             self._saved.add(digest)
         return self._images[digest].png
@@ -76,8 +79,8 @@ class ImageShelf:
             known = want(session, sorted(digests))
         images = [self._images[name] for name in sorted(digests - (self._saved & known))]
         for image in images:
-            if not self._store.exists(image_key(image.digest)):
-                self._store.put(image_key(image.digest), image.png)
+            if not self.store.exists(image_key(image.digest)):
+                self.store.put(image_key(image.digest), image.png)
         now = utc_now()
         owned = [{"owner_id": self._owner_id, "digest": image.digest, "created_at": now} for image in images]
         with self._sessions.begin() as session:
@@ -91,7 +94,7 @@ def canonical_png(png: bytes) -> CanonicalImage:
     mode: Mode = "L" if png[_PNG_COLOUR_TYPE : _PNG_COLOUR_TYPE + 1] == b"\0" else "RGB"
     pixels = decode(png, mode)
     height, width = pixels.shape[:2]
-    return CanonicalImage(png, width, height, mode, digest(pixels))
+    return CanonicalImage(png, width, height, mode, digest(pixels), (width, height))
 
 
 def image_row(image: CanonicalImage) -> dict[str, str | int]:
@@ -109,8 +112,9 @@ class RecordedServices(Services):
     """The services for one step of one owner. `check` is called before each call and raises to stop the step.
 
     `note` is called when a stage begins with a call that is not recorded yet, once its service is ready.
-    `source_digest` is the step's source image; housekeeping deletes its recorded calls with its last job. `guard` gives
-    the context in which a service is called, by the name of what is called (`gateway.model_services.breaker`).
+    `source_digest` is the step's source image; housekeeping deletes its recorded calls with its last job. `recurring`
+    keeps replies that were recorded for another source image: they recur for every image of a job. `guard` gives the
+    context in which a service is called, by the name of what is called (`gateway.model_services.breaker`).
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class RecordedServices(Services):
         check: Callable[[], None] = lambda: None,
         source_digest: str | None = None,
         note: Callable[[Stage], None] = lambda _: None,
+        recurring: RecurringReplies | None = None,
         guard: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self._services = services
@@ -131,6 +136,7 @@ class RecordedServices(Services):
         self._check = check
         self._source_digest = source_digest
         self._note = note
+        self._recurring = recurring or RecurringReplies()
         self._guard = guard
         self._stage: Stage = "starting"
 
@@ -182,6 +188,8 @@ class RecordedServices(Services):
         return derive_digest("recorded call", self._owner_id, endpoint.path, body, revision).hex()
 
     def _find(self, endpoint: Endpoint[Request, Reply], key: str) -> Reply | None:
+        if isinstance(recurring := self._recurring.find(key), endpoint.reply):
+            return recurring
         with reading(self._sessions) as session:
             row = session.get(RecordedCall, key)
         if row is None:
@@ -189,23 +197,29 @@ class RecordedServices(Services):
         if _FAILED in row.reply:
             raise GenerationFailed(str(row.reply[_FAILED]))
         try:
-            return endpoint.reply.model_validate(row.reply, context={"images": self._shelf})
-        except ObjectMissing:  # an image of the reply was removed: delete the reply and repeat the call
+            recorded, size = with_vectors(row.reply, self._shelf.store, call_key(key))
+            reply = endpoint.reply.model_validate(recorded, context={"images": self._shelf})
+        except ObjectMissing:  # an object of the reply was removed: delete the reply and repeat the call
             with self._sessions.begin() as session:
                 session.execute(delete(RecordedCall).where(RecordedCall.key == key))
             return None
+        if size and row.source_digest != self._source_digest:
+            self._recurring.keep(key, reply, size)
+        return reply
 
     def _record(
         self, endpoint: Endpoint[Request, Reply], key: str, revision: str, reply: Reply, seconds: float
     ) -> None:
         noting = _Noting(self._shelf)
-        recorded = _by_digest(reply, noting)
+        recorded, vectors = without_vectors(_by_digest(reply, noting))
         if noting.digests:
             self._shelf.save(noting.digests)
+        if vectors is not None:
+            self._shelf.store.put(call_key(key), vectors)
         self._store(endpoint, key, revision, recorded, seconds)
 
     def _store(
-        self, endpoint: Endpoint[Request, Reply], key: str, revision: str, recorded: JsonObject, seconds: float
+        self, endpoint: Endpoint[Request, Reply], key: str, revision: str, recorded: JsonValue, seconds: float
     ) -> None:
         row = {
             "key": key,
@@ -243,5 +257,5 @@ class _Noting:
         return self._shelf.load(digest)
 
 
-def _by_digest(message: Contract, keeper: _Noting) -> JsonObject:
+def _by_digest(message: Contract, keeper: _Noting) -> dict[str, JsonValue]:
     return message.model_dump(mode="json", context={"images": keeper})

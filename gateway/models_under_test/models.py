@@ -25,7 +25,7 @@ from shared.storage import model_key
 
 LINK_SECONDS = 600
 RETRY_SECONDS = 15.0
-# An archive's largest file is in memory while it is unpacked, so further requests get 429.
+# A model is unpacked and packed again on this machine's disk, so further requests get 429.
 _TAKING_IN = threading.BoundedSemaphore(1)
 
 

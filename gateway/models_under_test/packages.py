@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import IO, Literal
 
 from pydantic import ValidationError
 
-from gateway.intake.archives import ArchiveLimits, members
+from gateway.intake.archives import ArchiveLimits, Content, open_members
 from gateway.intake.sources import NamedFile
 from shared.archives import is_archive
 from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
@@ -111,11 +110,11 @@ def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
         )
     if len(files) == 1 and is_archive(files[0].content):
         limits = ArchiveLimits(MAX_FILES, max_bytes, max_bytes)
-        for member in members(files[0].content, limits, _refuse_name):
-            if member.data is None:
+        for member in open_members(files[0].content, limits, _refuse_name):
+            if member.content is None:
                 raise TooLarge(f"{member.name!r}: {member.problem}")
             if (name := _kept_name(member.name)) is not None:
-                _write_new(folder / name, member.data)
+                _write_new(folder / name, member.content)
         return
     for file in files:
         _refuse_name(file.name)
@@ -125,8 +124,7 @@ def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
             )
         if (name := _kept_name(file.name)) is not None:
             file.content.seek(0)
-            with _new(folder / name) as written:
-                shutil.copyfileobj(file.content, written, PIECE_BYTES)
+            _write_new(folder / name, file.content)
 
 
 def _refuse_name(name: str) -> None:
@@ -152,9 +150,11 @@ def _new(path: Path) -> IO[bytes]:
         raise InvalidInput(f"there is more than one {path.name}; send the files of one model") from error
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def _write_new(path: Path, content: Content | IO[bytes]) -> None:
+    """Write a file piece by piece: a model is larger than what a gateway may hold in memory."""
     with _new(path) as file:
-        file.write(data)
+        while piece := content.read(PIECE_BYTES):
+            file.write(piece)
 
 
 def _checked(folder: Path) -> Format:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import get_args
 
@@ -12,9 +13,11 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
+from gateway.database.counts import total
 from gateway.database.sessions import Sessions, reading
 from gateway.database.table_base import SourceImageState
 from gateway.database.tables import Job, SourceImage
+from gateway.queue.lease_queries import LEASED
 from shared.schemas.jobs import JobState
 
 FRESH_SECONDS = 10.0
@@ -47,12 +50,17 @@ class Work(Collector):
         images = GaugeMetricFamily(
             "contrafact_source_images", "Source images of running jobs by state.", labels=["state"]
         )
-        by_state = select(SourceImage.state, func.count()).join(Job).where(Job.state == "running")
+        leases = select(func.count()).select_from(SourceImage).where(SourceImage.state == LEASED)
+        by_state = select(Job.state, func.count())
         with reading(self._sessions) as session:
-            job_rows = session.execute(select(Job.state, func.count()).group_by(Job.state)).all()
-            image_rows = session.execute(by_state.group_by(SourceImage.state)).all()
-        for gauge, states, rows in ((jobs, JOB_STATES, job_rows), (images, IMAGE_STATES, image_rows)):
-            number: dict[str, int] = {row[0]: row[1] for row in rows}
+            job_rows = session.execute(by_state.where(Job.deleted_at.is_(None)).group_by(Job.state)).all()
+            running = session.scalars(select(Job.counts).where(Job.state == "running")).all()
+            leased = session.scalar(leases) or 0
+        counts = total(Counter(of_job) for of_job in running)
+        of_images = {**counts, "leased": leased}
+        of_images["pending"] = max(0, counts["images"] - sum(of_images.get(state, 0) for state in IMAGE_STATES))
+        of_jobs: dict[str, int] = {row[0]: row[1] for row in job_rows}
+        for gauge, states, number in ((jobs, JOB_STATES, of_jobs), (images, IMAGE_STATES, of_images)):
             for state in states:
                 gauge.add_metric([state], number.get(state, 0))
         return [jobs, images]

@@ -1,6 +1,8 @@
 """Housekeeping: removes what no row needs from database and object store, some time after its last use.
 
+    deleted jobs     their rows (`gateway.operations.deletion`)
     recorded calls   about source images that no job of their owner has any more
+    vectors          of recorded calls without a row
     uploads          that no job of their owner has, some weeks after the upload
     objects          of images without a row (left by a crash): they get a row, and then the next line applies
     images           that no row refers to: marked when first seen, removed with their objects after the grace period
@@ -18,13 +20,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, exists, or_, select, update
+from sqlalchemy import ColumnElement, Delete, Row, Select, Update, delete, exists, or_, select, tuple_, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -43,11 +45,12 @@ from gateway.database.tables import (
     Upload,
 )
 from gateway.model_services.recorded import canonical_png, image_row
+from gateway.operations.deletion import remove_rows
 from gateway.settings import Settings
 from shared.problems import DependencyFailed, InvalidInput
 from shared.storage import ObjectMissing, ObjectStore, StoredObject, image_key, model_key
 
-NAME = "housekeeping"
+NAME, LISTING = "housekeeping", "listing of the object store"
 IMAGES_PER_TRANSACTION = 50  # their rows are locked while their objects are deleted
 ROWS_PER_STATEMENT = 500
 LOOK_SECONDS = 60.0
@@ -75,6 +78,7 @@ class Removed:
     """Counts of what one housekeeping removed, and of the objects without a row that it met."""
 
     recorded_calls: int = 0
+    vectors: int = 0
     uploads: int = 0
     images: int = 0
     reports: int = 0
@@ -84,25 +88,31 @@ class Removed:
 
 
 def housekeeping_loop(sessions: Sessions, store: ObjectStore, settings: Settings, stopping: threading.Event) -> None:
-    """Run housekeeping whenever it is due, until stopped. One thread of a worker does this."""
+    """Run housekeeping whenever it is due, until stopped. One thread of a worker does this.
+
+    The object store is listed less often than the database is read: a listing takes requests and time for each object.
+    """
     seconds = settings.housekeeping_seconds
     while not stopping.wait(min(LOOK_SECONDS, seconds)):
         try:
+            remove_rows(sessions, stopping.wait)  # as long as it works: others need the database too
             with sessions.begin() as session:
                 due = is_due(session, seconds)
+                listing = due and is_due(session, settings.listing_seconds, LISTING)
             if due:
-                removed = run_housekeeping(sessions, store, graces_of(settings), lambda: not stopping.is_set())
+                graces = graces_of(settings)
+                removed = run_housekeeping(sessions, store, graces, lambda: not stopping.is_set(), listing)
                 logger.info("housekeeping removed %s", asdict(removed))
         except (DBAPIError, DependencyFailed) as error:  # database or store are away: the next run will do it
             logger.warning("housekeeping broke off: %s", error)
 
 
-def is_due(session: Session, seconds: float) -> bool:
+def is_due(session: Session, seconds: float, name: str = NAME) -> bool:
     """Whether the last housekeeping began at least `seconds` ago. If so, records that the caller's begins now."""
-    insert_missing(session, Chore, [{"name": NAME, "begun_at": _BEGINNING}])
+    insert_missing(session, Chore, [{"name": name, "begun_at": _BEGINNING}])
     begun = session.scalar(
         update(Chore)
-        .where(Chore.name == NAME, Chore.begun_at <= database_now(-seconds))
+        .where(Chore.name == name, Chore.begun_at <= database_now(-seconds))
         .values(begun_at=database_now())
         .returning(Chore.name)
         .execution_options(synchronize_session=False)
@@ -111,52 +121,67 @@ def is_due(session: Session, seconds: float) -> bool:
 
 
 def run_housekeeping(
-    sessions: Sessions, store: ObjectStore, graces: Graces, go_on: Callable[[], bool] = lambda: True
+    sessions: Sessions,
+    store: ObjectStore,
+    graces: Graces,
+    go_on: Callable[[], bool] = lambda: True,
+    listing: bool = True,
 ) -> Removed:
-    """Remove what is not needed, in small portions, while `go_on()` holds. Raises what database and store raise."""
+    """Remove what is not needed, in small portions, while `go_on()` holds. Raises what database and store raise.
+
+    `listing`: also list the object store, for objects without a row.
+    """
     removed = Removed()
-    removed.recorded_calls = _portions(sessions, lambda session: _forget_calls(session, graces.anything), go_on)
-    removed.uploads = _portions(sessions, lambda session: _forget_uploads(session, graces.uploads), go_on)
-    removed.found_objects = _find_objects(sessions, store, graces.anything, go_on)
-    _note_unneeded(sessions)
+    remove_rows(sessions, lambda _: not go_on())
+    removed.recorded_calls = _forget_calls(sessions, graces.anything, go_on)
+    removed.uploads = _forget_uploads(sessions, graces.uploads, go_on)
+    if listing:
+        removed.found_objects = _find_objects(sessions, store, graces.anything, go_on)
+    _note_unneeded(sessions, go_on)
     removed.images = _remove_images(sessions, store, graces.anything, go_on)
+    if not listing:
+        return removed
+    removed.vectors = _remove_vectors(sessions, store, graces.anything, go_on)
     removed.reports = _remove_reports(sessions, store, graces.anything, go_on)
     removed.models = _remove_models(sessions, store, graces.anything, go_on)
     removed.repairs = _remove_repairs(sessions, store, graces.anything, go_on)
     return removed
 
 
-def _portions(sessions: Sessions, remove: Callable[[Session], int], go_on: Callable[[], bool]) -> int:
-    total = 0
-    while go_on():
-        with sessions.begin() as session:
-            count = remove(session)
-        total += count
-        if count < ROWS_PER_STATEMENT:
-            break
+def _forget_calls(sessions: Sessions, grace: float, go_on: Callable[[], bool]) -> int:
+    call = RecordedCall
+    unneeded = call.created_at <= database_now(-grace), ~_in_a_job(call.owner_id, call.source_digest)
+    query, total, after = select(call.key).where(*unneeded).order_by(call.key), 0, ""
+    while go_on() and (portion := _portion(sessions, query.where(call.key > after))):
+        after = portion[-1].key
+        gone = delete(call).where(call.key.in_([row.key for row in portion]), *unneeded)
+        total += _executed(sessions, gone)
     return total
 
 
-def _forget_calls(session: Session, grace: float) -> int:
-    call = RecordedCall
-    unneeded = (
-        select(call.key)
-        .where(call.created_at <= database_now(-grace), ~_in_a_job(call.owner_id, call.source_digest))
-        .limit(ROWS_PER_STATEMENT)
-    )
-    gone = delete(call).where(call.key.in_(unneeded)).returning(call.key)
-    return len(session.scalars(gone.execution_options(synchronize_session=False)).all())
+def _forget_uploads(sessions: Sessions, grace: float, go_on: Callable[[], bool]) -> int:
+    key = tuple_(Upload.owner_id, Upload.original_digest)
+    unneeded = Upload.created_at <= database_now(-grace), ~_in_a_job(Upload.owner_id, Upload.digest)
+    query = select(Upload.owner_id, Upload.original_digest).where(*unneeded)
+    query, total, after = query.order_by(Upload.owner_id, Upload.original_digest), 0, ("", "")
+    while go_on() and (portion := _portion(sessions, query.where(key > after))):
+        after = portion[-1].owner_id, portion[-1].original_digest
+        gone = delete(Upload).where(key.in_([tuple(row) for row in portion]), *unneeded)
+        total += _executed(sessions, gone)
+    return total
 
 
-def _forget_uploads(session: Session, grace: float) -> int:
-    unneeded = session.execute(
-        select(Upload.owner_id, Upload.original_digest)
-        .where(Upload.created_at <= database_now(-grace), ~_in_a_job(Upload.owner_id, Upload.digest))
-        .limit(ROWS_PER_STATEMENT)
-    ).all()
-    for owner_id, original in unneeded:
-        session.execute(delete(Upload).where(Upload.owner_id == owner_id, Upload.original_digest == original))
-    return len(unneeded)
+def _portion(sessions: Sessions, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
+    """The first rows of a search. It locks nothing: it may read many rows that stay."""
+    with reading(sessions) as session:
+        return session.execute(query.limit(ROWS_PER_STATEMENT)).all()
+
+
+def _executed(sessions: Sessions, change: Delete | Update) -> int:
+    """The number of rows that a statement of its own transaction changed."""
+    with sessions.begin() as session:
+        result = session.execute(change.execution_options(synchronize_session=False))
+        return int(result.rowcount)  # type: ignore[attr-defined]
 
 
 def _in_a_job(owner_id: Any, digest: Any) -> ColumnElement[bool]:
@@ -192,14 +217,14 @@ def _find_objects(sessions: Sessions, store: ObjectStore, grace: float, go_on: C
     return count
 
 
-def _note_unneeded(sessions: Sessions) -> None:
-    with sessions.begin() as session:
-        session.execute(
-            update(Image)
-            .where(Image.unreferenced_since.is_(None), ~_referenced())
-            .values(unreferenced_since=database_now())
-            .execution_options(synchronize_session=False)
-        )
+def _note_unneeded(sessions: Sessions, go_on: Callable[[], bool]) -> None:
+    """Mark images that no row refers to. `_remove_images` searches again, under the lock."""
+    query = select(Image.digest).where(Image.unreferenced_since.is_(None), ~_referenced()).order_by(Image.digest)
+    after = ""
+    while go_on() and (portion := _portion(sessions, query.where(Image.digest > after))):
+        after = portion[-1].digest
+        unmarked = Image.digest.in_([row.digest for row in portion]), Image.unreferenced_since.is_(None)
+        _executed(sessions, update(Image).where(*unmarked).values(unreferenced_since=database_now()))
 
 
 def _remove_images(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
@@ -248,6 +273,20 @@ def _remove_reports(sessions: Sessions, store: ObjectStore, grace: float, go_on:
             known = set(session.scalars(select(Report.object_key).where(Report.object_key.in_(portion))))
         for key in sorted(set(portion) - known):
             store.delete(key)
+            removed += 1
+    return removed
+
+
+def _remove_vectors(sessions: Sessions, store: ObjectStore, grace: float, go_on: Callable[[], bool]) -> int:
+    """A call that is recorded again meanwhile may lose its vectors to this; then it is made once more."""
+    removed = 0
+    objects = _older(store.iterate("calls/"), grace)
+    while go_on() and (portion := list(islice(objects, ROWS_PER_STATEMENT))):
+        calls = {item.key.rpartition("/")[2].removesuffix(".npz"): item.key for item in portion}
+        with reading(sessions) as session:
+            known = set(session.scalars(select(RecordedCall.key).where(RecordedCall.key.in_(calls))))
+        for call in sorted(calls.keys() - known):
+            store.delete(calls[call])
             removed += 1
     return removed
 

@@ -26,7 +26,7 @@ from gateway.database.tables import Job, SourceImage
 
 # Literals, not parameters: only then can the databases prove that the partial indexes apply.
 _PENDING: ColumnElement[str] = literal_column("'pending'")
-_LEASED: ColumnElement[str] = literal_column("'leased'")
+LEASED: ColumnElement[str] = literal_column("'leased'")
 RUNNING: ColumnElement[str] = literal_column("'running'")
 
 TOKEN, SECONDS = "new_token", "new_seconds"
@@ -39,7 +39,7 @@ def claiming_an_image() -> Executable:
     leased, candidate = aliased(SourceImage), aliased(SourceImage)
     live_leases = (
         select(func.count())
-        .where(leased.job_id == Job.id, leased.state == _LEASED, leased.lease_expires_at > database_now())
+        .where(leased.job_id == Job.id, leased.state == LEASED, leased.lease_expires_at > database_now())
         .scalar_subquery()
     )
     job_id = (
@@ -113,7 +113,7 @@ def _first(image: Any, wanted: ColumnElement[bool], job: Any) -> ScalarSelect[st
 
 def unfinished(image: Any) -> ColumnElement[bool]:
     """Whether a source image (the table or an alias of it) is pending or leased."""
-    return image.state.in_([_PENDING, _LEASED])  # type: ignore[no-any-return]
+    return image.state.in_([_PENDING, LEASED])  # type: ignore[no-any-return]
 
 
 def _due(row: Any) -> ColumnElement[bool]:

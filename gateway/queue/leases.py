@@ -19,12 +19,13 @@ nothing. Leases run on the database's clock. The functions take a session and ne
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
+    and_,
     case,
     false,
     or_,
@@ -34,9 +35,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from gateway.database.columns import JsonObject
 from gateway.database.events import add_event
 from gateway.database.sessions import database_now
-from gateway.database.table_base import utc_now
+from gateway.database.table_base import SourceImageState, utc_now
 from gateway.database.tables import Job, SourceImage
 from gateway.queue.lease_queries import (
     RUNNING,
@@ -199,12 +201,13 @@ def cancel_job(session: Session, job_id: str) -> bool:
     """
     if session.scalar(select(Job.state).where(Job.id == job_id)) != "running":
         return False
-    session.execute(
+    images = session.scalars(
         update(SourceImage)
         .where(SourceImage.job_id == job_id, unfinished(SourceImage))
         .values(state="cancelled", lease_token=None, lease_expires_at=None, updated_at=utc_now())
+        .returning(SourceImage.position)
         .execution_options(synchronize_session=False)
-    )
+    ).all()
     cancelled = session.scalar(
         update(Job)
         .where(Job.id == job_id, Job.state == "running")
@@ -214,7 +217,7 @@ def cancel_job(session: Session, job_id: str) -> bool:
     )
     if cancelled is None:
         return False
-    add_event(session, job_id, "job", {"state": "cancelled"})
+    add_event(session, job_id, "job", {"state": "cancelled"}, {"cancelled": len(images)})
     return True
 
 
@@ -224,22 +227,13 @@ def retry_job(session: Session, job_id: str) -> int | None:
     Files that are not images stay failed. Returns the number of images, 0 when only the analysis is repeated, or None
     (and changes nothing) when there is nothing to retry. A worker that is analysing the job loses its lease.
     """
-    images = session.scalars(
-        update(SourceImage)
-        .where(
-            SourceImage.job_id == job_id,
-            SourceImage.state.in_(["failed", "cancelled"]),
-            SourceImage.digest.is_not(None),
-        )
-        .values(state="pending", updated_at=utc_now(), **_FRESH)
-        .returning(SourceImage.id)
-        .execution_options(synchronize_session=False)
-    ).all()
+    reopened = _reopen(session, ("failed", "cancelled"), SourceImage.job_id == job_id, SourceImage.digest.is_not(None))
+    images = sum(reopened.values())
     over = Job.state.in_(["failed", "cancelled"])
     if not _run_anew(session, job_id, or_(over, true() if images else false())):
         return None
-    add_event(session, job_id, "job", {"state": "running", "retried": len(images)})
-    return len(images)
+    add_event(session, job_id, "job", {"state": "running", "retried": images}, _negative(reopened))
+    return images
 
 
 def predict_again(session: Session, job_id: str) -> int | None:
@@ -250,17 +244,13 @@ def predict_again(session: Session, job_id: str) -> int | None:
     """
     if session.scalar(select(Job.state).where(Job.id == job_id)) == "running":
         return None
-    images = session.scalars(
-        update(SourceImage)
-        .where(SourceImage.job_id == job_id, SourceImage.generated, SourceImage.lease_token.is_(None))
-        .values(state="pending", updated_at=utc_now(), **_FRESH)
-        .returning(SourceImage.id)
-        .execution_options(synchronize_session=False)
-    ).all()
+    generated = and_(SourceImage.job_id == job_id, SourceImage.generated)
+    reopened = _reopen(session, ("done", "failed", "cancelled"), generated)
+    images = sum(reopened.values())
     if not _run_anew(session, job_id, Job.state != RUNNING):
         return None
-    add_event(session, job_id, "job", {"state": "running", "predicted_again": len(images)})
-    return len(images)
+    add_event(session, job_id, "job", {"state": "running", "predicted_again": images}, _negative(reopened))
+    return images
 
 
 def analyse_again(session: Session, job_id: str) -> bool:
@@ -269,6 +259,20 @@ def analyse_again(session: Session, job_id: str) -> bool:
         return False
     add_event(session, job_id, "job", {"state": "running", "analysed_again": True})
     return True
+
+
+def _reopen(session: Session, states: Sequence[SourceImageState], *which: ColumnElement[bool]) -> dict[str, int]:
+    """Make source images in these states pending again, with fresh counts. Returns how many there were of each."""
+    counts: dict[str, int] = {}
+    for state in states:
+        again = update(SourceImage).where(SourceImage.state == state, *which).returning(SourceImage.position)
+        fresh = again.values(state="pending", updated_at=utc_now(), **_FRESH)
+        counts[state] = len(session.scalars(fresh.execution_options(synchronize_session=False)).all())
+    return counts
+
+
+def _negative(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: -number for name, number in counts.items()}
 
 
 def _run_anew(session: Session, job_id: str, allowed: ColumnElement[bool]) -> bool:
@@ -335,4 +339,5 @@ def _tell_failure(session: Session, table: LeasedTable, row_id: str, job_id: str
         add_event(session, job_id, "job", {"state": "failed", "failure": reason})
     else:
         position = session.scalar(select(SourceImage.position).where(SourceImage.id == row_id))
-        add_event(session, job_id, "image", {"state": "failed", "position": position, "failure": reason})
+        event: JsonObject = {"state": "failed", "position": position, "failure": reason}
+        add_event(session, job_id, "image", event, {"failed": 1})

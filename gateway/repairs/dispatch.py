@@ -181,15 +181,17 @@ def _settled(sessions: Sessions, store: ObjectStore, repair_id: str, token: str)
 def _package(store: ObjectStore, order: RepairOrder, arm: TrainedArm, result: RepairResult) -> None:
     """The arm's model with its card: what `GET /repairs/{id}/model` answers, and `POST /models` takes."""
     try:
-        package = store.get(repair_key(order.repair, arm, "package.tar"))
+        pieces = store.pieces(repair_key(order.repair, arm, "package.tar"))
     except ObjectMissing:
         if store.exists(repair_key(order.repair, arm, "model.tar")):
             return  # another worker has done it
         raise DependencyFailed(f"the object store has lost the {arm} model of repair {order.repair}") from None
     card = model_card(order, arm, result).encode()
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() as package, tempfile.TemporaryFile() as file:
+        package.writelines(pieces)
+        package.seek(0)
         with (
-            tarfile.open(fileobj=io.BytesIO(package), mode="r:") as arrived,
+            tarfile.open(fileobj=package, mode="r:") as arrived,
             tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive,
         ):
             header = tarfile.TarInfo(CARD)

@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, litera
 from sqlalchemy.orm import Session, aliased
 
 from gateway.database.columns import JsonObject
+from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.sessions import insert_missing
@@ -25,6 +26,7 @@ from gateway.database.tables import Counterfactual, Job, Report, SourceImage, Su
 from gateway.jobs import jobs
 from gateway.jobs.choices import refuse_unknown_truths
 from gateway.jobs.progress import progress
+from gateway.operations.deletion import mark_deleted
 from gateway.queue import leases
 from gateway.results.counterfactuals import Filters, conditions
 from gateway.results.stream import is_null_arm
@@ -45,7 +47,7 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     jobs.find(session, owner, request.job)
     held = select(Job).where(Job.id == request.job).with_for_update().execution_options(populate_existing=True)
     job = session.scalar(held)  # so that nobody deletes or retries it between the copies
-    if job is None:
+    if job is None or job.deleted_at is not None:
         raise NotFound(f"there is no job {request.job!r}; GET /jobs lists yours")
     if job.state == "running":
         raise Conflict("the job is running; freeze a suite when it is done, or cancel it first")
@@ -97,6 +99,8 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     tested = _job_like(kept, run_id, row.id, spec, models=[model.name], uploaded_models=uploaded)
     insert_missing(session, Job, [tested])
     run = session.get_one(Job, run_id)
+    if run.deleted_at is not None:
+        raise Conflict("the run of this release is being deleted; try again in some minutes")
     if run.events > 0:
         if run.state != "running":
             leases.retry_job(session, run_id)
@@ -104,8 +108,8 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     copies = _Copies(run_id, lambda row: func.substr(row, _PREFIX + 2))
     copies.sources(session, SourceImage.job_id == row.id, state="pending", generated=True)
     copies.counterfactuals(session, Counterfactual, Counterfactual.job_id == row.id, lineage={})
-    images = session.scalar(select(func.count()).where(SourceImage.job_id == run_id))
-    add_event(session, run_id, "job", {"state": "running", "images": images})
+    counts = count_rows(session, run_id)
+    add_event(session, run_id, "job", {"state": "running", "images": counts["images"]}, counts)
     return run_id
 
 
@@ -129,7 +133,7 @@ def find_run(session: Session, owner: str, suite: str, run_id: str) -> Job:
     """A run of the owner's suite. Raises NotFound."""
     row = find(session, owner, suite)
     run = session.get(Job, run_id)
-    if run is None or run.suite_id != row.id or run.id == row.id:
+    if run is None or run.suite_id != row.id or run.id == row.id or run.deleted_at is not None:
         raise NotFound(f"suite {row.name!r} has no run {run_id!r}; GET /suites/{{suite}} lists its runs")
     return run
 
@@ -153,7 +157,7 @@ def show(session: Session, owner: str, suite: str) -> SuiteDetail:
     kept = session.get_one(Job, row.id)
     runs = session.scalars(
         select(Job)
-        .where(Job.suite_id == row.id, Job.id != row.id)
+        .where(Job.suite_id == row.id, Job.id != row.id, Job.deleted_at.is_(None))
         .order_by(Job.created_at.desc(), Job.id)
         .limit(RUNS_SHOWN)
     ).all()
@@ -193,7 +197,8 @@ def remove(session: Session, owner: str, suite: str) -> list[str]:
     for job_id in members:
         leases.cancel_job(session, job_id)
     keys = session.scalars(select(Report.object_key).where(Report.job_id.in_(members))).all()
-    session.execute(delete(Job).where(Job.suite_id == row.id))
+    for job_id in members:
+        mark_deleted(session, job_id)
     session.execute(delete(Suite).where(Suite.id == row.id))
     return list(keys)
 

@@ -6,6 +6,7 @@ done also writes all results, guarded by the lease: either everything is written
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from gateway.database.columns import CounterfactualColumns, JsonObject, PredictionColumns, StoredChange
+from gateway.database.counts import edit_counts, total
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
@@ -27,7 +29,7 @@ from gateway.queue import leases
 from gateway.queue.leases import Lease
 from gateway.results.stream import relation_of
 from gateway.worker.classify_step import classifier_predictions
-from gateway.worker.messages import ShownImage, messages
+from gateway.worker.messages import ShownImage, requests
 from gateway.worker.segment_step import segmenter_predictions
 from shared.images import decode
 from shared.schemas.base import ImagePayload
@@ -128,7 +130,7 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     else:
         rows = []
         images += [ShownImage(name, ImagePayload(png=shelf.load(digest))) for name, digest in work.rendered]
-    parts = list(messages(images))
+    parts = list(requests(images))
     if work.segmentation is None:
         predictions = classifier_predictions(work.id, work.models, parts, work.ground_truth, services, link)
         return ImageResult(rows, list(predictions))
@@ -176,7 +178,11 @@ def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) 
         "edits": len(edits),
         "accepted": sum(row["accepted"] for row in edits),
     }
-    add_event(session, work.job_id, "image", payload)
+    fates = (
+        edit_counts(row["method"], row["arm"], row["check"], int(row["image_digest"] is not None))
+        for row in result.counterfactuals
+    )
+    add_event(session, work.job_id, "image", payload, total([Counter(done=1), *fates]))
     return True
 
 

@@ -1,14 +1,14 @@
-"""Batches of images for models under test, each small enough for one message to the evaluator."""
+"""The images that models under test are shown, in batches that one request may hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
+from shared.chunks import chunks
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 
 TOP = 5  # classes that a row of `tables.Prediction` keeps
-_MOST_PNG_BYTES = MAX_MESSAGE_BYTES * 5 // 7  # base64 turns 3 bytes into 4; the rest is for other fields
 
 
 class ShownImage(NamedTuple):
@@ -18,16 +18,6 @@ class ShownImage(NamedTuple):
     image: ImagePayload
 
 
-def messages(images: Sequence[ShownImage]) -> Iterator[list[ShownImage]]:
-    """Batches limited by number of images and by bytes (noisy images hardly compress)."""
-    message: list[ShownImage] = []
-    size = 0
-    for shown in images:
-        more = len(shown.image.png)
-        if message and (len(message) == MAX_IMAGES_PER_MESSAGE or size + more > _MOST_PNG_BYTES):
-            yield message
-            message, size = [], 0
-        message.append(shown)
-        size += more
-    if message:
-        yield message
+def requests(images: Sequence[ShownImage]) -> Iterator[Sequence[ShownImage]]:
+    """Batches by number of images. The client sends one of too many bytes in parts (`model_services.parts`)."""
+    return chunks(images, MAX_IMAGES_PER_MESSAGE)

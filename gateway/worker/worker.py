@@ -31,6 +31,7 @@ from gateway.metrics import STEPS
 from gateway.model_services.breaker import Breaker, Subject
 from gateway.model_services.clients import BrokenOff, ModelServices, is_passing
 from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.recurring import RecurringReplies
 from gateway.operations.housekeeping import housekeeping_loop
 from gateway.operations.probes import database_answers, operations_port
 from gateway.operations.startup import refuse_wrong_schema
@@ -78,6 +79,7 @@ class Worker:
         self._services = services
         self._celery = celery
         self._breaker = Breaker(settings.pause_seconds, settings.max_hold_seconds)
+        self._recurring = RecurringReplies()
         self._leases: dict[str, Lease] = {}
         self._changing = threading.Lock()
         self._steps = 0
@@ -168,6 +170,7 @@ class Worker:
             check,
             work.digest,
             note,
+            self._recurring,
             lambda name: self._breaker.call(name, subject),
         )
         result = image_step.call(work, services, shelf, self._link)

@@ -255,6 +255,8 @@ class JobPlan(Contract):
     images: int
     labelled: int
     missing: int
+    working_side: int
+    at_working_side: int
     failures: list[ImageFailure]
     sensitivity: Sensitivity
 
@@ -428,16 +430,6 @@ class EventView(Contract):
     kind: str
     payload: Mapping[str, JsonValue]
     at: datetime
-
-
-class ImageView(Contract):
-    """An uploaded image. `digest` names its canonical pixels, `upload` the uploaded bytes; `GET` understands both."""
-
-    digest: str
-    upload: str
-    width: int
-    height: int
-    bytes: Annotated[int, Field(description="size of the lossless PNG that is kept")]
 
 
 class MethodInfo(Contract):

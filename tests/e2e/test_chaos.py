@@ -32,7 +32,7 @@ from gateway.operations.housekeeping import Graces, run_housekeeping
 from shared.images import encode
 from shared.problems import Problem
 from shared.schemas.jobs import JobDetail, JobSpec
-from shared.storage import image_key
+from shared.storage import call_key, image_key
 from tests.support.deployment import TINY, Deployment, Part, deployed, small
 from tinyworld.objects.demo import write_demo_images
 
@@ -210,7 +210,8 @@ def no_orphans(deployment: Deployment) -> None:
             session.scalars(sa.select(Counterfactual.image_digest))
         )
         used |= set(session.scalars(sa.select(Counterfactual.control_digest)))
-    assert there(deployment) <= wanted
+        vectors = {call_key(key) for key in session.scalars(sa.select(RecordedCall.key))}
+    assert there(deployment) <= wanted | vectors
     assert all(deployment.store.exists(key) for key in wanted)
     assert {image_key(digest) for digest in used if digest} == {key for key in wanted if key.startswith("images/")}
 

@@ -13,6 +13,7 @@ from shared.images import CanonicalImage, from_array
 from shared.schemas.jobs import JobState
 from shared.seeds import derive_id, derive_seed
 from shared.storage import ObjectStore, image_key
+from tests.support.job_counts import store_counts
 from tinyworld.objects.captions import caption
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, Scene, sample_scene
@@ -50,6 +51,8 @@ def add_drawn_job(
             index += 1
         index += 1
         _add_source(sessions, store, job_id, position, scene)
+    with sessions.begin() as session:
+        store_counts(session, job_id)
     return job_id
 
 

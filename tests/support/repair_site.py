@@ -23,6 +23,7 @@ from gateway.settings import Settings
 from shared.images import CanonicalImage, Pixels, from_array
 from shared.schemas.repairs import RepairLease
 from shared.storage import ObjectStore, image_key
+from tests.support.job_counts import store_counts
 
 CLASSES = ["car", "bus", "boat"]
 SIDE = 32
@@ -118,6 +119,7 @@ def add_job(
                 for ordinal, (value, image) in enumerate(images.items())
                 if edits or value == "day"
             )
+        store_counts(session, job)
 
 
 def keep(session: Session, store: ObjectStore, image: CanonicalImage) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Image, Job, Owner, SourceImage
+from tests.support.job_counts import store_counts
 
 _FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -25,6 +26,7 @@ def add_job(sessions: Sessions, job_id: str, images: int, *, minute: int = 0, **
             SourceImage(id=f"{job_id}-{position}", job_id=job_id, position=position, digest="0" * 64)
             for position in range(images)
         )
+        store_counts(session, job_id)
 
 
 def let_time_pass(sessions: Sessions, seconds: float) -> None:

@@ -13,6 +13,7 @@ from gateway.model_services.recorded import ImageShelf
 from shared.images import encode
 from shared.label_maps import VOID
 from shared.schemas.results import JobResults
+from tests.support.job_counts import store_counts
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER
 from tests.support.work_site import METHODS, Site
 
@@ -60,6 +61,7 @@ def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[d
             )
             for n, (image, mask) in enumerate(kept)
         )  # fmt: skip
+        store_counts(session, job_id)
 
 
 def measured(site: Site, job_id: str) -> JobResults:

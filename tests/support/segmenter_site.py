@@ -18,6 +18,7 @@ from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
 from shared.images import Pixels, from_array
 from shared.label_maps import VOID
 from shared.storage import ObjectStore
+from tests.support.job_counts import store_counts
 from tests.support.repair_site import CONTRAST, SIDE, TINT, keep, row_of
 
 CLASSES = ["sky", "road", "vehicle"]  # of the masks
@@ -95,3 +96,4 @@ def add_job(
                 row_of(job, position, ordinal, value, image.digest)
                 for ordinal, (value, image) in enumerate(images.items())
             )
+        store_counts(session, job)

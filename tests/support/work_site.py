@@ -18,6 +18,7 @@ from shared.celery_app import open_celery
 from shared.images import encode
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
+from tests.support.job_counts import store_counts
 from tests.support.small_services import CLASSES, SmallServices
 
 METHODS = [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}}]
@@ -46,6 +47,7 @@ class Site:
         seed: int = 0,
         methods: Sequence[dict[str, object]] = METHODS,
         pictures: int = 5,
+        classes: Sequence[str] = CLASSES,
     ) -> None:
         """`pictures` is the seed of the source images: jobs of the same one share them, and what was recorded."""
         with self.sessions.begin() as session:
@@ -60,7 +62,7 @@ class Site:
                     id=job_id,
                     owner_id=LOCAL_OWNER,
                     task_description="name the vehicle",
-                    classes=CLASSES,
+                    classes=list(classes),
                     methods=list(methods),
                     models=list(models),
                     profile="tiny",
@@ -72,6 +74,7 @@ class Site:
                 SourceImage(id=f"{job_id}-{n}", job_id=job_id, position=n, digest=digest, ground_truth="car")
                 for n, digest in enumerate(digests)
             )
+            store_counts(session, job_id)
 
     def state(self, job_id: str = "job") -> str:
         with self.sessions() as session:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +98,19 @@ def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
     unlabelled, said = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")
     assert "uploading set.zip  0 bytes of" in said
     assert "uploaded set.zip" in said
+    assert json.loads(unlabelled)["id"] != made[0]["id"]
     assert (json.loads(unlabelled)["models"], json.loads(unlabelled)["labelled"]) == ([], 0)
+
+
+def test_the_same_command_finds_its_job_and_again_starts_another(url: str, testset: Path, tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "set"), "zip", testset)
+    for images in (testset, tmp_path / "set.zip"):
+        command = ["submit", images, *TASK, "--no-models"]
+        ids = [contrafact(url, *command, *options)[0].strip() for options in ([], [], ["--again"], ["--seed", "1"])]
+        assert ids[0] == ids[1]
+        assert len(set(ids)) == 3
+        contrafact(url, *command, "--wait")
+        assert "--again" in contrafact(url, *command)[1]
 
 
 def test_the_catalogue(url: str) -> None:

@@ -123,6 +123,21 @@ def test_embeddings_are_clips_and_unit_length(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_more_texts_than_the_queue_holds_are_embedded_beside_images(folder: Path) -> None:
+    texts = [f"a photo of a thing {number}." for number in range(100)]
+
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder, capacity=16))) as client:
+            asked = EmbedRequest(images=[payload(pixels()) for _ in range(3)], texts=texts)
+            reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", asked))
+            assert (len(reply.images), len(reply.texts)) == (3, 100)
+            single = EmbedRequest(texts=texts[70:71])
+            again = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", single))
+            assert np.allclose(again.texts[0], reply.texts[70])
+
+    asyncio.run(scenario())
+
+
 def test_a_siglip_can_be_the_scorer(tmp_path: Path) -> None:
     write_scorer(tmp_path, "siglip")
     scorer = Scorer(Weights(path=tmp_path, licence="none", gigabytes=0.01), device="cpu")

@@ -115,6 +115,14 @@ def test_replies_do_not_depend_on_company(folder: Path) -> None:
     asyncio.run(main())
 
 
+def test_more_texts_than_the_queue_holds_are_embedded(folder: Path) -> None:
+    async def main() -> list[list[float]]:
+        async with serving(evaluator(settings(folder, capacity=8))) as client:
+            return await embedded(client, [f"a {'red ' * (number % 5)}car {number}" for number in range(40)])
+
+    assert len(asyncio.run(main())) == 40
+
+
 def test_what_cannot_be_read_is_refused_in_a_sentence(folder: Path) -> None:
     cases = [("word " * 60, "the model reads 48"), ("a [MASK] and ", "control word")]
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
+from gateway.api.event_feed import BATCH, POLL_SECONDS
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Job
 from gateway.report.build import build_report
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway
+from tests.support.work_site import wait_for
+
+FOLLOWERS = 20
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +186,44 @@ def follow(
                 if after and heard[-1][0] in after:
                     after[heard[-1][0]]()
     return heard
+
+
+def test_followers_share_one_poller_and_all_hear_everything(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as gateway, ThreadPoolExecutor(FOLLOWERS) as pool:
+        sessions = gateway.context.sessions
+        add_drawn_job(sessions, gateway.context.store, per_class=1, state="running")
+        tell(sessions, "drawn", 1)
+        polls = polls_of(sessions)
+        following = [pool.submit(follow, gateway, "drawn") for _ in range(FOLLOWERS)]
+        wait_for(lambda: polls() >= FOLLOWERS)  # each has found the job
+        before, began = polls(), time.monotonic()
+        wait_for(lambda: polls() >= before + 4)
+        assert time.monotonic() - began > 3 * POLL_SECONDS, "one statement at a time, not one for each follower"
+        with sessions.begin() as session:
+            for number in range(BATCH + 10):  # more than the feed keeps
+                add_event(session, "drawn", "image", {"position": number})
+            session.get_one(Job, "drawn").state = "done"
+            add_event(session, "drawn", "job", {"state": "done"})
+        for heard in following:
+            assert [sequence for sequence, _ in heard.result()] == list(range(1, BATCH + 13))
+
+
+def polls_of(sessions: Sessions) -> Callable[[], int]:
+    """A function that says how many statements have read jobs from now on."""
+    asked: list[str] = []
+    event.listen(sessions.kw["bind"], "before_cursor_execute", lambda *given: asked.append(given[2]))
+    return lambda: sum("FROM jobs" in statement for statement in asked)
+
+
+def test_followers_of_a_deleted_job_are_let_go(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as gateway, ThreadPoolExecutor(1) as pool:
+        add_drawn_job(gateway.context.sessions, gateway.context.store, per_class=1, state="running")
+        tell(gateway.context.sessions, "drawn", 1)
+        polls = polls_of(gateway.context.sessions)
+        following = pool.submit(follow, gateway, "drawn")
+        wait_for(lambda: polls() >= 2)  # its own and the feed's
+        gateway.client.delete("/jobs/drawn")
+        assert all(kind in ("image", "job") for _, kind in following.result(60))
 
 
 def test_a_follower_may_leave_and_hears_the_rest_later(tmp_path: Path) -> None:

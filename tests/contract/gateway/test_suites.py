@@ -23,6 +23,7 @@ from shared.schemas.suites import RunView
 from shared.seeds import derive_id
 from shared.storage import image_key
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
+from tests.support.job_counts import store_counts
 from tests.support.small_services import SmallServices, serve
 
 SOURCES = 40  # of each class
@@ -172,6 +173,7 @@ def test_what_failed_in_a_run_is_taken_up_again(gateway: Gateway, runs: dict[str
     with gateway.context.sessions.begin() as session:
         first = session.scalars(select(SourceImage).where(SourceImage.job_id == runs["m1"]).limit(1)).one()
         first.state, first.failure = "failed", "the model broke"
+        store_counts(session, runs["m1"])
     reply = gateway.client.post("/suites/street/runs", json={"model": "m1"}).json()
     assert (reply["id"], reply["state"], reply["progress"]["images"]["waiting"]) == (runs["m1"], "running", 1)
     with gateway.context.sessions.begin() as session:

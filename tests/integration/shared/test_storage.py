@@ -13,6 +13,7 @@ import uuid
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from shared.problems import DependencyFailed
@@ -67,6 +68,16 @@ def test_a_file_is_stored_from_its_beginning(store: ObjectStore) -> None:
     file.seek(5)
     store.put_file("models/a.tar", file)
     assert store.get("models/a.tar") == file.getvalue()
+
+
+def test_an_object_is_read_in_pieces(store: ObjectStore) -> None:
+    data = np.random.default_rng(0).bytes(3 * 1024**2 + 5)
+    store.put("models/a.tar", data)
+    pieces = list(store.pieces("models/a.tar"))
+    assert b"".join(pieces) == data
+    assert max(map(len, pieces)) <= 1024**2
+    with pytest.raises(ObjectMissing):
+        store.pieces("models/b.tar")
 
 
 def test_iterate_lists_by_prefix_in_key_order(store: ObjectStore) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
+from gateway.settings import Settings
 from shared import images
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
+from shared.service import ServiceSettings
 
 RGB = arrays.arrays(np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12), st.just(3)))
 GREY = arrays.arrays(np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12)))
@@ -146,3 +150,34 @@ def test_damaged_files_are_problems_never_crashes(data: st.DataObject) -> None:
     except Problem as problem:
         outcome = problem.status
     assert isinstance(outcome, images.CanonicalImage) or outcome in (400, 413, 422)
+
+
+def test_one_variable_limits_images_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services refused what a gateway with a higher limit had taken in."""
+    data = saved(gradient())
+    images.max_image_pixels.cache_clear()
+    monkeypatch.setenv("CONTRAFACT_MAX_IMAGE_PIXELS", "100")
+    try:
+        with pytest.raises(TooLarge, match="more than 100"):
+            images.decode(data)
+        assert ServiceSettings().max_image_pixels == Settings().max_image_pixels == 100
+    finally:
+        images.max_image_pixels.cache_clear()
+
+
+def test_vast_flat_pictures_are_decoded_one_after_another() -> None:
+    """Four of 40 megapixels took 2 GB: four were decoded at a time, whatever their size."""
+    side = 5_000
+    data = saved(Image.new("RGB", (side, side)))
+    assert len(data) < 200_000
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark
+    with ThreadPoolExecutor(4) as pool:
+        kept = list(pool.map(lambda _: images.canonical(data, working_side=256), range(4)))
+    assert {(image.width, image.height, image.file_size) for image in kept} == {(256, 256, (side, side))}
+    assert memory("VmHWM") - before < 300 * 1024**2
+
+
+def memory(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name + ":"))
+    return int(line.split()[1]) * 1024

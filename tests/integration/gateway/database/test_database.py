@@ -13,9 +13,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select
 from sqlalchemy.exc import IntegrityError, StatementError
 
+from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, database_now, migrate, migration_config
-from gateway.database.tables import Event, Job, Owner, SourceImage, Table
+from gateway.database.tables import Counterfactual, Event, Job, Owner, SourceImage, Table
 from tests.support.rows import add_job
 
 
@@ -52,6 +53,35 @@ def test_migrating_with_rows_keeps_them(sessions: Sessions) -> None:
     migrate(engine)
     with sessions() as session:
         assert [image.state for image in session.get_one(Job, "j").source_images] == ["pending"] * 2
+
+
+def test_migrating_counts_the_images_and_edits_of_jobs(sessions: Sessions) -> None:
+    add_job(sessions, "empty", images=0)
+    add_job(sessions, "j", images=6)
+    states = ("done", "done", "failed", "pending", "cancelled", "pending")
+    with sessions.begin() as session:
+        for image, state in zip(session.get_one(Job, "j").source_images, states, strict=True):
+            image.state, image.ground_truth = state, "car" if state == "done" else None
+        fates = [("edit", "", True), ("edit", "label", True), ("edit", "no change", False), ("null", "", True)]
+        for ordinal, (arm, check, rendered) in enumerate(fates * 2):
+            session.add(
+                Counterfactual(
+                    id=f"c{ordinal}", job_id="j", source_image_id="j-0", position=0, method="shifts", ordinal=ordinal,
+                    arm=arm, seed=0, check=check, accepted=not check, image_digest="0" * 64 if rendered else None,
+                )
+            )  # fmt: skip
+        expected = count_rows(session, "j")
+    engine = sessions.kw["bind"]
+    with engine.begin() as connection:
+        command.downgrade(migration_config(connection), "0011")
+    migrate(engine)
+    with sessions() as session:
+        assert session.get_one(Job, "j").counts == expected == {
+            "images": 6, "labelled": 2, "done": 2, "failed": 1, "cancelled": 1, "shifts/proposed": 6,
+            "shifts/rendered": 4, "shifts/accepted": 2, "shifts/rejected/label": 2, "shifts/rejected/no change": 2,
+            "shifts/null": 2,
+        }  # fmt: skip
+        assert session.get_one(Job, "empty").counts == {}
 
 
 def test_times_come_back_as_utc(sessions: Sessions) -> None:

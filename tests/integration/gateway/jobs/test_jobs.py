@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from gateway.auth.keys import Limits, admit, create_key, ensure_local_owner, hash_of, revoke_key
-from gateway.database.events import events_after
+from gateway.database.events import add_event, events_after
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Prediction, SourceImage
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan
+from gateway.operations.deletion import remove_rows
 from gateway.queue import leases
 from gateway.report.build import build_report
 from gateway.results import counterfactuals
@@ -49,6 +51,14 @@ def create(sessions: Sessions, asked: jobs.Order) -> tuple[str, bool]:
     with sessions.begin() as session:
         images.remember(session, LOCAL_OWNER, [source.image for source in asked.sources if source.image])
         return jobs.create(session, LOCAL_OWNER, asked)
+
+
+def finish(session: Session, lease: leases.Lease) -> bool:
+    """What a worker does at the end of an image, without results."""
+    if not leases.finish(session, lease):
+        return False
+    add_event(session, lease.job_id, "image", {"state": "done"}, {"done": 1})
+    return True
 
 
 def test_equal_images_at_two_positions_are_two_source_images(sessions: Sessions) -> None:
@@ -138,7 +148,7 @@ def test_progress_says_at_which_stage_the_images_are(sessions: Sessions) -> None
     assert progress().stage == "rendering"
     for number, lease in enumerate(taken):
         with sessions.begin() as session:
-            ended = leases.release(session, lease, "", delay=0) if number == 1 else leases.finish(session, lease)
+            ended = leases.release(session, lease, "", delay=0) if number == 1 else finish(session, lease)
             assert ended
             leases.note_stage(session, lease, "predicting")  # too late: the lease has ended
     assert (progress().stage, progress().stages) == ("waiting", StageCounts())
@@ -147,7 +157,7 @@ def test_progress_says_at_which_stage_the_images_are(sessions: Sessions) -> None
         assert again is not None
     assert progress().stages == StageCounts(starting=1)  # not the stage at which it was given back
     with sessions.begin() as session:
-        assert leases.finish(session, again)
+        assert finish(session, again)
     assert progress().stage == "analysing"
     with sessions.begin() as session:
         lease = leases.claim_analysis(session, 60)
@@ -177,6 +187,9 @@ def test_deleting_leaves_nothing_but_images(sessions: Sessions, tmp_path: Path) 
     with sessions.begin() as session:
         report = jobs.remove(session, LOCAL_OWNER, job)
     assert report is not None
+    with reading(sessions) as session, pytest.raises(NotFound):
+        jobs.show(session, LOCAL_OWNER, job)
+    remove_rows(sessions, lambda _: False)
     with reading(sessions) as session:
         for table in (Job, SourceImage, Counterfactual, Prediction):
             assert session.scalar(select(func.count()).select_from(table)) == 0

@@ -23,12 +23,10 @@ from gateway.methods.checks import CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.model_services.clients import ModelServices
-from gateway.worker.messages import ShownImage, messages
 from shared.images import encode
 from shared.profiles import load_profile
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, MAX_MESSAGE_BYTES, ImagePayload
+from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import SEVERITIES, CorruptReply, CorruptRequest
-from shared.schemas.evaluation import PredictRequest
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
@@ -101,20 +99,6 @@ def test_they_are_listed_with_the_profiles_defaults_and_counted_in_plans() -> No
     parameters = {"corruptions": ["gaussian_noise", "motion_blur", "fog", "jpeg"]}
     sensitivity = sensitivity_of(["car"] * 40, [MethodChoice(name="corruptions", parameters=parameters)])
     assert sensitivity.family == 4 * 5
-
-
-def test_images_that_hardly_compress_are_sent_in_parts_that_a_message_holds() -> None:
-    """Noise of a million pixels is 3 MB: sixteen of them were refused as too large a message."""
-    noise = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
-    large, small = (ImagePayload(png=encode(picture)) for picture in (noise, noise[:4, :4]))
-    images = [ShownImage(str(number), large if number < 20 else small) for number in range(60)]
-    parts = list(messages(images))
-    assert [image for part in parts for image in part] == images
-    assert max(map(len, parts)) == MAX_IMAGES_PER_MESSAGE
-    for part in parts:
-        request = PredictRequest(model="m1", images=[image.image for image in part])
-        assert len(request.model_dump_json()) <= MAX_MESSAGE_BYTES
-    assert list(messages([])) == []
 
 
 def test_a_job_on_the_shipped_models_ends_with_failure_points(tmp_path: Path) -> None:

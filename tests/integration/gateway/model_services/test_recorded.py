@@ -17,15 +17,16 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import Image, OwnedImage, Owner, RecordedCall
 from gateway.model_services.clients import BrokenOff, ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.recurring import RecurringReplies
 from shared.images import encode
 from shared.problems import GenerationFailed, InvalidInput, NotReady, Overloaded
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderReply, RenderRequest
-from shared.schemas.evaluation import PredictRequest
+from shared.schemas.evaluation import EmbedReply, EmbedRequest, PredictRequest
 from shared.schemas.language import GenerateRequest, Message
 from shared.schemas.service import SERVICES
-from shared.storage import DirectoryStore, image_key
+from shared.storage import DirectoryStore, call_key, image_key
 from tests.support.small_services import SmallServices, serve
 
 SOURCE = ImagePayload(png=encode(np.random.default_rng(0).integers(0, 255, (16, 16, 3)).astype(np.uint8)))
@@ -41,8 +42,11 @@ class Bench:
         with sessions.begin() as session:
             session.add_all([Owner(id="ann", name="Ann"), Owner(id="bob", name="Bob")])
 
-    def services(self, owner: str = "ann") -> RecordedServices:
-        return RecordedServices(self.plain, self.sessions, ImageShelf(self.store, self.sessions, owner), owner)
+    def services(
+        self, owner: str = "ann", source: str | None = None, recurring: RecurringReplies | None = None
+    ) -> RecordedServices:
+        shelf = ImageShelf(self.store, self.sessions, owner)
+        return RecordedServices(self.plain, self.sessions, shelf, owner, source_digest=source, recurring=recurring)
 
     def calls(self) -> list[RecordedCall]:
         with self.sessions() as session:
@@ -71,6 +75,49 @@ def test_a_call_is_made_once_and_its_images_come_back_bit_for_bit(bench: Bench) 
         digests = set(session.scalars(select(Image.digest)))
         assert digests == set(session.scalars(select(OwnedImage.digest).where(OwnedImage.owner_id == "ann")))
     assert all(bench.store.exists(image_key(digest)) for digest in digests)
+
+
+class WideServices(SmallServices):
+    """Embeddings as wide as those of full size, in float32."""
+
+    def _embeddings(self, request: EmbedRequest) -> EmbedReply:
+        self._called("embed")
+        rows = [np.random.default_rng(len(text)).standard_normal(768, np.float32).tolist() for text in request.texts]
+        return EmbedReply(images=[], texts=rows, logit_scale=10.0)
+
+
+@pytest.fixture
+def wide(sessions: Sessions, tmp_path: Path) -> Iterator[Bench]:
+    small = WideServices()
+    with serve(small) as url:
+        bench = Bench(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        yield bench
+        bench.plain.close()
+
+
+def test_vectors_are_float32_in_the_object_store_and_come_back_bit_for_bit(wide: Bench) -> None:
+    prompts = EmbedRequest(texts=["a" * number for number in range(200)])
+    first = wide.services().embed(prompts)
+    assert wide.services().embed(prompts) == first
+    assert wide.small.calls["embed"] == 1
+    (row,) = wide.calls()
+    assert len(str(row.reply)) < 200
+    assert len(wide.store.get(call_key(row.key))) < 200 * 768 * 4 + 1_000
+    wide.store.delete(call_key(row.key))
+    assert wide.services().embed(prompts) == first
+    assert wide.small.calls["embed"] == 2
+    assert wide.store.exists(call_key(row.key))
+
+
+def test_what_another_image_has_recorded_is_read_once(wide: Bench) -> None:
+    prompts = EmbedRequest(texts=["a" * number for number in range(10)])
+    recurring = RecurringReplies()
+    replies = [wide.services(source=source, recurring=recurring).embed(prompts) for source in ("1" * 64, "2" * 64)]
+    (row,) = wide.calls()
+    wide.store.delete(call_key(row.key))
+    replies.append(wide.services(source="3" * 64, recurring=recurring).embed(prompts))
+    assert replies == replies[:1] * 3
+    assert wide.small.calls["embed"] == 1
 
 
 def test_another_seed_owner_or_weights_is_another_call(bench: Bench) -> None:

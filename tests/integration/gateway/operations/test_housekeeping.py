@@ -5,20 +5,31 @@ from __future__ import annotations
 import random
 import threading
 import time
+from datetime import UTC, datetime
 
 import numpy as np
 from sqlalchemy import delete, func, select, update
 
 from gateway.database.sessions import database_now
-from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, RecordedCall, Report, Upload
+from gateway.database.tables import (
+    LOCAL_OWNER,
+    Chore,
+    Counterfactual,
+    Image,
+    Job,
+    OwnedImage,
+    RecordedCall,
+    Report,
+    Upload,
+)
 from gateway.intake.sources import IntakeLimits, KeptImage, keep_image
 from gateway.model_services.recorded import ImageShelf
-from gateway.operations.housekeeping import Graces, housekeeping_loop, is_due, run_housekeeping
+from gateway.operations.housekeeping import LISTING, NAME, Graces, housekeeping_loop, is_due, run_housekeeping
 from gateway.settings import Settings
 from gateway.storage import images
 from shared.images import encode
 from shared.schemas.jobs import ManifestImage
-from shared.storage import image_key
+from shared.storage import call_key, image_key
 from tests.support.work_site import Site, wait_for
 
 AT_ONCE = Graces(0, 0)
@@ -132,6 +143,46 @@ def test_objects_without_a_row_are_removed_and_broken_ones_too(site: Site) -> No
     removed = run_housekeeping(site.sessions, site.store, AT_ONCE)
     assert (removed.found_objects, removed.images, removed.reports) == (3, 1, 1)
     assert keys(site) == {image_key(str(site.images()[0].digest)), "weights/model.safetensors"}
+
+
+def test_vectors_stay_as_long_as_their_recorded_call(site: Site) -> None:
+    site.add_job(images=1)
+    site.worker().step()
+    with site.sessions() as session:
+        call = session.scalars(select(RecordedCall.key)).first()
+    site.store.put(call_key(str(call)), b"vectors")
+    site.store.put(call_key("0" * 64), b"left by a crash")
+    assert run_housekeeping(site.sessions, site.store, A_DAY).vectors == 0
+    assert run_housekeeping(site.sessions, site.store, AT_ONCE, listing=False).vectors == 0
+    assert run_housekeeping(site.sessions, site.store, AT_ONCE).vectors == 1
+    assert site.store.exists(call_key(str(call)))
+    with site.sessions.begin() as session:
+        session.execute(delete(Job))
+    assert run_housekeeping(site.sessions, site.store, AT_ONCE).vectors == 1
+    assert keys(site) == set()
+
+
+def test_the_object_store_is_listed_less_often(site: Site) -> None:
+    site.store.put("reports/gone.html", b"<!doctype html>")
+    stopping = threading.Event()
+    settings = Settings(housekeeping_seconds=0.1, grace_seconds=0.001)
+    with site.sessions.begin() as session:
+        assert is_due(session, 3600, LISTING)  # somebody has just begun
+    keeper = threading.Thread(target=housekeeping_loop, args=(site.sessions, site.store, settings, stopping))
+    keeper.start()
+
+    def begun() -> datetime:
+        with site.sessions() as session:
+            row = session.get(Chore, NAME)
+        return row.begun_at if row else datetime(1970, 1, 1, tzinfo=UTC)
+
+    first = begun()
+    wait_for(lambda: begun() > first)
+    second = begun()
+    wait_for(lambda: begun() > second)  # so the first of the two is over
+    stopping.set()
+    keeper.join(60)
+    assert keys(site) == {"reports/gone.html"}
 
 
 def test_who_wants_an_image_keeps_it(site: Site) -> None:

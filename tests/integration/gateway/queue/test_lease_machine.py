@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import select, update
 
+from gateway.database.counts import count_rows
+from gateway.database.events import add_event
 from gateway.database.sessions import database_now, open_engine, open_sessions
 from gateway.database.tables import Job, SourceImage, Table
 from gateway.queue import leases
@@ -56,6 +59,8 @@ class Work(RuleBasedStateMachine):
         with self.sessions.begin() as session:
             if leases.finish(session, lease):
                 self.finished.append(lease.id)
+                if lease.table is SourceImage:
+                    add_event(session, lease.job_id, "image", {"state": "done"}, {"done": 1})
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), keep=st.booleans(), outcome=st.sampled_from(["fail", "release", "lose", "renew"]))
@@ -122,6 +127,19 @@ class Work(RuleBasedStateMachine):
         for job in jobs.values():
             assert (job.state == "cancelled") == (job.id in self.cancelled)
             assert (job.finished_at is None) == (job.state == "running")
+
+    @rule(job=st.sampled_from(JOBS))
+    def predict_again(self, job: str) -> None:
+        with self.sessions.begin() as session:
+            if leases.predict_again(session, job) is not None:
+                self.cancelled.discard(job)
+                self.finished = [row for row in self.finished if row.partition("-")[0] != job]
+
+    @invariant()
+    def counters_are_those_of_the_rows(self) -> None:
+        with self.sessions() as session:
+            for job in session.scalars(select(Job)):
+                assert Counter(job.counts) == count_rows(session, job.id)
 
     @invariant()
     def work_is_never_forgotten(self) -> None:

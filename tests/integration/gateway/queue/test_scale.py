@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, text
+from sqlalchemy.orm import Session
 
 from benchmarks.scale.measuring import blocks
+from gateway.database.counts import count_rows
 from gateway.database.sessions import Sessions, reading
-from gateway.database.tables import Job
+from gateway.database.tables import LOCAL_OWNER, Job
 from gateway.jobs import jobs
 from gateway.jobs.progress import progress
 from gateway.queue import leases
+from shared.problems import InvalidInput
 from shared.storage import DirectoryStore
 from tests.support.rows import add_job
 from tests.support.small_services import SmallServices, serve
-from tests.support.work_site import Site
+from tests.support.work_site import QUICK, Site, wait_for
 
 SIZES = (4, 8, 14)  # each within the share of one message
 
@@ -45,6 +48,7 @@ def test_an_image_costs_the_same_statements_in_a_job_of_any_size(sessions: Sessi
     engine = sessions.kw["bind"]
     with serve(small) as url:
         site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        kinds_of(engine, site, 1)  # records what all images share
         few, some, many = (sum(kinds_of(engine, site, images).values()) for images in SIZES)
         for client in site.clients:
             client.close()
@@ -73,8 +77,6 @@ def test_how_far_a_job_has_come_is_answered_by_indexes(sessions: Sessions) -> No
     assert used == {
         "ix_source_images_job_id_state",
         "ix_source_images_job_id_updated_at",
-        "ix_counterfactuals_funnel",
-        "ix_counterfactuals_rendered",
     }
 
 
@@ -85,6 +87,38 @@ COPIES = """
         ))
     ).* FROM source_images AS one, generate_series(1, :images) AS n WHERE job_id = 'large'
 """
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+def test_a_job_is_shown_from_its_row_whatever_its_size(sessions: Sessions) -> None:
+    def show(session: Session) -> None:
+        jobs.show(session, LOCAL_OWNER, "large")
+
+    add_job(sessions, "large", 1)
+    small = blocks(sessions, show)
+    with sessions.begin() as session:
+        session.execute(text(COPIES), {"images": 20_000, "done": 10_000})
+        session.execute(text("ANALYZE source_images"))
+    assert blocks(sessions, show) <= small + 10, "before any VACUUM"
+
+
+def test_the_counters_of_a_job_are_those_of_its_rows(site: Site) -> None:
+    worker = site.worker()
+
+    def counts_of(job: str) -> dict[str, int]:
+        wait_for(lambda: worker.step() is None and site.state(job) != "running")
+        with site.sessions() as session:
+            counts = session.get_one(Job, job).counts
+            assert Counter(counts) == count_rows(session, job)
+        return counts
+
+    site.add_job("good", images=3)
+    counts = counts_of("good")
+    assert (counts["images"], counts["labelled"], counts["done"]) == (3, 3, 3)
+    assert counts["dillema/proposed"] > 0 < counts["dillema/null"]
+    site.small.troubles = [InvalidInput("too strange")] * QUICK.max_attempts
+    site.add_job("bad", images=1, pictures=6)
+    assert counts_of("bad")["failed"] == 1
 
 
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)

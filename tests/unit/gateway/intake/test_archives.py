@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import stat
 import tarfile
+import tracemalloc
 import zipfile
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.intake.archives import ArchiveLimits, Member, members
+from gateway.intake.archives import ArchiveLimits, Member, members, open_members
 from shared.archives import is_archive
 from shared.problems import Malformed, Problem, TooLarge
 
@@ -112,6 +115,34 @@ def test_archives_in_archives_are_refused() -> None:
     for inner in (zipped([("a", b"x")]), tarred([("a", b"x")]), gzip.compress(b"x")):
         with pytest.raises(Malformed, match="another archive"):
             read(zipped([("inner.png", inner)]))
+
+
+@pytest.mark.parametrize("kind", ["stored", "deflated", "tar", "tgz"])
+def test_a_large_file_passes_through_in_pieces(kind: str) -> None:
+    """A zip with a member of more than 32 MiB was refused, and every member was held in memory."""
+    size = 40 * 1024**2
+    data = np.random.default_rng(0).bytes(size)
+    if kind in ("stored", "deflated"):
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED if kind == "stored" else zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("model.safetensors", data)
+            archive.writestr("config.json", b"{}")
+    else:
+        tar = tarred([("model.safetensors", data), ("config.json", b"{}")])
+        packed = io.BytesIO(tar if kind == "tar" else gzip.compress(tar, 1))
+    expected = [hashlib.sha256(data).hexdigest(), hashlib.sha256(b"{}").hexdigest()]
+    tracemalloc.start()
+    digests = []
+    for member in open_members(packed, ArchiveLimits(50, 2 * size, 2 * size)):
+        assert member.content is not None
+        digest = hashlib.sha256()
+        while piece := member.content.read(1024**2):
+            digest.update(piece)
+        digests.append(digest.hexdigest())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert digests == expected
+    assert peak < 8 * 1024**2
 
 
 def test_hidden_files_and_junk_are_left_out() -> None:

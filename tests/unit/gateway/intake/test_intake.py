@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.intake.intake import relabel, take_in
 from gateway.intake.sources import IntakeLimits, NamedFile, SourceFile, keep_image
-from shared.images import encode
+from shared.images import decode, encode
 from shared.manifests import folder_labels
 from shared.problems import InvalidInput, Problem, TooLarge
 from shared.storage import DirectoryStore, image_key
@@ -66,6 +67,16 @@ def test_one_bad_image_fails_alone_and_only_bad_ones_are_refused(store: Director
     assert "more than 10000" in failed[2].failure
     with pytest.raises(InvalidInput, match=r"'text\.png'"):
         take_in(bad, None, (), store, LIMITS)
+
+
+def test_a_large_image_is_scaled_down_to_the_working_side(store: DirectoryStore) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (45, 90, 3), dtype=np.uint8)
+    kept = keep_image(store, encode(noise), replace(LIMITS, working_side=60))
+    assert (kept.width, kept.height, kept.file_size) == (60, 30, (90, 45))
+    assert decode(store.get(image_key(kept.digest))).shape == (30, 60, 3)
+    small = keep_image(store, encode(noise[:, :60]), replace(LIMITS, working_side=60))
+    assert (decode(store.get(image_key(small.digest))) == noise[:, :60]).all()
+    assert small.file_size == (60, 45)
 
 
 def test_a_large_file_fails_alone(store: DirectoryStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,13 +60,13 @@ def expected(drawn: NDArray[np.int64]) -> NDArray[np.uint8]:
 def test_palette_indices_are_the_classes(drawn: NDArray[np.int64], bits: int) -> None:
     image = Image.fromarray(np.array([0, 3, 7], np.uint8)[drawn]).convert("P")
     image.putpalette([255 - value // 3 for value in range(48)])  # colours that mean nothing
-    assert (mask_reader(BY_INDEX, {}).read(png(image, bits=bits), 100) == expected(drawn)).all()
+    assert (mask_reader(BY_INDEX, {}).read(png(image, bits=bits), 100).pixels == expected(drawn)).all()
 
 
 @given(drawn=PLACES)
 def test_grey_values_are_the_classes(drawn: NDArray[np.int64]) -> None:
     data = encode(np.array([0, 3, 7], np.uint8)[drawn])
-    assert (mask_reader(BY_INDEX, {}).read(data, 100) == expected(drawn)).all()
+    assert (mask_reader(BY_INDEX, {}).read(data, 100).pixels == expected(drawn)).all()
 
 
 @given(drawn=PLACES)
@@ -73,7 +74,7 @@ def test_greys_of_one_bit_are_0_and_1(drawn: NDArray[np.int64]) -> None:
     spec = MaskSpec.model_validate({"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]})
     two = np.minimum(drawn, 1)
     data = png(Image.fromarray(two.astype(bool)))
-    assert (mask_reader(spec, {}).read(data, 100) == two).all()
+    assert (mask_reader(spec, {}).read(data, 100).pixels == two).all()
 
 
 @given(drawn=PLACES, paletted=st.booleans())
@@ -82,13 +83,13 @@ def test_colours_are_the_classes_in_rgb_and_in_palettes(drawn: NDArray[np.int64]
     if paletted:
         image = Image.fromarray(drawn.astype(np.uint8)).convert("P")
         image.putpalette(COLOURS.ravel().tolist())
-    assert (mask_reader(BY_COLOUR, {}).read(png(image), 100) == expected(drawn)).all()
+    assert (mask_reader(BY_COLOUR, {}).read(png(image), 100).pixels == expected(drawn)).all()
 
 
 def test_classes_of_one_name_are_one_class() -> None:
     reader = mask_reader(BY_INDEX, {"car": "vehicle", "road": "vehicle"})
     assert reader.classes == ("vehicle",)
-    assert (reader.read(encode(np.array([[0, 3, 7]], np.uint8)), 100) == [[0, 0, VOID]]).all()
+    assert (reader.read(encode(np.array([[0, 3, 7]], np.uint8)), 100).pixels == [[0, 0, VOID]]).all()
 
 
 @pytest.mark.parametrize(
@@ -197,6 +198,22 @@ def test_masks_come_as_parts_and_by_the_manifest(tmp_path: Path) -> None:
         take_in(images, b"file,label,mask\na.png,car,b.png\nb.png,,\n", (), store, LIMITS, sent)
     with pytest.raises(InvalidInput, match="none was sent"):
         take_in(images, None, (), store, LIMITS, SentMasks(sent.reader))
+
+
+def test_a_mask_is_scaled_with_its_image_and_its_values_are_never_mixed(tmp_path: Path) -> None:
+    store, limits = DirectoryStore(tmp_path), replace(LIMITS, working_side=30)
+    values = np.random.default_rng(0).choice(np.array([0, 3], np.uint8), (60, 90))
+    files = {"images/a.png": encode(np.zeros((60, 90, 3), np.uint8)), "masks/a.png": encode(values)}
+    files |= {"images/b.png": encode(np.zeros((60, 90, 3), np.uint8)), "masks/b.png": encode(values[:, :60])}
+    files |= {"images/c.png": encode(np.zeros((60, 90, 3), np.uint8)), "masks/c.png": encode(values[::2, ::2])}
+    scaled, *others = take_in([archive(files)], None, (), store, limits, SentMasks(mask_reader(BY_INDEX, {})))
+    assert scaled.image is not None
+    assert scaled.mask is not None
+    assert (scaled.image.width, scaled.image.height, scaled.image.file_size) == (30, 20, (90, 60))
+    assert (scaled.mask.width, scaled.mask.height) == (30, 20)
+    kept = decode(store.get(image_key(scaled.mask.digest)), "L")
+    assert (kept == values[1::3, 1::3] // 3).all(), "the value at the centre of each pixel"
+    assert ["has 60×60 pixels, the image 90×60" in others[0].failure, "has 45×30" in others[1].failure] == [True] * 2
 
 
 def test_an_archive_of_masks_without_a_spec_is_no_archive_of_classes(tmp_path: Path) -> None:

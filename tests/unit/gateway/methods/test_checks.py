@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.methods.checks import check_images, judge, skipped_checks
+from gateway.methods.checks import TEMPLATES, check_images, judge, skipped_checks
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply
@@ -110,17 +110,29 @@ def test_the_gain_is_measured_from_the_source_image() -> None:
 def test_one_call_of_each_kind_with_the_mask_of_what_must_stay() -> None:
     services = Scorer()
     check(b"night bus", b"day bus", b"lost", services=services)
-    structure, embed = services.asked
+    structure, embed, classes = services.asked
     assert structure.mask == MASK
     assert [image.png for image in embed.images] == [b"source", b"night bus", b"day bus", b"lost"]
+    assert embed.texts == ["a bus by day", "a bus at night"]
+    assert classes.images == []
 
 
 def test_large_label_sets_are_asked_in_several_messages() -> None:
     services = Scorer()
     classes = ("bus", *(f"thing {n}, or so" for n in range(600)))
     [(_, scores)] = check(b"night bus", services=services, task=TaskDescription("name it", classes))
-    assert [len(request.texts) for request in services.asked[1:]] == [256, 256, 603 - 512]
+    assert [len(request.texts) for request in services.asked[1:]] == [2, 256, 256, 601 - 512]
     assert 0 < scores["label"] < 1
+
+
+def test_class_prompts_are_asked_alike_for_every_image() -> None:
+    services = Scorer()
+    check(b"night bus", services=services)
+    other = Edit((Change("weather", "by day", "in fog", "day", "fog"),), "a bus far away", "a bus far away in fog")
+    check(b"day bus", services=services, source=MethodImage("other", SOURCE.image, "car"), edits=[other])
+    _, _, first, _, _, second = services.asked
+    assert first == second
+    assert len(first.texts) == 2 * len(TEMPLATES)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ import json
 import pickle
 import struct
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gateway.intake.sources import NamedFile
@@ -66,6 +68,24 @@ def test_files_zip_and_tar_of_one_model_are_one_package() -> None:
     kind, found = contents(files(HUB), licence="MIT", description="d")
     assert kind == "safetensors"
     assert found == {**HUB, "contrafact.json": b"{}"}, "licence and description are not the model"
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_zip_of_a_real_models_size_is_taken_in_without_holding_it_in_memory(compression: int) -> None:
+    """A file of more than 32 MiB was refused as a directory that is too large."""
+    size = 40 * 1024**2
+    weights = safetensors(size)[:-size] + np.random.default_rng(0).bytes(size)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", compression) as target:
+        for name, data in {**HUB, "model.safetensors": weights}.items():
+            target.writestr(name, data)
+    tracemalloc.start()
+    with packed([NamedFile("model.zip", archive)], ModelSpec(name="m"), 2 * size) as package:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        with tarfile.open(fileobj=package.file) as tar:
+            assert tar.extractfile("model.safetensors").read() == weights  # type: ignore[union-attr]
+    assert peak < 8 * 1024**2
 
 
 def test_the_spec_is_said_over_the_file_beside_the_model() -> None:

@@ -1,0 +1,154 @@
+"""The newest events of the jobs that somebody follows: one task asks the database, for all followers of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from fastapi.sse import format_sse_event
+from sqlalchemy import select
+from starlette.concurrency import run_in_threadpool
+
+from gateway.database.events import events_after
+from gateway.database.sessions import DATABASE_AWAY, Sessions, reading
+from gateway.database.tables import Event, Job
+from shared.chunks import chunks
+from shared.schemas.jobs import EventView
+
+POLL_SECONDS = 0.5
+BATCH = 200
+_JOBS_PER_STATEMENT = 500
+
+logger = logging.getLogger("contrafact.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class SentEvent:
+    """One event as it is sent, and its number."""
+
+    sequence: int
+    text: bytes
+
+
+@dataclass(slots=True)
+class News:
+    """New events of a job, and whether there will be no more after them."""
+
+    events: list[SentEvent]
+    over: bool
+
+
+@dataclass(eq=False, slots=True)
+class FollowedJob:
+    """A job with followers. `sequence` is its newest known event, `ended`: its streams end after that one."""
+
+    sequence: int
+    followers: int = 0
+    ended: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    recent: deque[SentEvent] = field(default_factory=lambda: deque(maxlen=BATCH))
+
+    def after(self, sequence: int) -> list[SentEvent] | None:
+        """The events after number `sequence`; None if they must be read from the database."""
+        if sequence >= self.sequence:
+            return []
+        if not self.recent or self.recent[0].sequence > sequence + 1:
+            return None
+        return [event for event in self.recent if event.sequence > sequence]
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for something new. Returns False when nothing came within `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def tell(self, news: News) -> None:
+        """Take news in and wake the followers."""
+        self.recent.extend(news.events)
+        if news.events:
+            self.sequence = news.events[-1].sequence
+        self.ended = self.ended or news.over
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class EventFeed:
+    """Asks the database twice a second for news of all followed jobs, in one statement. Belongs to one event loop."""
+
+    def __init__(self, sessions: Sessions, stopping: threading.Event) -> None:
+        self._sessions = sessions
+        self._stopping = stopping
+        self._jobs: dict[str, FollowedJob] = {}
+        self._polling: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def following(self, job_id: str, sequence: int) -> AsyncIterator[FollowedJob]:
+        """A job while somebody follows it who knows its events up to number `sequence`."""
+        job = self._jobs.setdefault(job_id, FollowedJob(sequence))
+        job.followers += 1
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll(), name="events")
+        try:
+            yield job
+        finally:
+            job.followers -= 1
+            if not job.followers and self._jobs.get(job_id) is job:
+                del self._jobs[job_id]
+
+    async def _poll(self) -> None:
+        try:
+            while self._jobs and not self._stopping.is_set():
+                known = {job_id: job.sequence for job_id, job in self._jobs.items()}
+                news = await run_in_threadpool(read_news, self._sessions, known)
+                for job_id, new in news.items():
+                    if job_id in self._jobs:
+                        self._jobs[job_id].tell(new)
+                await asyncio.sleep(POLL_SECONDS)
+        except DATABASE_AWAY as error:
+            logger.warning("the database failed while jobs are followed; their followers are let go: %s", error)
+        finally:  # stopping, too: followers come back, to another gateway or later
+            for job in self._jobs.values():
+                job.tell(News([], over=True))
+            self._jobs.clear()
+
+
+def read_events(sessions: Sessions, job_id: str, sequence: int) -> list[SentEvent]:
+    """At most `BATCH` events of a job after number `sequence`."""
+    with reading(sessions) as session:
+        return [_sent(event) for event in events_after(session, job_id, sequence, BATCH)]
+
+
+def read_news(sessions: Sessions, known: Mapping[str, int]) -> dict[str, News]:
+    """The jobs with events after those `known` (job → number), or that are over or deleted. Of many events the last."""
+    return dict(_news(sessions, known))
+
+
+def _news(sessions: Sessions, known: Mapping[str, int]) -> Iterator[tuple[str, News]]:
+    rows = select(Job.id, Job.events, Job.state).where(Job.deleted_at.is_(None))
+    with reading(sessions) as session:
+        for part in chunks(sorted(known), _JOBS_PER_STATEMENT):
+            found = {row.id: row for row in session.execute(rows.where(Job.id.in_(part)))}
+            for job_id in part:
+                if job_id not in found:
+                    yield job_id, News([], over=True)
+                    continue
+                row, events = found[job_id], []
+                if row.events > known[job_id]:
+                    first = max(known[job_id], row.events - BATCH)
+                    events = [_sent(event) for event in events_after(session, job_id, first, BATCH)]
+                if events or row.state != "running":
+                    yield job_id, News(events, row.state != "running")
+
+
+def _sent(event: Event) -> SentEvent:
+    view = EventView(sequence=event.sequence, kind=event.kind, payload=event.payload, at=event.created_at)
+    text = format_sse_event(data_str=view.model_dump_json(), event=event.kind, id=str(event.sequence))
+    return SentEvent(event.sequence, text)

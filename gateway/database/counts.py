@@ -1,0 +1,57 @@
+"""Counters of a job in its own row, so that its progress is read without its images and counterfactuals.
+
+`Job.counts` holds, of source images: `images`, `labelled` (those with ground truth), `done`, `failed`, `cancelled`; and
+of the counterfactuals of each method: `METHOD/proposed`, `METHOD/rendered`, `METHOD/accepted`, `METHOD/null` and
+`METHOD/rejected/CHECK`. A missing counter is 0. `add_event` changes them in the statement that numbers the event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Text, cast, func, select
+from sqlalchemy.orm import Session
+
+from gateway.database.tables import Counterfactual, Job, SourceImage
+
+
+def edit_counts(method: str, arm: str, check: str, rendered: int, number: int = 1) -> Counter[str]:
+    """The counters of `number` counterfactuals of one fate, of which `rendered` have an image; `check` refused them."""
+    if arm == "null":
+        return Counter({f"{method}/null": number})
+    fate = f"{method}/rejected/{check}" if check else f"{method}/accepted"
+    return Counter({f"{method}/proposed": number, f"{method}/rendered": rendered, fate: number})
+
+
+def total(counts: Iterable[Counter[str]]) -> Counter[str]:
+    """The sum of counters."""
+    added: Counter[str] = Counter()
+    for count in counts:
+        added.update(count)
+    return added
+
+
+def count_rows(session: Session, job_id: str) -> Counter[str]:
+    """All counters of a job, counted from its rows: for rows that were copied. Reads the whole job."""
+    s, c = SourceImage, Counterfactual
+    images = select(s.state, func.count(), func.count(s.ground_truth), func.count(s.mask_digest))
+    edits = select(c.method, c.arm, c.check, func.count(c.image_digest), func.count())
+    counts: Counter[str] = Counter()
+    for state, number, labels, masks in session.execute(images.where(s.job_id == job_id).group_by(s.state)):
+        counts.update({"images": number, "labelled": labels + masks, state: number})
+    for key in ("pending", "leased"):
+        del counts[key]
+    rows = session.execute(edits.where(c.job_id == job_id).group_by(c.method, c.arm, c.check))
+    return counts + total(edit_counts(*row) for row in rows)
+
+
+def added(session: Session, counts: Mapping[str, int]) -> ColumnElement[Any]:
+    """SQL: the column `Job.counts` with these numbers added."""
+    values = {name: func.coalesce(Job.counts[name].as_integer(), 0) + number for name, number in counts.items()}
+    if session.get_bind().dialect.name == "sqlite":
+        paths = [part for name, value in values.items() for part in (f'$."{name}"', value)]
+        return func.json_set(Job.counts, *paths)
+    pairs = [part for name, value in values.items() for part in (cast(name, Text), value)]
+    return Job.counts.op("||")(func.jsonb_build_object(*pairs))

@@ -1,0 +1,43 @@
+"""Requests whose images exceed one message, as several requests, and their replies as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shared.endpoints import Endpoint, Reply, Request
+from shared.schemas.base import MAX_MESSAGE_BYTES, ImagePayload
+
+_PER_IMAGE_BYTES = 16  # the JSON around the base64 of an image: {"png":""},
+
+
+def parts(endpoint: Endpoint[Request, Reply], request: Request, most: int = MAX_MESSAGE_BYTES) -> Iterator[bytes]:
+    """The request as JSON messages of up to `most` bytes, in the order of its images; one message if it fits.
+
+    A request that cannot be divided, or an image that is too large beside the request's other fields, stays whole, and
+    the service refuses it.
+    """
+    images: Sequence[ImagePayload] = getattr(request, "images", ()) if endpoint.per_image else ()
+    if len(images) < 2:
+        yield request.model_dump_json().encode()
+        return
+    room = most - len(_part(request, []))
+    start = used = 0
+    for index, image in enumerate(images):
+        size = 4 * -(-len(image.png) // 3) + _PER_IMAGE_BYTES
+        if index > start and used + size > room:
+            yield _part(request, images[start:index])
+            start, used = index, 0
+        used += size
+    yield _part(request, images[start:])
+
+
+def joined(endpoint: Endpoint[Request, Reply], replies: Sequence[Reply]) -> Reply:
+    """The reply to the whole request, of the replies to its parts."""
+    if len(replies) == 1:
+        return replies[0]
+    entries = [entry for reply in replies for entry in getattr(reply, endpoint.per_image)]
+    return replies[0].model_copy(update={endpoint.per_image: entries})
+
+
+def _part(request: Request, images: Sequence[ImagePayload]) -> bytes:
+    return request.model_copy(update={"images": list(images)}).model_dump_json().encode()

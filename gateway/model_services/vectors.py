@@ -1,0 +1,92 @@
+"""Vectors of recorded replies: large tables of numbers are kept as float32 in the object store, not as text in a row.
+
+A table is a list of equally long lists of floats: embeddings (texts × width), probabilities (images × classes). In the
+recorded reply, {"$vectors": n} stands for the table that is array `arr_n` of the call's object, an `.npz` file. Values
+that float32 does not hold exactly stay float64, so a reply comes back as it was.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from shared.storage import ObjectMissing, ObjectStore
+
+LARGE = 1_024  # numbers; as text in a row they would take about 20 kB
+
+_MARK = "$vectors"
+
+Table = NDArray[np.float64] | NDArray[np.float32]
+
+
+def without_vectors(reply: JsonValue) -> tuple[JsonValue, bytes | None]:
+    """The reply with marks in place of its large tables, and the tables as an `.npz` file; None if it has none."""
+    tables: list[Table] = []
+    marked = _marked(reply, tables)
+    if not tables:
+        return marked, None
+    file = io.BytesIO()
+    np.savez(file, *tables)
+    return marked, file.getvalue()
+
+
+def with_vectors(reply: JsonValue, store: ObjectStore, key: str) -> tuple[JsonValue, int]:
+    """The reply with its tables, and their bytes. Raises ObjectMissing if the object `key` is missing or damaged."""
+    if not _has_mark(reply):
+        return reply, 0
+    data = store.get(key)
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return _restored(reply, arrays), len(data)
+    except (BadZipFile, KeyError, OSError, ValueError) as error:
+        raise ObjectMissing(key) from error
+
+
+def _marked(value: JsonValue, tables: list[Table]) -> JsonValue:
+    if isinstance(value, dict):
+        return {name: _marked(item, tables) for name, item in value.items()}
+    if isinstance(value, list):
+        if (table := _large_table(value)) is not None:
+            tables.append(table)
+            return {_MARK: len(tables) - 1}
+        return [_marked(item, tables) for item in value]
+    return value
+
+
+def _large_table(value: list[JsonValue]) -> Table | None:
+    if not value or not isinstance(value[0], list) or len(value) * len(value[0]) < LARGE:
+        return None
+    width = len(value[0])
+    for row in value:
+        if not isinstance(row, list) or len(row) != width or not all(type(item) is float for item in row):
+            return None
+    wide = np.array(value, np.float64)
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(np.float32)
+    return narrow if np.array_equal(narrow.astype(np.float64), wide, equal_nan=True) else wide
+
+
+def _has_mark(value: JsonValue) -> bool:
+    if isinstance(value, dict):
+        return _is_mark(value) or any(_has_mark(item) for item in value.values())
+    return isinstance(value, list) and any(_has_mark(item) for item in value if isinstance(item, dict | list))
+
+
+def _restored(value: JsonValue, arrays: Mapping[str, Table]) -> JsonValue:
+    if isinstance(value, dict):
+        if _is_mark(value):
+            table: JsonValue = arrays[f"arr_{value[_MARK]}"].tolist()
+            return table
+        return {name: _restored(item, arrays) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_restored(item, arrays) for item in value]
+    return value
+
+
+def _is_mark(value: dict[str, JsonValue]) -> bool:
+    return list(value) == [_MARK]

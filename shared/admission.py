@@ -1,0 +1,73 @@
+"""Limits on what is in use at a time, in pixels or bytes: waiting for room (`Budget`), or refusing (`Spool`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from shared.problems import NotReady
+
+RETRY_SECONDS = 10.0
+
+
+class Budget:
+    """Admits work while the sizes of all admitted work stay within `most()`; one larger than that runs alone."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most, self._used = most, 0
+        self._changed = threading.Condition()
+        self._door = threading.Lock()  # held while waiting, so that small work does not overtake large work for ever
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """Wait until `size` is free, and take it until the block ends. Do not nest: two halves may wait for ever."""
+        most = self._most()
+        size = min(size, most)
+        with self._door, self._changed:
+            self._changed.wait_for(lambda: self._used + size <= most)
+            self._used += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= size
+                self._changed.notify_all()
+
+
+class Spool:
+    """The bytes of uploads that a process has received and still holds, on its disk or in memory."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, 0
+        self._lock = threading.Lock()
+
+    def refuse_without_room(self, size: int) -> None:
+        """Raise NotReady if so many bytes more exceed the limit."""
+        if self._held + size > self._most:
+            raise NotReady(
+                f"this gateway holds {self._held:,} bytes of other uploads now, and at most {self._most:,} at a time; "
+                "send this one later",
+                retry_after=RETRY_SECONDS,
+            )
+
+    @contextmanager
+    def counting(self) -> Iterator[Callable[[int], None]]:
+        """A function that counts the bytes of one upload as they arrive; they are forgotten when the block ends.
+
+        It raises NotReady if they exceed the limit.
+        """
+        total = 0
+
+        def add(size: int) -> None:
+            nonlocal total
+            with self._lock:
+                self.refuse_without_room(size)
+                self._held += size
+            total += size
+
+        try:
+            yield add
+        finally:
+            with self._lock:
+                self._held -= total

@@ -1,0 +1,131 @@
+"""Photographs of 12 megapixels through the whole embedded system with the shipped models: classification, and masks.
+
+The two photographs of scikit-learn, scaled up to 4,000 × 3,000 with the noise of a sensor. The shipped models know a
+drawn world only, so what they say of them means nothing; what is tested is that each image goes the whole way.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from embedded.run import run_embedded
+from shared.images import decode
+from tests.support.work_site import wait_for
+from tinyworld.roads.demo import mask_spec
+from tinyworld.roads.world import CLASSES
+
+SIZE = (4_000, 3_000)
+SCALED = (1_536, 2_048, 3)
+
+
+def photographs() -> list[bytes]:
+    """Two JPEGs of 12 megapixels and some 8 MB; as PNG each takes more than 20 MB."""
+    files = []
+    for number, pixels in enumerate(load_sample_images().images):
+        large = np.asarray(Image.fromarray(pixels[:, :569]).resize(SIZE, Image.Resampling.BICUBIC))
+        grain = np.random.default_rng(number).integers(-8, 9, large.shape, dtype=np.int16)
+        buffer = io.BytesIO()
+        Image.fromarray((large + grain).clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=92)
+        files.append(buffer.getvalue())
+    return files
+
+
+def mask(number: int) -> bytes:
+    """Sky above, a road below, and a void border: what such a photograph is marked with by hand."""
+    drawn = np.full(SIZE[::-1], CLASSES.index("road"), np.uint8)
+    drawn[: 1_000 + 200 * number] = CLASSES.index("sky")
+    drawn[:, :5] = CLASSES.index("void")
+    buffer = io.BytesIO()
+    Image.fromarray(drawn).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def run_job(client: httpx.Client, archive: bytes, spec: dict[str, Any]) -> dict[str, Any]:
+    """A job that ended well, and how many counterfactuals were rendered; a dry run told that both are scaled."""
+    wait_for(lambda: client.get("/models").status_code == 200)
+    files: dict[str, Any] = {
+        "images": ("set.zip", archive),
+        "spec": ("", json.dumps(spec).encode(), "application/json"),
+    }
+    dry = client.post("/jobs", files=files, params={"dry_run": "true"})
+    assert dry.status_code == 200, dry.text
+    assert (dry.json()["images"], dry.json()["at_working_side"]) == (2, 2)
+    reply = client.post("/jobs", files=files)
+    assert reply.status_code == 202, reply.text
+    job, give_up = str(reply.json()["id"]), time.monotonic() + 1_200
+    while (detail := client.get(f"/jobs/{job}").json())["state"] == "running":
+        assert time.monotonic() < give_up
+        time.sleep(0.5)
+    assert (detail["state"], detail["failures"]) == ("done", [])
+    assert detail["progress"]["images"]["done"] == 2
+    return {"job": job, "rendered": rendered(client, job)}
+
+
+def rendered(client: httpx.Client, job: str) -> int:
+    """How many counterfactuals have an image; each is of its source's size."""
+    results = client.get(f"/jobs/{job}/results", params={"limit": 200, "verdict": "any"}).json()
+    shown = [view for view in results["counterfactuals"] if view["image"] is not None]
+    for view in shown:
+        for digest in (view["source"]["image"], view["image"]):
+            assert decode(client.get(f"/images/{digest}").content).shape == SCALED
+    return len(shown)
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+@pytest.mark.slow
+def test_classifiers_are_tested_on_photographs_of_12_megapixels(tmp_path: Path) -> None:
+    bus, car = photographs()
+    archive = packed({"bus/0.jpg": bus, "car/1.jpg": car})
+    methods = [
+        {"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}},
+        {"name": "corruptions", "parameters": {"corruptions": ["gaussian_noise"]}},
+    ]
+    spec = {"task": "classify the vehicle", "methods": methods, "models": ["street-classifier"]}
+    with (
+        run_embedded(tmp_path) as system,
+        httpx.Client(base_url=system.base_url, timeout=300, trust_env=False) as client,
+    ):
+        ran = run_job(client, archive, spec)
+        assert ran["rendered"] >= 10, "the corruptions alone are ten"
+        assert client.get(f"/jobs/{ran['job']}/report").status_code == 200
+        for url in system.service_urls.values():
+            page = httpx.get(f"{url}/v1/info", headers={"Host": "rebound.example"}, trust_env=False, timeout=300)
+            assert page.status_code == 403
+
+
+@pytest.mark.slow
+def test_segmenters_are_tested_on_photographs_of_12_megapixels_with_masks(tmp_path: Path) -> None:
+    files = {f"images/{n}.jpg": data for n, data in enumerate(photographs())}
+    archive = packed(files | {f"masks/{n}.png": mask(n) for n in range(2)})
+    methods = [
+        {"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}},
+        {"name": "corruptions", "parameters": {"corruptions": ["fog"]}},
+    ]
+    spec = {"task": "segment the road scene", "masks": mask_spec().model_dump(exclude_none=True), "methods": methods}
+    with (
+        run_embedded(tmp_path, "tiny-roads") as system,
+        httpx.Client(base_url=system.base_url, timeout=300, trust_env=False) as client,
+    ):
+        ran = run_job(client, archive, spec)
+        assert ran["rendered"] >= 10
+        assert client.get(f"/jobs/{ran['job']}/report").status_code == 200
+        exported = client.get(f"/jobs/{ran['job']}/export", params={"format": "coco", "verdict": "any"})
+        assert exported.status_code == 200

@@ -1,0 +1,80 @@
+"""Requests are divided by bytes, and their replies are put together again, in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+from fastapi import FastAPI, Request
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedded.serving import ListeningPort
+from gateway.model_services.clients import ModelServices
+from gateway.model_services.parts import joined, parts
+from shared.asgi import BoundedRequests
+from shared.endpoints import Services
+from shared.images import encode
+from shared.schemas.base import MAX_MESSAGE_BYTES, MAX_WORKING_SIDE, ImagePayload
+from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
+from shared.schemas.service import SERVICES
+
+
+@given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=16), most=st.integers(700, 3_000))
+def test_every_message_is_small_enough_and_none_is_lost(sizes: list[int], most: int) -> None:
+    images = [ImagePayload(png=bytes([number]) * size) for number, size in enumerate(sizes)]
+    request = EmbedRequest(images=images, texts=["a photo of a bus"] * 3)
+    messages = list(parts(Services.embed, request, most))
+    assert all(len(message) <= most for message in messages)
+    sent = [EmbedRequest.model_validate_json(message) for message in messages]
+    assert [image for part in sent for image in part.images] == images
+    assert all(part.texts == request.texts for part in sent)
+    if len(request.model_dump_json()) <= most:
+        assert len(messages) == 1
+    replies = [
+        EmbedReply(images=[[float(len(i.png))] for i in part.images], texts=[[1.0]], logit_scale=1) for part in sent
+    ]
+    whole = joined(Services.embed, replies)
+    assert whole.images == [[float(size)] for size in sizes]
+    assert whole.texts == [[1.0]]
+
+
+def noise(side: int, seed: int) -> ImagePayload:
+    return ImagePayload(png=encode(np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)))
+
+
+def answered_by(app: FastAPI, call: Callable[[ModelServices], StructureReply]) -> StructureReply:
+    port = ListeningPort()
+    services = ModelServices(dict.fromkeys(SERVICES, port.base_url), deadline=60, wait=1)
+    try:
+        port.serve(app)
+        return call(services)
+    finally:
+        services.close()
+        port.close()
+
+
+def test_a_source_and_its_renderings_of_any_size_reach_the_service() -> None:
+    """Fifteen photographs with their source made a message of more than the service takes, after they were rendered."""
+    app, bodies = FastAPI(), []
+
+    @app.post(Services.structure.path)
+    async def structure(request: Request) -> dict[str, list[float]]:
+        body = await request.body()
+        bodies.append(len(body))
+        return {"agreements": [len(image["png"]) / 1e9 for image in json.loads(body)["images"]]}
+
+    app.add_middleware(BoundedRequests, max_bytes=MAX_MESSAGE_BYTES)
+    images = [noise(side, side) for side in (1400, 300, 1400, 1400, 1400, 200, 1400, 1400)]
+    request = StructureRequest(source=noise(1400, 0), images=images)
+    reply = answered_by(app, lambda services: services.structure(request))
+    assert reply.agreements == [4 * -(-len(image.png) // 3) / 1e9 for image in images]
+    assert len(bodies) == 2
+
+
+def test_two_images_of_noise_and_a_mask_fit_into_a_message_at_the_largest_working_side() -> None:
+    image = noise(MAX_WORKING_SIDE, 0)
+    mask = np.random.default_rng(1).integers(0, 255, (MAX_WORKING_SIDE, MAX_WORKING_SIDE), dtype=np.uint8)
+    request = StructureRequest(source=image, images=[image], mask=ImagePayload(png=encode(mask)))
+    assert len(request.model_dump_json()) <= MAX_MESSAGE_BYTES

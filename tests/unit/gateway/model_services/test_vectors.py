@@ -1,0 +1,85 @@
+"""Vectors of recorded replies: taken out as float32, put back exactly, and missing where their object is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import JsonValue
+
+from gateway.model_services.recurring import RecurringReplies
+from gateway.model_services.vectors import LARGE, with_vectors, without_vectors
+from shared.schemas.evaluation import EmbedTextsReply
+from shared.storage import DirectoryStore, ObjectMissing
+
+KEY = "calls/ab/abcd.npz"
+
+
+def table(rows: int, width: int, kind: type[np.floating] = np.float32) -> JsonValue:
+    values: JsonValue = np.random.default_rng(rows).standard_normal((rows, width)).astype(kind).tolist()
+    return values
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
+
+
+def test_large_tables_go_into_one_object_and_come_back_as_they_were(store: DirectoryStore) -> None:
+    reply: JsonValue = {"images": table(7, 768), "texts": table(12, 768), "logit_scale": 100.0, "names": ["a", "b"]}
+    marked, data = without_vectors(reply)
+    assert data is not None
+    assert len(str(marked)) < 200
+    assert len(data) < 19 * 768 * 4 + 1_000, "float32"
+    store.put(KEY, data)
+    assert with_vectors(marked, store, KEY) == (reply, len(data))
+
+
+def test_values_that_float32_does_not_hold_keep_their_precision(store: DirectoryStore) -> None:
+    reply: JsonValue = {"probabilities": table(4, 1_000, np.float64), "far": [[1e300, 1.0]] * LARGE}
+    marked, data = without_vectors(reply)
+    store.put(KEY, data or b"")
+    assert with_vectors(marked, store, KEY)[0] == reply
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        table(2, 100),
+        [[1.0] * LARGE, [1.0]],
+        [[1] * LARGE],
+        [["text"] * LARGE],
+        [[None] * LARGE],
+        [1.0] * LARGE,
+        [[]] * LARGE,
+        [],
+    ],
+)
+def test_what_is_small_or_no_table_stays_in_the_row(value: JsonValue, store: DirectoryStore) -> None:
+    reply: JsonValue = {"value": value, "inside": [{"value": value}]}
+    assert without_vectors(reply) == (reply, None)
+    assert with_vectors(reply, store, KEY) == (reply, 0)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no zip", None])
+def test_a_missing_or_damaged_object_is_missing(damage: bytes | None, store: DirectoryStore) -> None:
+    marked, data = without_vectors({"texts": table(2, 768)})
+    assert data is not None
+    if damage is not None:
+        store.put(KEY, damage or data[:-100])
+    with pytest.raises(ObjectMissing):
+        with_vectors(marked, store, KEY)
+
+
+def test_recurring_replies_are_bounded_by_bytes_and_the_least_recently_used_go() -> None:
+    replies = {name: EmbedTextsReply(texts=[[float(number)]]) for number, name in enumerate("abcd")}
+    kept = RecurringReplies(most_bytes=100)
+    for name in "ab":
+        kept.keep(name, replies[name], 40)
+    kept.keep("a", replies["a"], 40)  # two steps found it at the same time
+    assert kept.find("a") is replies["a"]
+    kept.keep("c", replies["c"], 40)
+    assert [name for name in "abc" if kept.find(name)] == ["a", "c"]
+    kept.keep("d", replies["d"], 101)
+    assert kept.find("d") is None

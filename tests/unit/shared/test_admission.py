@@ -1,0 +1,83 @@
+"""What is in use at a time stays within its limit, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shared.admission import Budget, Spool
+from shared.problems import NotReady
+
+
+def test_work_in_progress_stays_within_the_budget() -> None:
+    budget, lock, now, most = Budget(lambda: 100), threading.Lock(), 0, 0
+
+    def work(size: int) -> None:
+        nonlocal now, most
+        with budget.taken(size):
+            with lock:
+                now += size
+                most = max(most, now)
+            for _ in range(1_000):
+                pass
+            with lock:
+                now -= size
+
+    sizes = [100, 60, 30, 20, 10] * 40
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, sizes))
+    assert now == 0
+    assert most <= 100
+
+
+def test_work_larger_than_the_budget_runs_alone_and_failed_work_gives_its_share_back() -> None:
+    budget = Budget(lambda: 10)
+    with pytest.raises(KeyError), budget.taken(1_000):
+        raise KeyError
+    with budget.taken(10):
+        pass
+
+
+def test_small_work_does_not_overtake_large_work() -> None:
+    budget = Budget(lambda: 10)
+    order: list[str] = []
+    inside, leave = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with budget.taken(5):
+            inside.set()
+            leave.wait(30)
+
+    def later(name: str, size: int) -> None:
+        with budget.taken(size):
+            order.append(name)
+
+    threads = [threading.Thread(target=first)]
+    threads[0].start()
+    inside.wait(30)
+    for name, size in (("large", 10), ("small", 5)):
+        threads.append(threading.Thread(target=later, args=(name, size)))
+        threads[-1].start()
+        if name == "large":
+            while not budget._door.locked():  # it waits for its share
+                pass
+    leave.set()
+    for thread in threads:
+        thread.join(30)
+    assert order == ["large", "small"]
+
+
+def test_uploads_beyond_the_spool_are_refused_until_others_end() -> None:
+    spool = Spool(100)
+    with spool.counting() as add:
+        add(80)
+        with spool.counting() as other, pytest.raises(NotReady) as refused:
+            other(30)
+        with pytest.raises(NotReady):
+            spool.refuse_without_room(21)
+        spool.refuse_without_room(20)
+    assert refused.value.retry_after
+    with spool.counting() as add:
+        add(100)
