@@ -22,6 +22,7 @@ from diffusion_service.attention import CrossEdit, Injection
 from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.steps import Steps
 from shared.images import Pixels
+from shared.problems import NotFinite
 
 CROSS = 0.8  # share of the steps in which cross-attention follows the source's
 TOLERANCE, TOLERANCE_STEP = 1e-5, 2e-5  # squared error that ends a step's optimisation, and its growth per step
@@ -97,7 +98,9 @@ class LanceLoop:
             output = self._predict(rows, step, contexts, self._injection(step, caption, prompt, fraction, noise))
             source = self._steps.down(step, source, self._guided(output[1:2], output[0:1]))
             target = self._steps.down(step, target, self._guided(output[2:3], output[3:4]))
-        return self._weights.pictures(torch.cat([source, target]))[1]
+        _, picture = self._weights.pictures(torch.cat([source, target]))
+        assert not isinstance(picture, NotFinite)
+        return picture
 
     def _injection(self, step: int, caption: str, prompt: str, fraction: float, noise: Tensor) -> Injection:
         """Rows are the source under its caption, source and target under the null embedding, the target."""

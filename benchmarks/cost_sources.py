@@ -10,10 +10,10 @@ import numpy as np
 
 from diffusion_service.segmentation import Segmenter
 from gateway.jobs.choices import method_defaults
-from gateway.methods.checks import CHECKS, EDIT_CHECKS, check_images
+from gateway.methods.checks import CHECKS, EDIT_CHECKS, Pictures, check_images
 from gateway.methods.counterfactual import Edit, MethodImage
 from gateway.methods.dillema import DillemaParameters
-from gateway.methods.inverted import Attempt, Pictures
+from gateway.methods.inverted import Attempt
 from gateway.methods.lance import LanceParameters, best
 from shared.images import Pixels, decode
 from shared.profiles import Profile
@@ -93,7 +93,7 @@ class Judge:
         chosen = [
             self._chosen(method, fractions, source, edit, row) for edit, row in zip(source.edits, pictures, strict=True)
         ]
-        images = [decode(attempt.image.png) for attempt in chosen]
+        images = [decode(attempt.image.png) for attempt in chosen if attempt.image is not None]
         placed = in_place(images, [rendered(source.scene)[1] == 1] * len(images))
         good = 0
         for proposal, readings, located in zip(source.proposals, judge(images), placed, strict=True):

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 
-from caption_service.sampling import RowNoise
+from caption_service.sampling import NanWatch, RowNoise
 from shared.control_words import refuse_control_words
 from shared.images import Pixels, decode
-from shared.problems import InvalidInput, OutOfMemory
+from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher
 
+_NOT_FINITE = "the captioner's output has NaN; set CONTRAFACT_DTYPE to float32 or bfloat16"
 Encode = Callable[[Sequence[Pixels], str], dict[str, Tensor]]
 
 
@@ -84,7 +85,7 @@ class InProcessCaptioner:
         key = BatchKey(request.prompt, request.min_tokens, request.max_tokens, request.beams)
         return await self._batcher.submit_all(items, key=key, deadline=deadline)
 
-    def _run(self, key: BatchKey, items: Sequence[CaptionItem]) -> list[str]:
+    def _run(self, key: BatchKey, items: Sequence[CaptionItem]) -> list[str | NotFinite]:
         try:
             if self._one_by_one:
                 return [self._generate(key, [item])[0] for item in items]
@@ -94,23 +95,29 @@ class InProcessCaptioner:
             raise OutOfMemory(f"the device has too little memory for {len(items)} captions at once") from error
 
     @torch.inference_mode()
-    def _generate(self, key: BatchKey, items: Sequence[CaptionItem]) -> list[str]:
+    def _generate(self, key: BatchKey, items: Sequence[CaptionItem]) -> list[str | NotFinite]:
         inputs = {
             name: self._place(tensor)
             for name, tensor in self._loaded.encode([item.pixels for item in items], key.prompt).items()
         }
+        watch = NanWatch()
+        processors = LogitsProcessorList([watch])
         options: dict[str, Any] = {
+            "logits_processor": processors,
             "do_sample": False,
             "num_beams": key.beams,
             "max_new_tokens": key.max_tokens,
             "min_new_tokens": key.min_tokens,
         }
         if key.beams == 1:
-            noise = RowNoise([item.seed for item in items], [item.temperature for item in items])
-            options["logits_processor"] = LogitsProcessorList([noise])
+            processors.append(RowNoise([item.seed for item in items], [item.temperature for item in items]))
         tokens = self._loaded.model.generate(**inputs, **options)
         start = inputs["input_ids"].shape[1] if self._loaded.repeats_prompt else 0
-        return [text.strip() for text in self._loaded.text_of(tokens[:, start:])]
+        texts = [text.strip() for text in self._loaded.text_of(tokens[:, start:])]
+        return [
+            NotFinite(_NOT_FINITE) if broken else text
+            for text, broken in zip(texts, watch.broken(len(items)), strict=True)
+        ]
 
     def _place(self, tensor: Tensor) -> Tensor:
         dtype = self._loaded.model.dtype if tensor.is_floating_point() else tensor.dtype

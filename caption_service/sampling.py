@@ -1,4 +1,4 @@
-"""Sampling with one random generator per row, so that a caption does not depend on its batch."""
+"""Sampling with one random generator per row, so that a caption does not depend on its batch, and a watch for NaN."""
 
 from __future__ import annotations
 
@@ -6,6 +6,26 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+
+class NanWatch:
+    """A logits processor that notes which rows had NaN; it makes numbers of them, so that the other rows go on."""
+
+    def __init__(self) -> None:
+        self._broken = torch.zeros(0, dtype=torch.bool)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores of shape (rows, vocabulary) without NaN."""
+        nan = scores.isnan()
+        rows = nan.any(dim=-1)
+        self._broken = rows if len(self._broken) != len(rows) else self._broken | rows
+        return scores.masked_fill(nan, torch.finfo(scores.dtype).min)
+
+    def broken(self, images: int) -> list[bool]:
+        """Whether one of an image's rows (one, or its beams) had NaN, per image."""
+        if not len(self._broken):
+            return [False] * images
+        return [bool(value) for value in self._broken.reshape(images, -1).any(dim=1).tolist()]
 
 
 class RowNoise:

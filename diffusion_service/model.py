@@ -26,10 +26,10 @@ from diffusion_service.geometry import to_source
 from diffusion_service.palettes import palette
 from diffusion_service.protection import union
 from diffusion_service.segmentation import Segmenter
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion, load
 from shared.chunks import chunks
 from shared.images import Pixels, decode, encode
-from shared.problems import InvalidInput, OutOfMemory
+from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Diffusion
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import (
@@ -92,7 +92,10 @@ class DiffusionModel:
         self._batcher = make_batcher(_compute, profile.max_batch, batches_at_once)
 
     async def render(self, request: RenderRequest, deadline: float) -> RenderReply:
-        """Render all images of a request; raises InvalidInput for a source or prompt that cannot be rendered."""
+        """Render all images of a request. Raises InvalidInput for a source or prompt that cannot be rendered.
+
+        Images that are not finite are null in the reply; raises NotFinite if all are.
+        """
         source = await asyncio.to_thread(lambda: self._controlnet.source(decode(request.source.png)))
         self._check_regions({rendering.region for rendering in request.renderings})
         controls = chosen_controls(request.control, request.control_scale, request.controls)
@@ -110,7 +113,10 @@ class DiffusionModel:
         return await asyncio.to_thread(_reply, source, request, controls, rendered)
 
     async def edit(self, request: EditRequest, deadline: float) -> EditReply:
-        """Invert and edit; raises InvalidInput if inversion or alignment fails, or a phrase is not in the prompt."""
+        """Invert and edit. Raises InvalidInput if inversion or alignment fails, or a phrase is not in the prompt.
+
+        Edited images that are not finite are null in the reply; raises NotFinite if the reconstruction is not finite.
+        """
         self._check_regions({request.control} - {"none", "empty"})
         source = await asyncio.to_thread(lambda: self._controlnet.source(decode(request.source.png)))
         caption = self._networks.prompts.fitted(request.caption)
@@ -122,6 +128,8 @@ class DiffusionModel:
         (inversion,) = await self._run(
             self._inverter.invert, _inversion_key(request, source), [InversionItem(source, caption)], deadline
         )
+        if inversion is None:
+            raise NotFinite(NOT_FINITE)
         items = [EditItem(inversion, edit, fraction) for edit in request.edits for fraction in request.self_fractions]
         edited = await self._run(self._prompt_to_prompt.edit, _edit_key(request, source), items, deadline)
         return await asyncio.to_thread(_edit_reply, request, inversion, edited, tokens)
@@ -136,11 +144,11 @@ class DiffusionModel:
         return CorruptReply(images=images)
 
     async def _run(
-        self, work: Callable[[Key, Sequence[Item]], Sequence[Result | InvalidInput]], key: Key, items: Sequence[Item],
-        deadline: float,
-    ) -> list[Result]:  # fmt: skip
-        """Submit items to the batcher; those of equal work and key share a batch."""
-        results: list[Result] = await self._batcher.submit_all(items, key=(work, key), deadline=deadline)
+        self, work: Callable[[Key, Sequence[Item]], Sequence[Result | InvalidInput | NotFinite]], key: Key,
+        items: Sequence[Item], deadline: float,
+    ) -> list[Result | None]:  # fmt: skip
+        """Submit items to the batcher; those of equal work and key share a batch. None where a result is not finite."""
+        results: list[Result | None] = await self._batcher.submit_all(items, key=(work, key), deadline=deadline)
         return results
 
     def _check_regions(self, requested: set[Any]) -> None:
@@ -173,7 +181,7 @@ class DiffusionModel:
 def _compute(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable], items: Sequence[Any]) -> Any:
     editor, key = work
     try:
-        return editor(key, items)
+        return [None if isinstance(result, NotFinite) else result for result in editor(key, items)]
     except torch.OutOfMemoryError as error:
         torch.cuda.empty_cache()
         raise OutOfMemory(f"the device has too little memory for {len(items)} images at once") from error
@@ -223,32 +231,38 @@ def _payload(pixels: Pixels, source: Source) -> ImagePayload:
     return ImagePayload(png=encode(to_source(pixels, source.geometry)))
 
 
-def _reply(source: Source, request: RenderRequest, controls: Controls, rendered: Sequence[Rendered]) -> RenderReply:
+def _reply(
+    source: Source, request: RenderRequest, controls: Controls, rendered: Sequence[Rendered | None]
+) -> RenderReply:
+    known = [result for result in rendered if result is not None]
+    if not known:
+        raise NotFinite(NOT_FINITE)
     by_kind: dict[ControlKind, dict[ControlRegion, ImagePayload]] = {
         strength.kind: {
             rendering.region: _payload(result.controls[index], source)
             for rendering, result in zip(request.renderings, rendered, strict=True)
+            if result is not None
         }
         for index, strength in enumerate(controls)
     }
-    first, keep = controls[0].kind, rendered[0].keep
+    first, keep = controls[0].kind, known[0].keep
     return RenderReply(
-        images=[_payload(result.image, source) for result in rendered],
+        images=[None if result is None else _payload(result.image, source) for result in rendered],
         controls=by_kind.pop(first),
         keep_mask=None if keep is None else _payload(keep, source),
-        evaluations=rendered[0].evaluations,
-        prompts=[result.prompt for result in rendered],
+        evaluations=known[0].evaluations,
+        prompts=["" if result is None else result.prompt for result in rendered],
         further_controls=by_kind,
         protection=None if request.protection is None else _protection(source, rendered),
     )
 
 
-def _protection(source: Source, rendered: Sequence[Rendered]) -> ProtectionReply:
-    regions = rendered[0].regions
+def _protection(source: Source, rendered: Sequence[Rendered | None]) -> ProtectionReply:
+    regions = next(result.regions for result in rendered if result is not None)
     return ProtectionReply(
         mask=_payload(union(regions, source.image.shape[:2]), source),
         regions=[_region(to_source(region.mask.view(np.uint8), source.geometry), region.label) for region in regions],
-        outcomes=[list(result.outcomes) for result in rendered],
+        outcomes=[[] if result is None else list(result.outcomes) for result in rendered],
     )
 
 
@@ -261,20 +275,21 @@ def _region(mask: Pixels, label: str) -> ProtectedRegion:
 
 
 def _edit_reply(
-    request: EditRequest, inversion: Inversion, edited: Sequence[Edited], tokens: Sequence[Sequence[int]]
+    request: EditRequest, inversion: Inversion, edited: Sequence[Edited | None], tokens: Sequence[Sequence[int]]
 ) -> EditReply:
     source, width = inversion.source, len(request.self_fractions)
+    known = [result for result in edited if result is not None]
     per_edit = list(chunks(edited, width))
     height, breadth = source.image.shape[:2]
     masks = [attention_to(inversion.maps, positions, height, breadth).mul(255).byte().numpy() for positions in tokens]
     return EditReply(
         reconstruction=_payload(inversion.reconstruction, source),
-        images=[[_payload(result.image, source) for result in row] for row in per_edit],
+        images=[[None if result is None else _payload(result.image, source) for result in row] for row in per_edit],
         attention=[_payload(mask, source) for mask in masks],
         keep_mask=None if inversion.keep is None else _payload(inversion.keep, source),
         evaluations=EditEvaluations(
-            inversion=inversion.evaluations, source=request.steps, edit=edited[0].evaluations if edited else 0
+            inversion=inversion.evaluations, source=request.steps, edit=known[0].evaluations if known else 0
         ),
         caption=inversion.caption,
-        prompts=[row[0].prompt for row in per_edit],
+        prompts=[next((result.prompt for result in row if result is not None), "") for row in per_edit],
     )

@@ -23,9 +23,13 @@ from diffusion_service.attention import Injection
 from diffusion_service.prompts import Conditioning, PromptEncoder
 from diffusion_service.schedulers import Sampling
 from shared.images import Pixels
+from shared.problems import NotFinite
 from shared.schemas.diffusion import ControlKind
 from shared.weights import Weights
 
+NOT_FINITE = (
+    "the generated image has NaN or infinity; set CONTRAFACT_DTYPE or CONTRAFACT_VAE_DTYPE to float32 or bfloat16"
+)
 Network = TypeVar("Network", bound=torch.nn.Module)
 
 
@@ -159,15 +163,22 @@ class StableDiffusion:
         return (mean - shift) * scale
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode latents to images, batch × 3 × height × width in 0 … 1, one at a time: images are independent."""
+        """Decode latents to images, batch × 3 × height × width in 0 … 1, one at a time: images are independent.
+
+        An image with NaN or infinity, as half precision may cause it, is NaN throughout.
+        """
         shift = self.vae.config.shift_factor or 0.0
         scaled = (latents / self.vae.config.scaling_factor + shift).to(self.vae.dtype)
         images = torch.cat([self.vae.decode(latent[None]).sample.float() for latent in scaled])
+        images[~images.isfinite().all(dim=(1, 2, 3))] = torch.nan  # `clamp` would make white or black of infinity
         return (images / 2 + 0.5).clamp(0, 1)
 
-    def pictures(self, latents: Tensor) -> list[Pixels]:
-        """Decode latents to pixels, height × width × 3 each."""
-        return list(self.decode(latents).mul(255).round().byte().permute(0, 2, 3, 1).cpu().numpy())
+    def pictures(self, latents: Tensor) -> list[Pixels | NotFinite]:
+        """Decode latents to pixels, height × width × 3 each; NotFinite in place of an image with NaN or infinity."""
+        images = self.decode(latents)
+        finite = images.isfinite().all(dim=(1, 2, 3)).tolist()
+        pixels = images.nan_to_num().mul(255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+        return [picture if good else NotFinite(NOT_FINITE) for picture, good in zip(pixels, finite, strict=True)]
 
 
 def load(

@@ -156,13 +156,16 @@ def share_cores(given: ServiceSettings) -> tuple[int, int]:
 @contextmanager
 def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iterator[dict[ServiceName, str]]:
     """Yield the URLs of the four services at once; a thread imports and serves them, and they load one by one."""
-    at_once, threads = share_cores(ServiceSettings())
+    given = ServiceSettings()
+    at_once, threads = share_cores(given)
     settings = ServiceSettings(
         profile=profile,
         deterministic=deterministic,
         threads=threads,
         batches_at_once=at_once,
         drain_seconds=DRAIN_SECONDS,
+        # The end of a service ends the whole system here, and a slow processor is no hung GPU.
+        max_batch_seconds=given.max_batch_seconds if "max_batch_seconds" in given.model_fields_set else 0.0,
         model_origin=gateway_url,
     )
     turns = ComputeTurns(at_once)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from evaluator_service.known_texts import KnownTexts
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
@@ -17,7 +19,7 @@ from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
 from evaluator_service.structure import agreement
 from shared.images import Pixels, decode, encode
-from shared.problems import InvalidInput, OutOfMemory
+from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Evaluator
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import (
@@ -166,7 +168,13 @@ class EvaluatorModel:
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             raise OutOfMemory(f"the device has too little memory for {len(items)} items at once") from error
-        return [[float(value) for value in row] for row in rows]
+        return [_values(key.kind, row) for row in rows]
+
+
+def _values(kind: str, row: Sequence[float] | NDArray[np.float64]) -> list[float] | NotFinite:
+    if not np.isfinite(row).all():
+        return NotFinite(f"the {kind} has NaN or infinity; set CONTRAFACT_DTYPE to float32 or bfloat16")
+    return [float(value) for value in row]
 
 
 async def _decode(payloads: Sequence[ImagePayload]) -> list[Pixels]:

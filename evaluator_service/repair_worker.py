@@ -36,9 +36,11 @@ from evaluator_service.trainable import TRAINABLES, Trainable, TrainingExample
 from evaluator_service.trainer_settings import TrainerSettings
 from shared import logging as json_logging
 from shared.celery_app import broker_fault, open_celery
+from shared.device_errors import is_device_failure
 from shared.devices import choose_device
 from shared.images import Mode, Pixels, decode
-from shared.problems import DependencyFailed, InvalidInput, Problem
+from shared.model_health import end_process
+from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, Problem
 from shared.profiles import load_profile
 from shared.schemas.repairs import (
     QUEUE,
@@ -87,7 +89,10 @@ class Trainer:
         self._stopping = stopping or threading.Event()
 
     def work(self, lease: RepairLease) -> None:
-        """Run the leased repair unless the lease was lost. Raises DependencyFailed; the lease then expires."""
+        """Run the leased repair unless the lease was lost.
+
+        Raises DependencyFailed, and DeviceFailed for a broken accelerator; the lease then expires.
+        """
         with json_logging.bound(repair=lease.repair):
             try:
                 with _heartbeats(self._store, lease, self._beat_seconds, self._stopping) as state:
@@ -109,7 +114,9 @@ class Trainer:
             return RepairOutcome(problem=problem.detail)
         except ObjectMissing as error:
             return RepairOutcome(problem=f"{error.args[0]} is gone; was the job deleted, or the model?")
-        except Exception as error:  # any error of a model or its library is the repair's own failure
+        except Exception as error:  # any other error of a model or its library is the repair's own failure
+            if is_device_failure(error):
+                raise DeviceFailed(f"the accelerator failed: {error}") from error
             logger.exception("repair %s failed", lease.repair)
             return RepairOutcome(problem=f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
 
@@ -274,7 +281,10 @@ def register(celery: Celery, trainer: Trainer) -> None:
     """Register the trainer's work as a task of a Celery app."""
 
     def repair(message: dict[str, Any]) -> None:
-        trainer.work(RepairLease.model_validate(message))
+        try:
+            trainer.work(RepairLease.model_validate(message))
+        except DeviceFailed as problem:
+            end_process("the trainer", problem.detail)
 
     celery.task(repair, name=REPAIR, ignore_result=True, shared=False)
 

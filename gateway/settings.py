@@ -85,6 +85,8 @@ class Settings(BaseSettings):
     """How long an uploaded image that no job uses stays."""
     pause_seconds: Annotated[float, Field(gt=0)] = 5.0
     """Delay of a retry after a service failed, unless the service names one; doubled while the cause is unknown."""
+    max_hold_seconds: Annotated[float, Field(ge=0)] = 12 * 3_600.0
+    """How long images wait, without lost leases, for a service that fails for every image."""
     images_in_flight: Annotated[int, Field(ge=1)] = 8
     """Source images that one worker process works on concurrently, so that the model services can batch."""
     images_per_message: Annotated[int, Field(ge=1)] = 16

@@ -7,6 +7,7 @@ tokens depend only on its own prompt, its seed and the *shape* of the batch, so 
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +19,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from shared.problems import InvalidInput
+from shared.problems import InvalidInput, NotFinite
 
 KEPT_PREFIXES = 8
+NOT_FINITE = "the language model's output has NaN or infinity; set CONTRAFACT_DTYPE to float32 or bfloat16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class _Writer:
     def __init__(self, row: Row, vocabulary: llguidance.LLTokenizer) -> None:
         self._row = row
         self._matcher = llguidance.LLMatcher(vocabulary, row.grammar)
-        self.failure = self._fault("compiled")
+        self.failure: InvalidInput | NotFinite | None = self._fault("compiled")
         self._generator = torch.Generator().manual_seed(row.seed)
         self.tokens: list[int] = []
         self.finished = False
@@ -61,8 +63,12 @@ class _Writer:
     def choose(self, logits: Tensor) -> int:
         """Sample the next token from softmax(logits / temperature) over what the grammar allows; 0 is greedy.
 
-        argmax(logits + T·Gumbel noise) is such a sample; the noise comes from the row's own generator.
+        argmax(logits + T·Gumbel noise) is such a sample; the noise comes from the row's own generator. With NaN among
+        the logits the row fails: the grammar would make a valid reply of them.
         """
+        if logits.isnan().any():
+            self.failure = NotFinite(NOT_FINITE)
+            return 0
         allowed = torch.from_numpy(np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) > 0)
         scores = logits.masked_fill(~allowed[: len(logits)], -torch.inf)
         if self._row.temperature > 0:
@@ -92,10 +98,12 @@ class Decoder:
         self._prefixes: OrderedDict[tuple[int, ...], Any] = OrderedDict()
 
     @torch.inference_mode()
-    def write(self, prefix: tuple[int, ...], length: int, rows: Sequence[Row]) -> list[Continuation | InvalidInput]:
+    def write(
+        self, prefix: tuple[int, ...], length: int, rows: Sequence[Row]
+    ) -> list[Continuation | InvalidInput | NotFinite]:
         """Continue `prefix` + each row's tokens, left-padded to `length` (0: the longest of the rows).
 
-        A row whose grammar fails gets InvalidInput instead of its tokens.
+        A row whose grammar fails gets InvalidInput instead of its tokens, one with NaN NotFinite.
         """
         writers = [_Writer(row, self._vocabulary) for row in rows]
         length = length or max(len(row.tokens) for row in rows)
@@ -117,14 +125,15 @@ class Decoder:
             attended = torch.cat([attended, torch.ones_like(tokens)], dim=1)
 
     @torch.inference_mode()
-    def score(self, length: int, rows: Sequence[Sequence[int]]) -> list[float]:
-        """Per row, the sum of the natural-log probabilities of all tokens but the first."""
+    def score(self, length: int, rows: Sequence[Sequence[int]]) -> list[float | NotFinite]:
+        """Per row, the sum of the natural-log probabilities of all tokens but the first; NotFinite if it is NaN."""
         length = length or max(map(len, rows))
         # Padding on the right: with causal attention no real token sees it.
         tokens = self._tensor([[*row, *[self._padding] * (length - len(row))] for row in rows])
         logits = self._model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
         chosen = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0].double().cpu()
-        return [float(values[: len(row) - 1].sum()) for values, row in zip(chosen, rows, strict=True)]
+        sums = [float(values[: len(row) - 1].sum()) for values, row in zip(chosen, rows, strict=True)]
+        return [value if math.isfinite(value) else NotFinite(NOT_FINITE) for value in sums]
 
     def _forward(self, tokens: Tensor, attended: Tensor, cache: Any) -> Tensor:
         """Logits (rows, vocabulary) after the last of `tokens`, as float32 on the CPU; extends `cache`."""

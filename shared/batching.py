@@ -2,6 +2,7 @@
 
     submit ──► queue (bounded; full → Overloaded) ──► batch of equal keys ──► run(key, items) in a model thread
                  expired, cancelled: dropped before they run             out of memory → halved and retried
+                                                                         device failure → reported to `ModelHealth`
 
 The queue is ordered by the start time of the work that each item belongs to (`shared.turns`). The first item always
 goes into the next batch, with as many others of the same key as fit, so no key starves. The batcher knows nothing about
@@ -21,7 +22,9 @@ from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded, Problem
+from shared.device_errors import is_device_failure, is_out_of_memory
+from shared.model_health import ModelHealth
+from shared.problems import DeadlineExceeded, DeviceFailed, NotReady, OutOfMemory, Overloaded, Problem
 from shared.turns import ComputeTurns, current_start_time
 
 Key = TypeVar("Key", bound=Hashable)
@@ -106,9 +109,10 @@ class MicroBatcher(Generic[Key, Item, Result]):
     """Runs `run(key, items) -> results` in its own threads, on batches of waiting items with equal keys.
 
     `run` must return one result per item, in their order; a result that is an exception is raised to its own caller
-    only. `run` may raise `OutOfMemory` to have the batch halved. The batcher takes a turn from `turns` before it calls
-    `run`: a process that embeds several services passes the same object to all of them, which bounds the number of
-    batches that are computed concurrently.
+    only. A batch for which `run` raises `OutOfMemory`, or a library's own error of that kind, is halved. The batcher
+    takes a turn from `turns` before it calls `run`: a process that embeds several services passes the same object to
+    all of them, which bounds the number of batches that are computed concurrently. `health` learns what `run` does to
+    the device; once it has a fault, items are refused.
     """
 
     def __init__(
@@ -117,11 +121,13 @@ class MicroBatcher(Generic[Key, Item, Result]):
         policy: BatchPolicy,
         metrics: BatchMetrics,
         turns: ComputeTurns | None = None,
+        health: ModelHealth | None = None,
     ) -> None:
         self._run = run
         self.policy = policy
         self._metrics = metrics
         self._turns = turns or ComputeTurns(policy.at_once)
+        self._health = health or ModelHealth()
         self._queue: list[_Entry[Key, Item, Result]] = []
         self._changed = threading.Condition()
         self._draining = False
@@ -168,6 +174,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
             thread.join(max(0.0, until - time.monotonic()))
 
     def _enter(self, entries: list[_Entry[Key, Item, Result]]) -> None:
+        self._health.refuse_broken()
         with self._changed:
             if self._draining:
                 raise NotReady("the service is stopping; send the request to another replica", retry_after=1)
@@ -204,12 +211,16 @@ class MicroBatcher(Generic[Key, Item, Result]):
         self._metrics.waiting.set(len(self._queue))
 
     def _serve(self) -> None:
-        while self._wait_for_batch():
-            with self._turns.turn(self._oldest):
-                self._run_next()
-                # One call may need batches of several keys: younger work must not run between them.
-                while self._turns.may_continue(self._oldest):
+        try:
+            while self._wait_for_batch():
+                with self._turns.turn(self._oldest):
                     self._run_next()
+                    # One call may need batches of several keys: younger work must not run between them.
+                    while self._turns.may_continue(self._oldest):
+                        self._run_next()
+        except BaseException as error:
+            self._health.report(f"the model's thread died of {type(error).__name__}: {error}")
+            raise
 
     def _run_next(self) -> None:
         batch = self._take()
@@ -255,14 +266,16 @@ class MicroBatcher(Generic[Key, Item, Result]):
 
     def _run_batch(self, batch: list[_Entry[Key, Item, Result]]) -> None:
         try:
+            self._health.refuse_broken()
             self._answer(batch, self._compute(batch), "done")
             return
-        except OutOfMemory as error:
-            if len(batch) == 1 or self.policy.deterministic:
-                self._answer(batch, [error] * len(batch), "failed")
-                return
         except Exception as error:  # the model's error belongs to these requests, not to the model thread
-            self._answer(batch, [error] * len(batch), "failed")
+            if len(batch) == 1 or self.policy.deterministic or not is_out_of_memory(error):
+                self._answer(batch, [self._explained(error)] * len(batch), "failed")
+                return
+        except BaseException as error:  # a panic of a compiled library, which leaves nothing to rely on
+            self._health.report(f"the model's code ended with {type(error).__name__}: {error}")
+            self._answer(batch, [DeviceFailed(f"the model's code broke: {error}")] * len(batch), "failed")
             return
         # Outside the except block: the error's traceback would keep the failed batch's tensors alive.
         self._metrics.count("halved", len(batch))
@@ -270,12 +283,21 @@ class MicroBatcher(Generic[Key, Item, Result]):
         self._run_batch(batch[:half])
         self._run_batch(batch[half:])
 
+    def _explained(self, error: Exception) -> Exception:
+        """The error that the callers get; reports a failure of the device."""
+        if is_device_failure(error):
+            self._health.report(f"the accelerator failed: {error}")
+            return DeviceFailed(f"the accelerator failed, so the service restarts: {error}")
+        if is_out_of_memory(error) and not isinstance(error, OutOfMemory):
+            return OutOfMemory(f"the device has too little memory for one item at a time: {error}")
+        return error
+
     def _compute(self, batch: list[_Entry[Key, Item, Result]]) -> Sequence[Result | Exception]:
         items = [entry.item for entry in batch]
         if self.policy.deterministic:
             items += [items[-1]] * (self.policy.max_batch - len(items))
         self._metrics.batch_size.observe(len(batch))
-        with self._timed(len(batch)):
+        with self._timed(len(batch)), self._health.computing():
             results = self._run(batch[0].key, items)
         if len(results) != len(items):
             raise Problem(f"the model returned {len(results)} results for {len(items)} items")

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import httpx
 from pydantic import BaseModel, JsonValue, ValidationError
 
+from shared.http_statuses import RETRIED, refuses_content
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
 from shared.weights import Server
 
 ATTEMPTS = 3
-_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _LONGEST_PAUSE = 10.0
 
 
@@ -71,7 +71,7 @@ class ChatServer:
         options: Mapping[str, JsonValue],
         deadline: float,
     ) -> Completion:
-        """`POST /chat/completions`. Raises DeadlineExceeded, InvalidInput (the server's 400), DependencyFailed."""
+        """`POST /chat/completions`. Raises DeadlineExceeded, InvalidInput (the server's refusal), DependencyFailed."""
         body: dict[str, JsonValue] = {"model": self.server.model, "messages": [dict(item) for item in messages]}
         reply = await self._post("/chat/completions", body | dict(options), deadline)
         try:
@@ -118,9 +118,9 @@ class ChatServer:
                 else:
                     if reply.status_code < 300:
                         return reply.content
-                    if reply.status_code not in _RETRIED:
+                    if reply.status_code not in RETRIED:
                         refused = f"{self.server.url} refused ({reply.status_code}): {reply.text[:500]}"
-                        raise (InvalidInput if reply.status_code in (400, 422) else DependencyFailed)(refused)
+                        raise (InvalidInput if refuses_content(reply.status_code) else DependencyFailed)(refused)
                     failure, pause = f"status {reply.status_code}: {reply.text[:200]}", _pause(reply, attempt)
                 if attempt < ATTEMPTS:
                     await asyncio.sleep(max(0.0, min(pause, _LONGEST_PAUSE, deadline - time.monotonic())))

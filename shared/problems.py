@@ -12,7 +12,9 @@
     ├── DependencyFailed       502  dependency-failed    a service or store behind this one failed
     │   └── GenerationFailed   502  generation-failed    the language model gave no valid value, twice
     ├── NotReady               503  not-ready            weights are still loading, or the service is stopping
+    ├── NotFinite              500  not-finite           the network's output has NaN or infinity
     ├── OutOfMemory            503  out-of-memory        one item alone does not fit the device
+    ├── DeviceFailed           503  device-failed        the accelerator failed during the request
     └── DeadlineExceeded       504  deadline-exceeded
 
 Raise them anywhere; `shared.problem_replies` turns them into `application/problem+json`, and `from_reply` such a reply
@@ -129,10 +131,22 @@ class NotReady(Problem):
     status, name, title = 503, "not-ready", "Not ready"
 
 
+class NotFinite(Problem):
+    """The network's output has NaN or infinity, as half precision causes it: there is no result."""
+
+    status, name, title = 500, "not-finite", "Result is not finite"
+
+
 class OutOfMemory(Problem):
     """The device has too little memory, even for one item at a time."""
 
     status, name, title = 503, "out-of-memory", "Out of memory"
+
+
+class DeviceFailed(Problem):
+    """The accelerator, or the thread that uses it, failed during the request; the service restarts."""
+
+    status, name, title = 503, "device-failed", "The device failed"
 
 
 class DeadlineExceeded(Problem):

@@ -13,7 +13,8 @@ A service's `app.py` gives a name, a `load` function and its endpoints (`torch_s
     return service.app
 
 `load` runs in a background thread after start, builds the model, warms it up and creates the batchers it needs; until
-it returns, `/readyz` and every endpoint answer 503. This module does not import torch.
+it returns, `/readyz` and every endpoint answer 503. When the model breaks, `/healthz` answers 503 and the process ends
+(`shared.model_health`). This module does not import torch.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -39,11 +41,13 @@ from shared import logging as json_logging
 from shared.arithmetic import DtypeChoice
 from shared.asgi import AccessLog, BoundedRequests
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
+from shared.device_errors import is_device_failure
 from shared.endpoints import HEALTHZ, INFO, METRICS, READYZ, Description, Endpoint, Reply
 from shared.endpoints import Request as RequestBody
 from shared.gpu import gpu_of
 from shared.images import ImageSettings
-from shared.problems import DeadlineExceeded, InvalidInput, Malformed, NotReady
+from shared.model_health import ModelHealth, end_process_when_broken
+from shared.problems import DeadlineExceeded, DeviceFailed, InvalidInput, Malformed, NotReady
 from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
 from shared.schemas.problems import ProblemDocument
 from shared.schemas.service import GpuInfo, ServiceInfo, WeightsInfo
@@ -92,6 +96,8 @@ class ServiceSettings(ImageSettings):
     batches_at_once: int = Field(default=1, ge=1)
     """This and the four above are for diffusion_service (docs/measurements/performance.md). `threads` a batch."""
     drain_seconds: float = 30.0
+    max_batch_seconds: float = Field(default=MAX_DEADLINE_SECONDS, ge=0)
+    """A batch that computes for longer counts as hung, and the process ends; 0: no bound."""
     model_origin: str = ""
     """For evaluator_service: `http://host:port` of the object store, the only host it fetches uploaded models from."""
 
@@ -142,6 +148,8 @@ class ModelService(Generic[Model]):
         self._load_model = load
         self._turns = turns
         self._metrics = BatchMetrics(name, self.registry)
+        self._health = ModelHealth(settings.max_batch_seconds)
+        self._stopping = threading.Event()
         self._batchers: list[MicroBatcher[Any, Any, Any]] = []
         self._model: Model | None = None
         self._gpu: GpuInfo | None = None
@@ -151,7 +159,8 @@ class ModelService(Generic[Model]):
 
     @property
     def model(self) -> Model:
-        """The loaded model; raises NotReady until there is one."""
+        """The loaded model; raises NotReady until there is one, and once it is broken."""
+        self._health.refuse_broken()
         if self._model is None:
             if self._failure:
                 raise NotReady(f"the weights failed to load: {self._failure}", members={"failed": True})
@@ -200,6 +209,11 @@ class ModelService(Generic[Model]):
                             reply = await handler(payload, deadline)
                 except TimeoutError as error:
                     raise DeadlineExceeded(f"no reply before the deadline; raise {DEADLINE_HEADER}") from error
+                except Exception as error:  # outside of a batch: a model under test that is loaded onto the device
+                    if not is_device_failure(error):
+                        raise
+                    self._health.report(f"the accelerator failed: {error}")
+                    raise DeviceFailed(f"the accelerator failed, so the service restarts: {error}") from error
                 return Response(await asyncio.to_thread(reply.model_dump_json), media_type="application/json")
 
             self.app.add_api_route(
@@ -233,7 +247,7 @@ class ModelService(Generic[Model]):
             settings.deterministic,
             at_once,
         )
-        batcher = MicroBatcher(run, policy, self._metrics, self._turns)
+        batcher = MicroBatcher(run, policy, self._metrics, self._turns, self._health)
         self._batchers.append(batcher)
         return batcher
 
@@ -246,10 +260,13 @@ class ModelService(Generic[Model]):
         except Exception as error:  # reported by /readyz
             self._failure = f"{type(error).__name__}: {error}"
             logger.exception("%s failed to load", self.name)
+            if is_device_failure(error):
+                self._health.report(f"the accelerator failed while the weights were loaded: {error}")
         else:
             logger.info("%s is ready", self.name, extra={"device": model.device})
 
     def _drain(self) -> None:
+        self._stopping.set()
         for batcher in self._batchers:
             batcher.drain(self._settings.drain_seconds)
 
@@ -257,6 +274,8 @@ class ModelService(Generic[Model]):
         @asynccontextmanager
         async def lifespan(_: FastAPI) -> AsyncIterator[None]:
             threading.Thread(target=self._load, name=f"load-{self.name}", daemon=True).start()
+            watch = partial(end_process_when_broken, self._health, self.name, self._stopping)
+            threading.Thread(target=watch, name=f"watch-{self.name}", daemon=True).start()
             yield
             await asyncio.to_thread(self._drain)
 
@@ -264,8 +283,8 @@ class ModelService(Generic[Model]):
         problem_replies.install(app)
         app.add_middleware(BoundedRequests, max_bytes=MAX_MESSAGE_BYTES)
         app.add_middleware(AccessLog, service=self.name, registry=self.registry)
-        app.add_api_route(HEALTHZ, _healthz, description="The process is alive.")
         not_yet = _problems(503)
+        app.add_api_route(HEALTHZ, self._healthz, responses=not_yet, description="The model can compute.")
         app.add_api_route(READYZ, self._readyz, responses=not_yet, description="The weights are loaded and warmed.")
         app.add_api_route(METRICS, self._prometheus, description="Prometheus metrics.", include_in_schema=False)
         app.add_api_route(INFO.path, self._info, response_model=INFO.reply, responses=not_yet, description=INFO.about)
@@ -291,6 +310,10 @@ class ModelService(Generic[Model]):
             "parameters": [{"name": DEADLINE_HEADER, "in": "header", "required": False, "schema": seconds}],
         }
 
+    async def _healthz(self) -> dict[str, str]:
+        self._health.refuse_broken()
+        return {"status": "alive"}
+
     async def _readyz(self) -> dict[str, str]:
         _ = self.model
         return {"status": "ready"}
@@ -315,10 +338,6 @@ def _library_versions() -> list[str]:
         with suppress(PackageNotFoundError):
             versions.append(f"{name} {version(name)}")
     return versions
-
-
-async def _healthz() -> dict[str, str]:
-    return {"status": "alive"}
 
 
 def read_deadline(request: Request) -> float:

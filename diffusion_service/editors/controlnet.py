@@ -22,7 +22,7 @@ from diffusion_service.protection import Level, Region, Shape, find_regions, reg
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import Control, StableDiffusion
 from shared.images import Pixels, digest
-from shared.problems import InvalidInput
+from shared.problems import InvalidInput, NotFinite
 from shared.schemas.diffusion import Controls, Protection, RegionOutcome, Rendering
 
 
@@ -101,7 +101,7 @@ class ControlNetEditor:
         geometry = fit(width, height, self._weights.resolution, self._weights.multiple)
         return Source(to_model(pixels, geometry), geometry, digest(pixels))
 
-    def render(self, key: BatchKey, items: Sequence[RenderItem]) -> list[Rendered | InvalidInput]:
+    def render(self, key: BatchKey, items: Sequence[RenderItem]) -> list[Rendered | InvalidInput | NotFinite]:
         """One image, or why it cannot be rendered, per item."""
         prepared = [self._prepare(key, item) for item in items]
         ready = [row for row in prepared if isinstance(row, _Prepared)]
@@ -130,7 +130,9 @@ class ControlNetEditor:
             prompt, wanted, unwanted, controls, keep, item.rendering.seed, source, protection, regions
         )  # fmt: skip
 
-    def _rendered(self, prepared: _Prepared, image: Pixels, evaluations: int) -> Rendered:
+    def _rendered(self, prepared: _Prepared, image: Pixels | NotFinite, evaluations: int) -> Rendered | NotFinite:
+        if isinstance(image, NotFinite):
+            return image
         rendered = Rendered(image, prepared.controls, prepared.keep, prepared.prompt, evaluations, prepared.regions)
         segmenter = self.images.segmenter
         if not prepared.regions or segmenter is None:
@@ -153,7 +155,7 @@ class ControlNetEditor:
         return few.networks if few is not None and fits else self._weights
 
     @torch.inference_mode()
-    def _denoise(self, key: BatchKey, batch: Sequence[_Prepared]) -> tuple[list[Pixels], int]:
+    def _denoise(self, key: BatchKey, batch: Sequence[_Prepared]) -> tuple[list[Pixels | NotFinite], int]:
         """Images (height × width × 3, at the model's size) and network evaluations per image."""
         weights = self._networks(key)
         guided = key.guidance > 1

@@ -27,7 +27,7 @@ from diffusion_service.prompts import Conditioning
 from diffusion_service.stable_diffusion import Control, StableDiffusion
 from diffusion_service.steps import Steps
 from shared.images import Pixels
-from shared.problems import InvalidInput
+from shared.problems import InvalidInput, NotFinite
 from shared.schemas.diffusion import EditControl, NullText
 
 TOLERANCE = 1e-5  # null_text: mean squared error of a step's latent that ends its optimisation ...
@@ -94,9 +94,9 @@ class Inverter:
         self._kept: dict[tuple[InversionKey, InversionItem], Inversion] = {}
         self._lock = threading.Lock()  # of `_kept`
 
-    def invert(self, key: InversionKey, items: Sequence[InversionItem]) -> list[Inversion | InvalidInput]:
+    def invert(self, key: InversionKey, items: Sequence[InversionItem]) -> list[Inversion | InvalidInput | NotFinite]:
         """One inversion, or the reason why there is none, per item; cached inversions are reused."""
-        results: dict[InversionItem, Inversion | InvalidInput] = {}
+        results: dict[InversionItem, Inversion | InvalidInput | NotFinite] = {}
         controls: dict[InversionItem, Pixels | None] = {}
         for item in dict.fromkeys(items):
             if (kept := self._look_up(key, item)) is not None:
@@ -112,7 +112,8 @@ class Inverter:
             inversions = self._compute(key, batch, [controls[item] for item in batch])
             for item, inversion in zip(controls, inversions, strict=False):
                 results[item] = inversion
-                self._keep_inversion(key, item, inversion)
+                if isinstance(inversion, Inversion):
+                    self._keep_inversion(key, item, inversion)
         return [results[item] for item in items]
 
     def _look_up(self, key: InversionKey, item: InversionItem) -> Inversion | None:
@@ -130,7 +131,7 @@ class Inverter:
 
     def _compute(
         self, key: InversionKey, batch: Sequence[InversionItem], controls: Sequence[Pixels | None]
-    ) -> list[Inversion]:
+    ) -> list[Inversion | NotFinite]:
         weights = self._weights
         prompts = [weights.prompts.encode(item.caption) for item in batch]
         pictures = [control for control in controls if control is not None]
@@ -153,7 +154,9 @@ class Inverter:
         with torch.no_grad():
             reconstructions = weights.pictures(path[-1])
         return [
-            Inversion(
+            reconstruction
+            if isinstance(reconstruction, NotFinite)
+            else Inversion(
                 source=item.source,
                 caption=item.caption,
                 conditioning=prompts[row],
@@ -162,10 +165,10 @@ class Inverter:
                 maps=maps[row].cpu(),
                 control=controls[row],
                 keep=self._keep(item.source),
-                reconstruction=reconstructions[row],
+                reconstruction=reconstruction,
                 evaluations=int(spent[row]),
             )
-            for row, item in enumerate(batch)
+            for row, (item, reconstruction) in enumerate(zip(batch, reconstructions, strict=True))
         ]
 
 

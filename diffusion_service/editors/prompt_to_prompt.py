@@ -24,7 +24,7 @@ from diffusion_service.prompts import Conditioning
 from diffusion_service.stable_diffusion import Control, StableDiffusion
 from diffusion_service.steps import Steps
 from shared.images import Pixels
-from shared.problems import InvalidInput
+from shared.problems import InvalidInput, NotFinite
 from shared.schemas.diffusion import LocalBlend, PromptEdit
 
 
@@ -78,7 +78,7 @@ class PromptToPromptEditor:
         self._weights = weights
         self._fixed_shapes = fixed_shapes
 
-    def edit(self, key: EditKey, items: Sequence[EditItem]) -> list[Edited | InvalidInput]:
+    def edit(self, key: EditKey, items: Sequence[EditItem]) -> list[Edited | InvalidInput | NotFinite]:
         """One image, or the reason why there is none, per item."""
         prepared = [self._prepare(item) for item in items]
         ready = [target for target in prepared if isinstance(target, _Target)]
@@ -88,7 +88,9 @@ class PromptToPromptEditor:
         images = self._denoise(key, [target if isinstance(target, _Target) else ready[0] for target in prepared])
         evaluations = key.steps * (2 if key.guidance > 1 else 1)
         return [
-            target if isinstance(target, InvalidInput) else Edited(image, target.prompt, evaluations)
+            target
+            if isinstance(target, InvalidInput)
+            else (image if isinstance(image, NotFinite) else Edited(image, target.prompt, evaluations))
             for target, image in zip(prepared, images, strict=True)
         ]
 
@@ -121,7 +123,7 @@ class PromptToPromptEditor:
         )
 
     @torch.inference_mode()
-    def _denoise(self, key: EditKey, targets: Sequence[_Target]) -> list[Pixels]:
+    def _denoise(self, key: EditKey, targets: Sequence[_Target]) -> list[Pixels | NotFinite]:
         """Images of height × width × 3, at the model's size."""
         steps = Steps.of(self._weights.sampling.config, key.steps)
         batch = _Batch(self._weights, key, targets, steps, self._fixed_shapes)

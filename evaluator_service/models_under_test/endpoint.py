@@ -6,7 +6,8 @@
                {"maps": [[[0, 2, ...], ...], ...]}        or rows of integers; values are indices into its classes
 
 Requests to busy (429), starting (503) and failing (500, 502, 504) servers are retried within the caller's deadline. A
-reply is read up to its largest valid length, and a PNG is decoded only if its header has its image's size.
+status that refuses the images (400, 413, 422 and their like) makes them invalid input. A reply is read up to its
+largest valid length, and a PNG is decoded only if its header has its image's size.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from shared.chunks import chunks
+from shared.http_statuses import RETRIED, refuses_content
 from shared.images import Pixels, decode, png_header
-from shared.problems import DeadlineExceeded, DependencyFailed, Problem
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem
 from shared.profiles import ModelEndpoint
 from shared.schemas.base import Kind
 
@@ -36,7 +38,7 @@ _HEAD_BYTES = 64 * 1024
 _NUMBER_BYTES = 64
 _PIXEL_BYTES = 8  # "255, " and some air
 _GREY, _PALETTE = 0, 3
-_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+_REFUSAL_BYTES = 300  # that are quoted
 Answer = TypeVar("Answer")
 
 
@@ -70,10 +72,18 @@ class _Server:
         read: Callable[[bytes, Sequence[bytes]], list[Answer]],
     ) -> list[Answer]:
         """One answer per image. `most` gives the longest valid reply to a batch in bytes, `read` parses a reply."""
-        size = self._endpoint.max_batch
-        batches = list(chunks(images, size))
-        bodies = await asyncio.gather(*(self._ask(batch, deadline, min(most(batch), MOST_BYTES)) for batch in batches))
-        answers = [await asyncio.to_thread(read, body, batch) for body, batch in zip(bodies, batches, strict=True)]
+
+        async def answers_to(batch: Sequence[bytes]) -> list[Answer]:
+            try:
+                body = await self._ask(batch, deadline, min(most(batch), MOST_BYTES))
+            except InvalidInput:
+                if len(batch) == 1:
+                    raise
+                half = (len(batch) + 1) // 2  # together they may be too large
+                return [*await answers_to(batch[:half]), *await answers_to(batch[half:])]
+            return await asyncio.to_thread(read, body, batch)
+
+        answers = await asyncio.gather(*(answers_to(batch) for batch in chunks(images, self._endpoint.max_batch)))
         return [answer for batch in answers for answer in batch]
 
     async def _ask(self, images: Sequence[bytes], deadline: float, most: int) -> bytes:
@@ -94,8 +104,11 @@ class _Server:
                     if status == 200:
                         return body
                     failure = f"status {status}"
-                    if status not in _RETRIED:
-                        raise DependencyFailed(f"the model at {self._endpoint.url} refused: {failure}")
+                    if refuses_content(status):
+                        said = body.decode(errors="replace").strip()
+                        raise InvalidInput(f"the model at {self._endpoint.url} refuses the image: {failure}: {said}")
+                    if status not in RETRIED:
+                        raise self._failed(f"refused: {failure}")
                 if attempt == ATTEMPTS:
                     raise DependencyFailed(f"the model at {self._endpoint.url} failed {ATTEMPTS} times: {failure}")
                 pause = float(retry_after) if retry_after.isdigit() else 0.25 * 2**attempt
@@ -105,7 +118,10 @@ class _Server:
     async def _ask_once(
         self, client: httpx.AsyncClient, payload: dict[str, list[str]], seconds: float, max_bytes: int
     ) -> tuple[int, bytes, str]:
-        """Status, body (of 200 alone) and `Retry-After` of one reply. Raises DependencyFailed beyond `most` bytes."""
+        """Status, body (its beginning if it is a refusal) and `Retry-After` of one reply.
+
+        Raises DependencyFailed beyond `max_bytes`.
+        """
         url, body = self._endpoint.url, bytearray()
         async with client.stream("POST", url, json=payload, headers=self._headers, timeout=seconds) as reply:
             if reply.status_code == 200:
@@ -115,6 +131,12 @@ class _Server:
                     body += chunk
                     if len(body) > max_bytes:
                         raise DependencyFailed(f"the model at {url} answered more than {max_bytes:,} bytes")
+            elif refuses_content(reply.status_code):
+                async for chunk in reply.aiter_bytes():
+                    body += chunk
+                    if len(body) >= _REFUSAL_BYTES:
+                        break
+                del body[_REFUSAL_BYTES:]
             return reply.status_code, bytes(body), reply.headers.get("retry-after", "")
 
     def _failed(self, words: str) -> DependencyFailed:
@@ -127,7 +149,7 @@ class EndpointClassifier(_Server):
     kind: ClassVar[Kind] = "classification"
 
     async def probabilities(self, images: Sequence[bytes], deadline: float) -> list[list[float]]:
-        """Images (PNG) × classes. Raises DeadlineExceeded and DependencyFailed."""
+        """Images (PNG) × classes. Raises DeadlineExceeded, DependencyFailed and InvalidInput (the server's refusal)."""
 
         def most(part: Sequence[bytes]) -> int:
             return _HEAD_BYTES + _NUMBER_BYTES * len(part) * len(self.classes)

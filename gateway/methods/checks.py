@@ -27,8 +27,9 @@ direction   the image moved away from the source as the new caption did from the
 LANCE-R has one more (`WORD_CHECKS`): the image is nearer to the new word than to the old one (`word`).
 
 A null arm changes nothing, so it has scores but no check can refuse it: it is the measure of what the generator does
-by itself. Thresholds belong to the scorer's weights and to the factor of the edit, and come from the profile; a check
-without thresholds only scores.
+by itself. An image that the generator could not compute is refused as `not finite`; a null arm of this kind refuses the
+edits that are compared with it (`arms.py`). Thresholds belong to the scorer's weights and to the factor of the edit,
+and come from the profile; a check without thresholds only scores.
 """
 
 from __future__ import annotations
@@ -63,13 +64,24 @@ MAX_PROMPTS = 200  # a larger label set is asked with the first template only
 MAX_TEXTS = 256  # per message
 
 
+NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinity; there is no image")
+
+
 class Rendered(Protocol):
-    """Images of one source, and the mask of what must stay in it, as the editors answer them."""
+    """Images of one source (None: not finite), and the mask of what must stay in it, as the editors answer them."""
 
     @property
-    def images(self) -> list[ImagePayload]: ...
+    def images(self) -> Sequence[ImagePayload | None]: ...
     @property
     def keep_mask(self) -> ImagePayload | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """Images of one source, and the mask of what must stay in it."""
+
+    images: list[ImagePayload]
+    keep_mask: ImagePayload | None
 
 
 class ShapeService(Protocol):
@@ -90,6 +102,8 @@ def check_images(
 ) -> list[tuple[Verdict, Scores]]:
     """Verdict and scores of each image of a reply; `edits` are the images' edits in order, None for a null arm.
 
+    An image that is None is refused as `not finite`, without scores, whatever its arm.
+
     Scores by name: `structure` (0 to 1), `caption` (cosine margin), `caption_gain` (that margin less the source
     image's own), `fit` (cosine of image and new caption less that of source and old caption), `match` (the first of
     these), `direction` (cosine; left out where image or caption did not change), `likeness` (cosine of image and
@@ -101,6 +115,26 @@ def check_images(
     """
     if len(edits) != len(reply.images):
         raise ValueError(f"{len(reply.images)} images need as many edits: {len(edits)}")
+    finite = [(image, edit) for image, edit in zip(reply.images, edits, strict=True) if image is not None]
+    if not finite:
+        return [(NOT_FINITE, {})] * len(edits)
+    pictures = Pictures([image for image, _ in finite], reply.keep_mask)
+    checked = iter(
+        _check_finite(services, source, task, pictures, [edit for _, edit in finite], thresholds, checks, recaption)
+    )
+    return [(NOT_FINITE, {}) if image is None else next(checked) for image in reply.images]
+
+
+def _check_finite(
+    services: Services,
+    source: MethodImage,
+    task: TaskDescription,
+    reply: Pictures,
+    edits: Sequence[Edit | None],
+    thresholds: Thresholds,
+    checks: Sequence[str],
+    recaption: bool,
+) -> list[tuple[Verdict, Scores]]:
     agreements = services.structure(StructureRequest(source=source.image, images=reply.images, mask=reply.keep_mask))
     changes = [change for edit in edits if edit and "word" in checks for change in edit.changes]
     words = list(dict.fromkeys(phrase for change in changes for phrase in (change.from_phrase, change.to_phrase)))
@@ -247,7 +281,7 @@ def _embed(
     services: Services,
     source: MethodImage,
     task: TaskDescription,
-    reply: Rendered,
+    reply: Pictures,
     edits: Sequence[Edit | None],
     words: Sequence[str],
 ) -> _Embedded:

@@ -166,11 +166,9 @@ def _checked(
         inputs.services, inputs.image, inputs.task, reply, edits, p.thresholds, recaption=p.recaption
     )
     for (_, rendering), image, (verdict, scores) in zip(arms, reply.images, checked, strict=True):
-        lineage = {
-            "rendering": rendering.model_dump(mode="json"),
-            "evaluations": reply.evaluations,
-            "control": reply.controls[rendering.region],
-        }
+        lineage = {"rendering": rendering.model_dump(mode="json"), "evaluations": reply.evaluations}
+        if rendering.region in reply.controls:  # it is missing where no image of the region is finite
+            lineage["control"] = reply.controls[rendering.region]
         yield RenderedArm(image, rendering.seed, verdict, scores, lineage, pair=_null(rendering, caption))
 
 
@@ -184,7 +182,12 @@ class _Regions(NamedTuple):
 def _with_regions(
     arm: RenderedArm, edit: Edit | None, regions: _Regions, null: _Regions, limits: HeldShapes
 ) -> RenderedArm:
-    """The same with what became of the protected regions; they refuse edits that no other check refuses."""
+    """The same with what became of the protected regions; they refuse edits that no other check refuses.
+
+    Nothing is known of regions where the image or its null arm is not finite.
+    """
+    if len({len(outcomes) for outcomes in (regions.reply.regions, regions.outcomes, null.outcomes)}) > 1:
+        return arm
     verdict, scores, outcomes = judge_regions(regions.reply, regions.outcomes, null.outcomes, limits)
     if edit is None or not arm.verdict.accepted:
         verdict = arm.verdict

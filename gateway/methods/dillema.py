@@ -29,6 +29,7 @@ from gateway.methods.counterfactual import (
 )
 from gateway.methods.questions import (
     Exchange,
+    InvalidReply,
     Question,
     Schema,
     ask,
@@ -165,7 +166,8 @@ def dillema(
     """The counterfactuals of one source image: proposals in order, then their null arms.
 
     Proposals that a text check refuses have no image; a keyword that must not change is such a proposal, with an empty
-    to-phrase. A failure of a service is raised: it fails the image rather than inventing an edit.
+    to-phrase, and so is a question without a valid reply. A failure of a service is raised: it fails the image rather
+    than inventing an edit.
     """
     inputs, p = Inputs("dillema", REVISION, image, task, services, parameters, seed), parameters
     caption = write_caption(image, services, parameters)  # 1
@@ -180,12 +182,18 @@ def dillema(
 
 
 def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Proposal]:
-    """Step 2: phrases that may change, of the allowed factors, each once. They have no to-phrase yet."""
+    """Step 2: phrases that may change, of the allowed factors, each once. They have no to-phrase yet.
+
+    Without a valid reply it is one refused edit without changes.
+    """
     p, task, truth = inputs.parameters, inputs.task, inputs.image.ground_truth
     messages, seed = keyword_messages(task, caption, truth), inputs.derive_seed("keywords", caption)
-    reply, exchange = ask(
-        inputs.services, KEYWORDS, messages, keyword_schema(p.max_keywords), seed=seed, max_tokens=512
-    )
+    try:
+        reply, exchange = ask(
+            inputs.services, KEYWORDS, messages, keyword_schema(p.max_keywords), seed=seed, max_tokens=512
+        )
+    except InvalidReply as invalid:
+        return [Proposal(Edit((), caption, ""), inputs.seed, invalid.verdict, exchanges=(invalid.exchange,))]
     keywords: dict[str, Proposal] = {}
     for keyword in reply["keywords"]:
         if keyword.phrase.lower() in keywords or (p.factors is not None and keyword.factor not in p.factors):
@@ -202,7 +210,7 @@ def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Propo
 def find_alternatives(
     inputs: Inputs[DillemaParameters], caption: str, keyword: Change
 ) -> tuple[list[Change], Exchange]:
-    """Step 3: other phrases for a keyword, each with another value, and the exchange."""
+    """Step 3: other phrases for a keyword, each with another value, and the exchange. Raises InvalidReply."""
     p, truth = inputs.parameters, inputs.image.ground_truth
     messages = alternative_messages(inputs.task, caption, truth, keyword.from_phrase)
     schema = alternative_schema(p.alternatives_per_keyword)
@@ -217,14 +225,18 @@ def find_alternatives(
 def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Proposal:
     """Step 4: the proposal with its new caption, by the language model, checked; a refused proposal has none."""
     changes, caption, truth = proposal.edit.changes, proposal.edit.caption, inputs.image.ground_truth
-    refusals = (check_change(change, truth, inputs.other_classes) for change in changes)
+    answered = (change for change in changes if change.to_phrase)  # one without was refused: no valid reply
+    refusals = (check_change(change, truth, inputs.other_classes) for change in answered)
     verdict = next(filter(None, refusals), proposal.verdict)
     if not verdict.accepted:
         return replace(proposal, verdict=verdict)
     pairs = [(change.from_phrase, change.to_phrase) for change in changes]
     messages = rewrite_messages(inputs.task, caption, truth, pairs)
     seed = inputs.derive_seed("rewrite", f"{caption}/{pairs}")
-    reply, exchange = ask(inputs.services, REWRITE, messages, rewrite_schema(), seed=seed, max_tokens=256)
+    try:
+        reply, exchange = ask(inputs.services, REWRITE, messages, rewrite_schema(), seed=seed, max_tokens=256)
+    except InvalidReply as invalid:
+        return replace(proposal, verdict=invalid.verdict, exchanges=(*proposal.exchanges, invalid.exchange))
     new_caption = " ".join(reply["caption"].split())
     refusal = check_caption(changes, caption, new_caption, truth, inputs.other_classes) or check_protected_classes(
         changes, caption, new_caption, inputs.parameters.protect

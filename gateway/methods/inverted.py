@@ -70,10 +70,10 @@ class EditingParameters(InversionParameters):
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
-    """Images of one source with the mask of what must stay, as `checks.check_images` takes them."""
+class _Edited:
+    """The images of all edits of one source, as `checks.check_images` takes them."""
 
-    images: list[ImagePayload]
+    images: list[ImagePayload | None]
     keep_mask: ImagePayload | None
 
 
@@ -91,10 +91,10 @@ def invert_and_edit(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An image made with one self-attention fraction, and what the checks say of it."""
+    """An image made with one self-attention fraction (None: not finite), and what the checks say of it."""
 
     fraction: float
-    image: ImagePayload
+    image: ImagePayload | None
     verdict: Verdict
     scores: Scores
 
@@ -147,7 +147,7 @@ def _edit_and_check(
     prompts = [edit.new_caption if edit else caption for edit in edits]
     prompt_edits = [PromptEdit(prompt=prompt, cross_fraction=p.cross_fraction) for prompt in prompts]
     reply = invert_and_edit(inputs.image, inputs.services, p, caption, prompt_edits, fractions)
-    pictures = Pictures([image for row in reply.images for image in row], reply.keep_mask)
+    pictures = _Edited([image for row in reply.images for image in row], reply.keep_mask)
     arms = [edit for edit in edits for _ in fractions]
     checked = iter(
         check_images(inputs.services, inputs.image, inputs.task, pictures, arms, thresholds, checks, p.recaption)

@@ -36,6 +36,7 @@ from gateway.methods.inverted import (
     render_null_arms,
 )
 from gateway.methods.questions import (
+    InvalidReply,
     Question,
     Schema,
     ask,
@@ -137,7 +138,8 @@ def lance(
 ) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image: proposals in order, then a null arm for each fraction that was chosen.
 
-    Proposals that their words refuse have no image. A failure of a service is raised.
+    Proposals that their words refuse have no image, nor has a factor whose question has no valid reply. A failure of a
+    service is raised.
     """
     inputs = Inputs("lance", REVISION, image, task, services, parameters, seed)
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
@@ -162,14 +164,21 @@ def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
 
 
 def perturb_caption(inputs: Inputs[LanceParameters], caption: str, factor: LanceFactor) -> list[Proposal]:
-    """Step 2: edits of the caption that change one thing of a factor, each held to the word diff of the captions."""
+    """Step 2: edits of the caption that change one thing of a factor, each held to the word diff of the captions.
+
+    Without a valid reply it is one refused edit of that factor.
+    """
     p, most = inputs.parameters, inputs.parameters.edits_per_factor
     messages = perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, most)
     schema, seed = perturb_schema(most), inputs.derive_seed(factor, caption)
     longest = _TOKENS_PER_EDIT * most
-    reply, exchange = ask(
-        inputs.services, PERTURB, messages, schema, seed=seed, max_tokens=longest, temperature=p.temperature
-    )
+    try:
+        reply, exchange = ask(
+            inputs.services, PERTURB, messages, schema, seed=seed, max_tokens=longest, temperature=p.temperature
+        )
+    except InvalidReply as invalid:
+        none = Edit((Change(factor, "", "", "", ""),), caption, "")
+        return [Proposal(none, inputs.seed, invalid.verdict, exchanges=(invalid.exchange,))]
     proposals = []
     for new in reply["edits"]:
         change = Change(factor, new.from_phrase, new.to_phrase, new.from_value, new.to_value)

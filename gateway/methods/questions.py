@@ -1,6 +1,7 @@
 """How a method asks a language model: one-shot messages, the schema of the reply, and the exchange for the lineage.
 
-What is asked stands on the method's page.
+What is asked stands on the method's page. A question without a valid reply refuses the edits that it was asked for, as
+`invalid reply`: asked again, a seeded model would write the same again.
 """
 
 from __future__ import annotations
@@ -11,14 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from gateway.methods.counterfactual import Verdict
 from shared.endpoints import Services
+from shared.problems import GenerationFailed, validation_sentence
 from shared.schemas.language import GenerateRequest, Message
 
 Schema = dict[str, Any]
 Exchange = Mapping[str, Any]
 Reply = TypeVar("Reply")
+
+
+class InvalidReply(Exception):
+    """The language model gave no valid reply. `verdict` refuses what was asked for; `exchange` is for its lineage."""
+
+    def __init__(self, reason: str, exchange: Exchange) -> None:
+        super().__init__(reason)
+        self.verdict = Verdict(False, "invalid reply", reason)
+        self.exchange = exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +63,28 @@ def ask(
     max_tokens: int,
     temperature: float = 0.0,
 ) -> tuple[Reply, Exchange]:
-    """The language model's reply, which satisfies the schema, and the exchange."""
+    """The language model's reply, which satisfies the schema, and the exchange.
+
+    Raises InvalidReply, and what services raise.
+    """
     request = GenerateRequest(
         messages=list(messages), json_schema=schema, temperature=temperature, max_tokens=max_tokens, seed=seed
     )
-    reply = services.generate(request)
-    exchange = {
+    exchange: dict[str, Any] = {
         "question": question.name,
         "messages": [message.model_dump() for message in messages],
-        "reply": reply.text,
+        "reply": "",
         "temperature": temperature,
         "seed": seed,
-        "attempts": reply.attempts,
     }
-    return question.reply.validate_python(reply.value), exchange
+    try:
+        reply = services.generate(request)
+        exchange |= {"reply": reply.text, "attempts": reply.attempts}
+        return question.reply.validate_python(reply.value), exchange
+    except GenerationFailed as problem:
+        raise InvalidReply(problem.detail, exchange) from problem
+    except ValidationError as error:
+        raise InvalidReply(f"its reply does not fit: {validation_sentence(error.errors())}", exchange) from error
 
 
 def text_schema(max_length: int) -> Schema:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.methods.caption import write_caption
-from gateway.methods.checks import check_images
+from gateway.methods.checks import Pictures, check_images
 from gateway.methods.counterfactual import Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.inverted import InversionParameters, Pictures, invert_and_edit
+from gateway.methods.inverted import InversionParameters, invert_and_edit
 from gateway.methods.schedule import Inputs, Proposal, RenderedArm, edit_row
 from shared.endpoints import Services
 

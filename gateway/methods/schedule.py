@@ -3,6 +3,7 @@
 A method's page has the paper's steps, and calls these between them. Siblings are the edits of one source image: which
 are tried, in which order, and when there are enough. Rows are proposals, their renderings and null arms as
 `MethodCounterfactual`s; ordinals count the proposals of a source image first, rendered or not, and then its null arms.
+A null arm whose image is not finite has no row; edits that would be compared with it are refused as `null arm`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from gateway.methods.checks import Scores, skipped_checks
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription, Verdict
-from gateway.methods.questions import Exchange
+from gateway.methods.questions import Exchange, InvalidReply
 from gateway.methods.word_diff import tokens
 from shared.endpoints import Services
 from shared.schemas.base import Contract, ImagePayload
@@ -29,6 +30,7 @@ Lineage = Mapping[str, Any]
 
 ACCEPTED = Verdict(accepted=True)
 _DUPLICATE = Verdict(False, "duplicate edit", "the same values are already changed in another edit")
+_NO_NULL_ARM = Verdict(False, "null arm", "its null arm is not finite, so nothing tells the change from the generator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +115,27 @@ def spread_changes(
 ) -> Iterator[Proposal]:
     """The changes to try, without a new caption yet: `spread` over the accepted keywords, whose to-phrases are empty.
 
-    `alternatives_of` a keyword is called once, when the first of its alternatives is tried. Values that another edit
-    has are refused.
+    `alternatives_of` a keyword is called once, when the first of its alternatives is tried; where it raises
+    InvalidReply, the keyword is a refused change, still without to-phrase. Values that another edit has are refused.
     """
-    answers = cache(alternatives_of)
     by_phrase = {proposal.edit.changes[0].from_phrase: proposal for proposal in accepted(keywords)}
+    unanswered: dict[str, Verdict] = {}
 
+    @cache
     def answer(phrase: str) -> tuple[list[Change], Exchange]:
-        return answers(by_phrase[phrase].edit.changes[0])
+        keyword = by_phrase[phrase].edit.changes[0]
+        try:
+            return alternatives_of(keyword)
+        except InvalidReply as invalid:
+            unanswered[phrase] = invalid.verdict
+            return [keyword], invalid.exchange
 
     tried: set[frozenset[tuple[str, str]]] = set()
     seed = inputs.derive_seed("plan")
     for changes in spread(list(by_phrase), lambda phrase: answer(phrase)[0], width, rounds, seed):
         values = frozenset((change.from_phrase, change.to_value.lower()) for change in changes)
-        verdict = _DUPLICATE if values in tried else ACCEPTED
+        invalid = [unanswered[change.from_phrase] for change in changes if change.from_phrase in unanswered]
+        verdict = invalid[0] if invalid else _DUPLICATE if values in tried else ACCEPTED
         tried.add(values)
         keyword, exchanges = by_phrase[changes[0].from_phrase], [answer(change.from_phrase)[1] for change in changes]
         edit = replace(keyword.edit, changes=changes)
@@ -198,13 +207,13 @@ def refused(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 @dataclass(frozen=True, slots=True)
 class RenderedArm:
-    """The image of an edit or of a null arm, with what the image checks say of it.
+    """The image (None: not finite) of an edit or of a null arm, with what the image checks say of it.
 
     `pair` is equal for an edit and its null arm, and differs between null arms. `lineage` is what belongs to this image
     alone.
     """
 
-    image: ImagePayload
+    image: ImagePayload | None
     seed: int
     verdict: Verdict
     scores: Scores
@@ -219,12 +228,16 @@ def rows(
 
     `arms` are the renderings of the accepted proposals, in their order; `lineage` is what all rows have in common.
     """
-    null_ordinals = {null.pair: ordinal for ordinal, null in enumerate(nulls, start=len(proposals))}
+    finite = [null for null in nulls if null.image is not None]
+    null_ordinals = {null.pair: ordinal for ordinal, null in enumerate(finite, start=len(proposals))}
     rendered = iter(arms)
     for ordinal, proposal in enumerate(proposals):
         arm = next(rendered) if proposal.verdict.accepted else None
-        yield edit_row(ordinal, proposal, arm, null_ordinals[arm.pair] if arm else None, lineage)
-    for null in nulls:
+        null_ordinal = null_ordinals.get(arm.pair) if arm else None
+        if arm and arm.verdict.accepted and null_ordinal is None:
+            arm = replace(arm, verdict=_NO_NULL_ARM)
+        yield edit_row(ordinal, proposal, arm, null_ordinal, lineage)
+    for null in finite:
         yield null_row(null_ordinals[null.pair], null, lineage)
 
 

@@ -179,7 +179,8 @@ class ModelServices(Services):
 def is_passing(problem: Problem) -> bool:
     """Whether the problem is temporary (a busy, absent or stopping service), not caused by this request.
 
-    A reply without a valid value, or an image too large for the device, would fail again.
+    A reply without a valid value, or an image too large for the device, would fail again. Which failures count where a
+    service fails for many images is `breaker`'s to say.
     """
     if isinstance(problem, GenerationFailed | OutOfMemory):
         return False

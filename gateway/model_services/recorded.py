@@ -12,10 +12,12 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from pydantic import JsonValue
 from sqlalchemy import delete
 
+from gateway.database.columns import JsonObject
 from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Image, OwnedImage, RecordedCall
@@ -26,12 +28,15 @@ from gateway.model_services.vectors import with_vectors, without_vectors
 from gateway.storage.images import want
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import CanonicalImage, Mode, decode, digest
+from shared.problems import GenerationFailed
 from shared.schemas.base import Contract
+from shared.schemas.evaluation import PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
 from shared.schemas.service import ServiceInfo, ServiceName
 from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, ObjectStore, call_key, image_key
 
+_FAILED = "generation failed"  # the only key of a recorded call without a valid reply; no reply has such a field
 _PNG_COLOUR_TYPE = 25  # offset in a PNG file: 0 is grey
 
 
@@ -109,7 +114,8 @@ class RecordedServices(Services):
 
     `note` is called when a stage begins with a call that is not recorded yet, once its service is ready.
     `source_digest` is the step's source image; housekeeping deletes its recorded calls with its last job. `recurring`
-    keeps replies that were recorded for another source image: they recur for every image of a job.
+    keeps replies that were recorded for another source image: they recur for every image of a job. `guard` gives the
+    context in which a service is called, by the name of what is called (`gateway.model_services.breaker`).
     `used` holds the description of each service whose replies the step got, by service and revision.
     """
 
@@ -123,6 +129,7 @@ class RecordedServices(Services):
         source_digest: str | None = None,
         note: Callable[[Stage], None] = lambda _: None,
         recurring: RecurringReplies | None = None,
+        guard: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self._services = services
         self._sessions = sessions
@@ -132,11 +139,15 @@ class RecordedServices(Services):
         self._source_digest = source_digest
         self._note = note
         self._recurring = recurring or RecurringReplies()
+        self._guard = guard
         self._stage: Stage = "starting"
         self.used: dict[tuple[ServiceName, str], ServiceInfo] = {}
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """The recorded reply, or else the service's reply, which is then recorded."""
+        """The recorded reply, or else the service's reply, which is then recorded.
+
+        So is GenerationFailed, which is raised again: a seeded language model would write the same again.
+        """
         self._check()
         body = self._recorded_form(request)
         info = self._services.description(endpoint.service)
@@ -147,7 +158,15 @@ class RecordedServices(Services):
             return recorded
         self._enter(endpoint.stage)
         started = time.monotonic()
-        reply = self._services.call(endpoint, request)
+        try:
+            with self._guard(_name(endpoint, request)):
+                reply = self._services.call(endpoint, request)
+        except GenerationFailed as problem:
+            failure: JsonObject = {_FAILED: problem.detail}
+            self._store(
+                endpoint, self._key(endpoint, body, info.revision), info.revision, failure, time.monotonic() - started
+            )
+            raise
         seconds = time.monotonic() - started
         info = self._services.description(endpoint.service)  # it differs if the service was replaced meanwhile
         self._record(endpoint, self._key(endpoint, body, info.revision), info.revision, reply, seconds)
@@ -157,7 +176,10 @@ class RecordedServices(Services):
     def agrees(self, endpoint: Endpoint[Request, Reply], request: Request, reply: Reply) -> bool | None:
         """Whether a reply equals the recorded one, pixel by pixel; None if none is recorded for these weights."""
         revision = self._services.revision(endpoint.service)
-        recorded = self._find(endpoint, self._key(endpoint, self._recorded_form(request), revision))
+        try:
+            recorded = self._find(endpoint, self._key(endpoint, self._recorded_form(request), revision))
+        except GenerationFailed:
+            return False
         noting = _Noting(self._shelf)
         return None if recorded is None else _by_digest(recorded, noting) == _by_digest(reply, noting)
 
@@ -179,6 +201,8 @@ class RecordedServices(Services):
             row = session.get(RecordedCall, key)
         if row is None:
             return None
+        if _FAILED in row.reply:
+            raise GenerationFailed(str(row.reply[_FAILED]))
         try:
             recorded, size = with_vectors(row.reply, self._shelf.store, call_key(key))
             reply = endpoint.reply.model_validate(recorded, context={"images": self._shelf})
@@ -199,6 +223,11 @@ class RecordedServices(Services):
             self._shelf.save(noting.digests)
         if vectors is not None:
             self._shelf.store.put(call_key(key), vectors)
+        self._store(endpoint, key, revision, recorded, seconds)
+
+    def _store(
+        self, endpoint: Endpoint[Request, Reply], key: str, revision: str, recorded: JsonValue, seconds: float
+    ) -> None:
         row = {
             "key": key,
             "owner_id": self._owner_id,
@@ -211,6 +240,12 @@ class RecordedServices(Services):
         }
         with self._sessions.begin() as session:
             insert_missing(session, RecordedCall, [row])
+
+
+def _name(endpoint: Endpoint[Request, Reply], request: Request) -> str:
+    """What a call is made of: the endpoint, and the model under test where each has its own troubles."""
+    model = f" with {request.model!r}" if isinstance(request, PredictRequest | SegmentRequest) else ""
+    return f"{endpoint.service} at {endpoint.path}{model}"
 
 
 class _Noting:

@@ -26,7 +26,7 @@ from gateway.database.counts import edit_counts, total
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
-from gateway.database.tables import Counterfactual, Job, JobService, Prediction, SourceImage
+from gateway.database.tables import Counterfactual, Image, Job, JobService, Prediction, SourceImage
 from gateway.jobs.task_description import task_description_of
 from gateway.methods import METHODS, typed_parameters
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
@@ -59,6 +59,8 @@ class Segmentation:
 class ImageWork:
     """What the work on one source image reads from the database. `occurrence` counts equal images before it.
 
+    `pixels` is its width × height.
+
     `rendered`: ids and digests of its counterfactuals if they exist already; then `models` are those that have no
     predictions for them.
     """
@@ -68,6 +70,7 @@ class ImageWork:
     owner_id: str
     position: int
     digest: str
+    pixels: int
     occurrence: int
     ground_truth: str | None
     task_description: TaskDescription
@@ -111,6 +114,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             owner_id=job.owner_id,
             position=image.position,
             digest=image.digest,
+            pixels=session.scalar(select(Image.width * Image.height).where(Image.digest == image.digest)) or 0,
             occurrence=occurrence or 0,
             ground_truth=image.ground_truth,
             task_description=task_description_of(job),

@@ -30,6 +30,7 @@ from sqlalchemy import select
 from gateway.database.sessions import DATABASE_AWAY, Sessions, database_now, open_engine, open_sessions
 from gateway.database.tables import Job
 from gateway.metrics import STEPS
+from gateway.model_services.breaker import Breaker, Subject
 from gateway.model_services.cancellation import Cancelled
 from gateway.model_services.clients import BrokenOff, ModelServices, is_passing
 from gateway.model_services.recorded import ImageShelf, RecordedServices
@@ -72,6 +73,7 @@ class Worker:
         self._store = store
         self._services = services
         self._celery = celery
+        self._breaker = Breaker(settings.pause_seconds, settings.max_hold_seconds)
         self._recurring = RecurringReplies()
         self._leases = HeldLeases(sessions, settings.lease_seconds, settings.lease_renewal_seconds)
         self._changing = threading.Lock()
@@ -156,8 +158,17 @@ class Worker:
             with self._sessions.begin() as session:
                 leases.note_stage(session, lease, stage)
 
+        subject = Subject(lease.id, work.pixels)
         services = RecordedServices(
-            self._services, self._sessions, shelf, work.owner_id, check, work.digest, note, self._recurring
+            self._services,
+            self._sessions,
+            shelf,
+            work.owner_id,
+            check,
+            work.digest,
+            note,
+            self._recurring,
+            lambda name: self._breaker.call(name, subject),
         )
         result = image_step.call(work, services, shelf, self._link)
         with self._sessions.begin() as session:

@@ -12,6 +12,7 @@ from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
 
 from shared.chat_server import Completion
+from shared.http_statuses import refuses_content
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest
@@ -72,7 +73,7 @@ class TgiLanguageModel:
         except HfHubHTTPError as error:
             status = error.response.status_code
             refused = f"{self._server.url} refused ({status}): {error.response.text[:500]}"
-            raise (InvalidInput if status in (400, 422) else DependencyFailed)(refused) from error
+            raise (InvalidInput if refuses_content(status) else DependencyFailed)(refused) from error
         except HTTPError as error:  # of the client's own HTTP library: no connection, or no reply in time
             if time.monotonic() >= deadline:
                 raise DeadlineExceeded(f"no reply from {self._server.url} before the deadline") from error

@@ -16,7 +16,7 @@ from llm_service.decoding import Continuation, Decoder, Row
 from shared.chat_server import Completion
 from shared.control_words import control_words, refuse_control_words
 from shared.devices import choose_device
-from shared.problems import InvalidInput, OutOfMemory
+from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest, Message
 from shared.schemas.service import WeightsInfo
@@ -145,7 +145,7 @@ class TransformersLanguageModel:
 
     def _run(
         self, key: BatchKey, items: Sequence[Row | tuple[int, ...]]
-    ) -> Sequence[Continuation | float | InvalidInput]:
+    ) -> Sequence[Continuation | float | InvalidInput | NotFinite]:
         rows = [item for item in items if isinstance(item, Row)]
         texts = [item for item in items if not isinstance(item, Row)]
         try:

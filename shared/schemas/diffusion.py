@@ -138,14 +138,14 @@ class ProtectionReply(Contract):
 
 
 class RenderReply(Contract):
-    """Images at the source's size, in the order of the request.
+    """Images at the source's size, in the order of the request; null where the result has NaN or infinity.
 
     `controls` holds the control image used for each region that occurs, of the first kind of control, and
     `further_controls` those of the others; `keep_mask` (mode L, 255 = keep) is the segmented object; `evaluations`
     counts network evaluations (one latent through one UNet forward) per image; `protection` is set if requested.
     """
 
-    images: list[ImagePayload]
+    images: list[ImagePayload | None]
     controls: dict[ControlRegion, ImagePayload]
     keep_mask: ImagePayload | None
     evaluations: int
@@ -249,13 +249,14 @@ class EditEvaluations(Contract):
 class EditReply(Contract):
     """`images[edit][fraction]` in the order of the request, at the source's size, as is `reconstruction`.
 
+    An image is null where the result has NaN or infinity.
     `reconstruction` is the source branch: with `direct` the autoencoder's round trip. `attention` holds one mask
     (mode L, 255 where attention is strongest) per phrase of `attention_to`; `keep_mask` (mode L, 255 = keep) is the
     segmented object. `caption` and `prompts` are the texts as far as the text encoder read them.
     """
 
     reconstruction: ImagePayload
-    images: list[list[ImagePayload]]
+    images: list[list[ImagePayload | None]]
     attention: list[ImagePayload]
     keep_mask: ImagePayload | None
     evaluations: EditEvaluations

@@ -1,4 +1,4 @@
-"""Small services for LANCE."""
+"""Small services for LANCE, and a source image with its task."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import json
 
 import numpy as np
 
+from gateway.methods.counterfactual import MethodImage, TaskDescription
+from shared.images import encode
+from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, EmbedTextsReply, EmbedTextsRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
-from tests.support.small_services import CAPTION, SmallServices
+from tests.support.small_services import CAPTION, CLASSES, SmallServices
 
 
 def claim(old: str, new: str, caption: str | None = None) -> dict[str, str]:
@@ -29,6 +32,9 @@ EDITS: dict[str, list[dict[str, str]]] = {
     "adjective": [claim("red", "blue", CAPTION.replace("red", "blue").replace("sunny", "rainy"))],
     "weather": [claim("sunny", "rainy"), claim("sunny", "rainy")],
 }
+
+SOURCE = MethodImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
+TASK = TaskDescription("name the vehicle", tuple(CLASSES))
 
 
 class LanceServices(SmallServices):

@@ -18,9 +18,9 @@ import cv2
 import torch
 
 from gateway.methods import METHODS
-from gateway.methods.checks import EDIT_CHECKS, Thresholds, check_images
+from gateway.methods.checks import EDIT_CHECKS, Pictures, Thresholds, check_images
 from gateway.methods.counterfactual import MethodImage
-from gateway.methods.inverted import Pictures, invert_and_edit
+from gateway.methods.inverted import invert_and_edit
 from gateway.methods.lance import LanceParameters, SweepParameters
 from gateway.model_services.clients import ModelServices
 from shared.images import decode
@@ -96,8 +96,9 @@ def _drawn(
         source = MethodImage("", payload(some[0].drawing.source), shown)
         prompts = [PromptEdit(prompt=a.drawing.prompt, cross_fraction=parameters.cross_fraction) for a in some]
         reply = invert_and_edit(source, services, parameters, caption, prompts, [fraction])
-        for request, images in zip(some, reply.images, strict=True):
-            yield _EditedImage(request, decode(images[0].png), reply.keep_mask)
+        for request, [image] in zip(some, reply.images, strict=True):
+            if image is not None:
+                yield _EditedImage(request, decode(image.png), reply.keep_mask)
 
 
 def _scored(services: ModelServices, drawn: _EditedImage) -> Trial:

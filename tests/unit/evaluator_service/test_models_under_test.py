@@ -403,7 +403,8 @@ def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (httpx.Response(400), "refused: status 400"),
+        (httpx.Response(401), "refused: status 401"),
+        (httpx.Response(404), "refused: status 404"),
         (httpx.Response(302, headers={"Location": "http://10.0.0.1/"}), "refused: status 302"),
         (httpx.Response(200, content=b"<html>"), "answered no"),
         (httpx.Response(200, json={"probabilities": [[1.0, 0.0]] * 2}), "must answer 1 rows of 2"),
@@ -415,6 +416,28 @@ def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:
 def test_an_endpoint_that_answers_nonsense_is_a_failed_dependency(reply: httpx.Response, words: str) -> None:
     with pytest.raises(DependencyFailed, match=words):
         asyncio.run(endpoint(lambda request: reply).probabilities([b"one"], time.monotonic() + 120))
+
+
+@pytest.mark.parametrize("status", [400, 413, 415, 422])
+def test_an_endpoint_that_refuses_an_image_makes_it_invalid_input_and_is_not_asked_again(status: int) -> None:
+    asked: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(status)
+        return httpx.Response(status, content=b"smaller than 32 pixels" + b" " * 10_000)
+
+    with pytest.raises(InvalidInput, match=f"status {status}: smaller than 32 pixels$"):
+        asyncio.run(endpoint(answer).probabilities([b"one"], time.monotonic() + 120))
+    assert len(asked) == 1
+
+
+def test_an_endpoint_that_refuses_a_batch_is_asked_for_its_images() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        found = rows(request)
+        return httpx.Response(413) if len(found) > 1 else httpx.Response(200, json={"probabilities": found.tolist()})
+
+    found = asyncio.run(endpoint(answer).probabilities([b"one", b"two", b"one"], time.monotonic() + 120))
+    assert found == [[0.25, 0.75], [1.0, 0.0], [0.25, 0.75]]
 
 
 def served_segmenter(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointSegmenter:

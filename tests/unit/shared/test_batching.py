@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
-from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded, Problem
+from shared.problems import DeadlineExceeded, DeviceFailed, NotReady, OutOfMemory, Overloaded, Problem
 from shared.turns import ComputeTurns, start_time_from, work_started
 
 Run = Callable[[str, Sequence[int]], Sequence[int | Exception]]
@@ -454,3 +454,42 @@ def test_whatever_happens_everybody_is_answered_and_nothing_runs_twice(
             allowed = {"patient": Overloaded, "hasty": (Overloaded, DeadlineExceeded)}
             assert isinstance(outcome, allowed.get(mood, (Overloaded, asyncio.CancelledError)))
     assert 'contrafact_waiting{service="test"} 0.0' in generate_latest(registry).decode()
+
+
+def test_a_library_s_lack_of_memory_halves_the_batch() -> None:
+    def run(key: str, items: Sequence[int]) -> list[int]:
+        if len(items) > 1:
+            raise RuntimeError("CUDA error: out of memory")
+        return [item * item for item in items]
+
+    owner = batcher(run, max_wait=0.05)
+    assert asyncio.run(owner.submit_all([1, 2, 3], key="a", deadline=soon())) == [1, 4, 9]
+    owner.drain()
+
+
+def test_what_waits_behind_a_failure_of_the_device_is_refused_and_never_runs() -> None:
+    ran: list[int] = []
+    gate = threading.Event()
+
+    def run(key: str, items: Sequence[int]) -> list[int]:
+        ran.extend(items)
+        assert gate.wait(PATIENCE)
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    owner = batcher(run, max_batch=1)
+
+    async def main() -> list[int | BaseException]:
+        asked = asyncio.gather(
+            *(owner.submit(item, key="a", deadline=soon()) for item in (1, 2)), return_exceptions=True
+        )
+        while not ran:
+            await asyncio.sleep(0.005)
+        gate.set()
+        return await asked
+
+    first, second = asyncio.run(main())
+    with pytest.raises(NotReady):
+        asyncio.run(owner.submit(3, key="a", deadline=soon()))
+    owner.drain()
+    assert (type(first), type(second)) == (DeviceFailed, NotReady)
+    assert ran == [1]

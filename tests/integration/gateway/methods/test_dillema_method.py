@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import httpx
 import numpy as np
 import pytest
 
+from gateway.methods import dillema as steps
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema
 from shared.images import encode
@@ -126,3 +128,28 @@ def test_edits_that_name_what_is_protected_are_refused_before_they_are_rendered(
     named = [row for row in rows if row.edit and any("city" in change.from_phrase for change in row.edit.changes)]
     assert named
     assert {(row.verdict.check, row.image) for row in named} == {("protected class", None)}
+
+
+@pytest.mark.parametrize(
+    ("question", "from_phrases"), [("keywords", []), ("alternatives", ["rainy"]), ("rewrite", ["rainy"])]
+)
+def test_a_question_without_a_valid_reply_refuses_its_edits_by_name_and_is_not_asked_again(
+    services: Services, monkeypatch: pytest.MonkeyPatch, question: steps.Question, from_phrases: list[str]
+) -> None:
+    monkeypatch.setitem(steps._REPLY_TOKENS, question, 2)  # the reply is cut off, in both of the service's attempts
+    asked: list[bytes] = []
+
+    def note(request: httpx.Request) -> None:
+        asked.append(request.content)
+
+    services._client.event_hooks["request"] = [note]
+    rows = dillema_of(services, factors=["weather"])
+    services._client.event_hooks["request"] = []
+    assert rows
+    assert {(row.verdict.accepted, row.verdict.check, row.image) for row in rows} == {(False, "invalid reply", None)}
+    assert all("cut off after 2 tokens" in row.verdict.reason for row in rows)
+    assert all(row.lineage["exchanges"][-1]["question"] == question for row in rows)
+    changed = {change.from_phrase for row in rows if row.edit for change in row.edit.changes}
+    assert changed >= set(from_phrases)
+    assert bool(changed) == bool(from_phrases)
+    assert len(set(asked)) == len(asked)

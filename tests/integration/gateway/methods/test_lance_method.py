@@ -6,28 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual
-from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.methods.lance import LANCE_FACTORS, LanceParameters, lance
 from gateway.model_services.clients import ModelServices
 from gateway.results.classification import load_rows
-from shared.images import encode
-from shared.schemas.base import ImagePayload
+from shared.problems import GenerationFailed
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.diffusion import EditReply, EditRequest
+from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
-from tests.support.lance_services import LanceServices
-from tests.support.small_services import CAPTION, CLASSES, serve
+from tests.support.lance_services import SOURCE, TASK, LanceServices
+from tests.support.small_services import CAPTION, serve
 from tests.support.work_site import Site
-
-SOURCE = MethodImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
-TASK = TaskDescription("name the vehicle", tuple(CLASSES))
 
 
 class Services(ModelServices):
@@ -179,3 +175,28 @@ def test_a_job_gives_rows_that_are_counted(sessions: Sessions, tmp_path: Path) -
         assert ("m1", "lance") in rows.models
         for client in site.clients:
             client.close()
+
+
+class NoWeather(LanceServices):
+    """The language model finds no valid reply to questions about the weather."""
+
+    def _generate(self, request: GenerateRequest) -> GenerateReply:
+        if "Factor: weather" in request.messages[-1].content:
+            self._called("generate")
+            raise GenerationFailed("no valid reply in 2 attempts")
+        return super()._generate(request)
+
+
+def test_a_factor_without_a_valid_reply_is_refused_by_name_and_the_others_are_rendered() -> None:
+    small = NoWeather()
+    with serve(small) as url:
+        clients = Services(dict.fromkeys(SERVICES, url))
+        rows = lance_of(clients)
+        clients.close()
+    (refused,) = [row for row in rows if row.verdict.check == "invalid reply"]
+    assert refused.edit is not None
+    assert [change.factor for change in refused.edit.changes] == ["weather"]
+    assert (refused.image, refused.null_ordinal) == (None, None)
+    assert "no valid reply" in refused.verdict.reason
+    assert {row.edit.changes[0].factor for row in rows if row.edit and row.image is not None} == {"background"}
+    assert small.calls["generate"] == len(LANCE_FACTORS)

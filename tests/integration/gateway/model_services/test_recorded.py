@@ -19,11 +19,12 @@ from gateway.model_services.clients import BrokenOff, ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.model_services.recurring import RecurringReplies
 from shared.images import encode
-from shared.problems import InvalidInput, NotReady, Overloaded
+from shared.problems import GenerationFailed, InvalidInput, NotReady, Overloaded
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderReply, RenderRequest
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, PredictRequest
+from shared.schemas.language import GenerateRequest, Message
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore, call_key, image_key
 from tests.support.small_services import SmallServices, serve
@@ -192,3 +193,14 @@ def test_a_service_that_dies_mid_call_is_told_apart(bench: Bench) -> None:
     thread.join()
     listener.close()
     services.close()
+
+
+def test_a_question_without_a_valid_reply_is_not_asked_again(bench: Bench) -> None:
+    schema = {"type": "object", "properties": {"keywords": {"type": "array", "maxItems": 3}}}
+    request = GenerateRequest(messages=[Message(role="user", content="A bus.")], json_schema=schema, seed=1)
+    bench.small.troubles = [GenerationFailed("cut off after 512 tokens")]
+    for _ in range(2):
+        with pytest.raises(GenerationFailed, match="cut off after 512 tokens"):
+            bench.services().generate(request)
+    assert bench.small.calls["generate"] == 0
+    assert bench.services().generate(request.model_copy(update={"seed": 2})).value

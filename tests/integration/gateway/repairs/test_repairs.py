@@ -18,6 +18,7 @@ from sqlalchemy import select, update
 from torch import Tensor, equal
 
 from evaluator_service.repair_worker import Trainer
+from evaluator_service.trainable import TRAINABLES
 from gateway.database.sessions import Sessions, database_now, migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Repair
 from gateway.intake.sources import NamedFile
@@ -26,6 +27,7 @@ from gateway.repairs.dispatch import give_out_anew, look_after
 from gateway.repairs.orders import load as load_rows
 from gateway.repairs.orders import order_of
 from gateway.settings import Settings
+from shared.problems import DeviceFailed
 from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, RepairRequest, StoredModel
 from shared.storage import DirectoryStore, model_key, repair_key
@@ -220,3 +222,16 @@ def test_a_damaged_model_or_a_vanished_image_is_said(site: Site) -> None:
     site.look()
     assert site.row("aa").state == "failed"
     assert "is gone" in site.row("aa").failure
+
+
+def test_a_broken_accelerator_is_not_the_repair_s_failure(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    monkeypatch.setitem(TRAINABLES, "classification", break_down)
+    site.add("aa")
+    (lease,) = site.look()
+    with pytest.raises(DeviceFailed, match="ECC"):
+        trainer(site).work(lease)
+    assert site.look() == []
+    assert (site.row("aa").state, site.row("aa").failure) == ("running", "")

@@ -23,7 +23,8 @@ from sqlalchemy import select, update
 import gateway.database.table_base
 import gateway.model_services.clients
 from gateway.database.sessions import Sessions, database_now, migrate, open_engine, open_sessions
-from gateway.database.tables import SourceImage
+from gateway.database.tables import Counterfactual, Job, SourceImage
+from gateway.jobs.progress import progress
 from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
 from gateway.queue.celery_tasks import send_repair, wake_worker
@@ -31,7 +32,7 @@ from gateway.settings import Settings
 from gateway.worker.worker import Worker
 from shared.celery_app import broker_fault, open_celery
 from shared.problem_replies import problem_reply
-from shared.problems import DependencyFailed, OutOfMemory, Problem
+from shared.problems import DependencyFailed, DeviceFailed, GenerationFailed, OutOfMemory, Problem
 from shared.s3_store import S3Store
 from shared.schemas.repairs import RepairLease
 from shared.schemas.service import SERVICES
@@ -182,12 +183,77 @@ def test_an_image_that_breaks_its_service_is_left_out_by_name_and_the_others_go_
 
 
 @ON_SQLITE
-def test_an_image_too_large_for_the_device_fails_after_three_attempts(day: Day) -> None:
+def test_an_image_that_lacks_memory_where_others_of_its_size_do_not_fails_after_three_attempts(day: Day) -> None:
     day.site.add_job(images=2)
     day.answer = about(day, 0, problem_reply(OutOfMemory("12 GB are wanted and 8 GB free, for one image")))
     images = day.until_done(day.worker())
-    assert [(image.state, image.attempts, image.lost_leases) for image in images] == [("failed", 3, 0), ("done", 0, 0)]
+    assert [(image.state, image.attempts) for image in images] == [("failed", 3), ("done", 0)]
+    assert images[0].lost_leases <= 1  # the first time, when nobody knew
     assert "12 GB are wanted" in images[0].failure
+
+
+@ON_SQLITE
+@pytest.mark.parametrize(
+    "trouble",
+    [OutOfMemory("somebody else's training"), DeviceFailed("CUDA error: unspecified launch failure"), Problem("dead")],
+    ids=lambda trouble: trouble.name,
+)
+def test_a_device_that_fails_for_every_image_holds_the_job_and_burns_nothing(day: Day, trouble: Problem) -> None:
+    day.site.add_job(images=5)
+    day.answer = lambda body: problem_reply(trouble) if b"renderings" in body else None
+    worker = day.worker()
+    for _ in range(3 * HASTY.max_lost_leases):
+        worker.step()
+        day.resume()
+    images = day.site.images()
+    assert {(image.state, image.attempts) for image in images} == {("pending", 0)}
+    # One each; the first image may pay again where the processor is so busy that it is due before another has failed.
+    assert sum(image.lost_leases for image in images) <= len(images) + 2
+    with day.site.sessions() as session:
+        held_up = progress(session, session.get_one(Job, "job")).held_up
+    assert "diffusion_service" in held_up
+    assert trouble.detail in held_up
+    day.answer = lambda body: None  # restarted
+    images = day.until_done(worker)
+    assert {(image.state, image.attempts) for image in images} == {("done", 0)}
+
+
+@ON_SQLITE
+def test_a_language_model_without_valid_replies_refuses_edits_and_no_image(day: Day) -> None:
+    day.site.add_job(images=2)
+    asked: list[bytes] = []
+
+    def no_keywords(body: bytes) -> Response | None:
+        if b"List the phrases of the caption" not in body:
+            return None
+        asked.append(body)
+        return problem_reply(GenerationFailed("no valid reply in 2 attempts"))
+
+    day.answer = no_keywords
+    images = day.until_done(day.worker())
+    assert {(image.state, image.attempts) for image in images} == {("done", 0)}
+    assert len(asked) == len(set(asked)) == 2
+    with day.site.sessions() as session:
+        edits = session.execute(select(Counterfactual.arm, Counterfactual.check, Counterfactual.image_digest)).all()
+    assert [tuple(edit) for edit in edits] == [("edit", "invalid reply", None)] * 2
+
+
+@ON_SQLITE
+def test_a_service_that_cannot_do_one_image_does_not_make_the_job_endless(day: Day) -> None:
+    day.site.add_job(images=2)
+    day.answer = about(day, 0, problem_reply(DependencyFailed("the model at http://model failed 5 times: status 500")))
+    worker = day.worker()
+
+    def over() -> bool:
+        worker.step()
+        day.resume()
+        return day.site.state() == "done"
+
+    wait_for(over)
+    images = day.site.images()
+    assert [image.state for image in images] == ["failed", "done"]
+    assert (images[0].attempts, images[0].lost_leases) == (0, HASTY.max_lost_leases)
+    assert "status 500" in images[0].failure
 
 
 @ON_POSTGRES

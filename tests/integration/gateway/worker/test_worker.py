@@ -16,7 +16,7 @@ from gateway.jobs import jobs
 from gateway.queue import leases
 from gateway.queue.celery_tasks import wake_worker
 from gateway.worker.worker import Worker, register
-from shared.problems import GenerationFailed, InvalidInput, NotReady, Overloaded
+from shared.problems import InvalidInput, NotReady, Overloaded
 from shared.turns import START_TIME_HEADER
 from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
@@ -79,7 +79,7 @@ def test_a_job_without_models_only_generates(site: Site) -> None:
 @ON_SQLITE
 def test_one_bad_image_fails_alone_and_by_name(site: Site) -> None:
     site.add_job(images=3)
-    site.small.troubles = [InvalidInput("this picture is refused")] + [GenerationFailed("no valid value")] * 2
+    site.small.troubles = [InvalidInput("this picture is refused")] * 3
     worker = site.worker()
     wait_for(lambda: worker.step() or site.state() == "done")
     images = site.images()

@@ -1,0 +1,85 @@
+"""What half precision makes of a picture when it overflows: a typed error or null, never a picture."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from diffusion_service.app import create_app
+from diffusion_service.attention import install
+from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
+from diffusion_service.editors.inversion import InversionItem, InversionKey, Inverter
+from diffusion_service.stable_diffusion import StableDiffusion, load
+from shared.problems import NotFinite
+from shared.schemas.diffusion import Rendering
+from tests.support.controlnet_items import KEY, item, weights
+from tests.support.diffusion_requests import folder as folder
+from tests.support.diffusion_requests import photo, render, request, settings
+from tests.support.serving import serving
+
+UNLUCKY = 13
+
+
+def open_networks(folder: Path, dtype: str) -> StableDiffusion:
+    torch.set_num_threads(1)
+    return load(weights(folder / "base", dtype), {"canny": weights(folder / "control", dtype)}, device="cpu")
+
+
+@pytest.fixture
+def unlucky(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One seed starts from NaN, as if an earlier layer had overflowed in its row alone."""
+    drawn = StableDiffusion.noise
+
+    def noise(self: StableDiffusion, seed: int, width: int, height: int) -> Tensor:
+        return drawn(self, seed, width, height) * (torch.nan if seed == UNLUCKY else 1.0)
+
+    monkeypatch.setattr(StableDiffusion, "noise", noise)
+
+
+def test_an_autoencoder_that_overflows_in_half_precision_gives_no_picture(folder: Path) -> None:
+    networks = open_networks(folder, "bfloat16")
+    install(networks.unet)
+    networks.vae.to(torch.float16).decoder.conv_out.weight.data.fill_(60_000.0)
+    (made,) = ControlNetEditor(networks, None).render(KEY, [item()])
+    assert isinstance(made, NotFinite)
+    inverter = Inverter(networks, lambda source, control: None, lambda source: None)
+    key = InversionKey(KEY.width, KEY.height, 2, 1.0, None, "none", 1.0)
+    (inverted,) = inverter.invert(key, [InversionItem(item().source, "a bus")])
+    assert isinstance(inverted, NotFinite)
+
+
+@pytest.mark.usefixtures("unlucky")
+def test_a_row_that_is_not_finite_leaves_its_neighbours_alone(folder: Path) -> None:
+    editor = ControlNetEditor(open_networks(folder, "float32"), None)
+    good, bad = editor.render(KEY, [item(), item(seed=UNLUCKY)])
+    beside, _ = editor.render(KEY, [item(), item(seed=4)])
+    assert isinstance(good, Rendered)
+    assert isinstance(beside, Rendered)
+    assert isinstance(bad, NotFinite)
+    assert np.array_equal(good.image, beside.image)
+
+
+@pytest.mark.usefixtures("unlucky")
+def test_an_image_that_is_not_finite_is_null_in_the_reply_and_all_of_them_an_error(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder))) as client:
+            reply = await render(
+                client,
+                request(
+                    photo(),
+                    Rendering(prompt="A red car.", seed=1),
+                    Rendering(prompt="A red car.", seed=UNLUCKY, region="structure"),
+                ),
+            )
+            assert [image is None for image in reply.images] == [False, True]
+            assert set(reply.controls) == {"full"}
+            asked = request(photo(), Rendering(prompt="A red car.", seed=UNLUCKY))
+            refused = await client.post("/v1/renderings", content=asked.model_dump_json())
+            assert (refused.status_code, refused.json()["type"]) == (500, "urn:contrafact:problem:not-finite")
+
+    asyncio.run(scenario())

@@ -1,0 +1,115 @@
+"""Renderings that are not finite: they refuse their edits, and broken null arms the edits that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual
+from gateway.methods.lance import LanceParameters, lance
+from gateway.model_services.clients import ModelServices
+from shared.schemas.diffusion import EditReply, EditRequest, Rendering, RenderReply, RenderRequest
+from shared.schemas.service import SERVICES
+from shared.storage import DirectoryStore
+from tests.support.lance_services import SOURCE, TASK, LanceServices
+from tests.support.small_services import CAPTION, SmallServices, serve
+from tests.support.work_site import Site, wait_for
+
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+class Overflowing(SmallServices):
+    """Some renderings are not finite: `overflows` sees each, and the smallest seed of its request."""
+
+    def __init__(self, overflows: Callable[[Rendering, int], bool]) -> None:
+        self._overflows = overflows
+        super().__init__()
+
+    def _renderings(self, request: RenderRequest) -> RenderReply:
+        least = min(rendering.seed for rendering in request.renderings)
+        reply = super()._renderings(request)
+        pairs = zip(request.renderings, reply.images, strict=True)
+        images = [None if self._overflows(rendering, least) else image for rendering, image in pairs]
+        return reply.model_copy(update={"images": images})
+
+
+@contextmanager
+def job_with(
+    overflows: Callable[[Rendering, int], bool], sessions: Sessions, directory: Path
+) -> Iterator[list[Counterfactual]]:
+    """The rows of a finished job of one image with two edits."""
+    small = Overflowing(overflows)
+    with serve(small) as url:
+        site = Site(sessions, DirectoryStore(directory / "objects"), small, url)
+        site.add_job(images=1)
+        worker = site.worker()
+        wait_for(lambda: worker.step() or site.state() == "done")
+        assert [image.state for image in site.images()] == ["done"]
+        for client in site.clients:
+            client.close()
+    with sessions() as session:
+        yield list(session.scalars(select(Counterfactual).order_by(Counterfactual.ordinal)))
+
+
+@ON_SQLITE
+def test_a_null_arm_that_is_not_finite_refuses_its_edit_and_has_no_row(sessions: Sessions, tmp_path: Path) -> None:
+    def overflows(rendering: Rendering, least: int) -> bool:
+        return rendering.prompt == CAPTION and rendering.seed == least
+
+    with job_with(overflows, sessions, tmp_path) as rows:
+        edits = [row for row in rows if row.arm == "edit"]
+        nulls = [row for row in rows if row.arm == "null"]
+    (refused,) = [row for row in edits if not row.accepted]
+    (accepted,) = [row for row in edits if row.accepted]
+    assert (refused.check, refused.null_ordinal) == ("null arm", None)
+    assert refused.image_digest is not None
+    assert [null.ordinal for null in nulls] == [accepted.null_ordinal]
+    assert nulls[0].seed == accepted.seed != refused.seed
+
+
+@ON_SQLITE
+def test_an_edit_that_is_not_finite_is_refused_and_its_neighbour_stays(sessions: Sessions, tmp_path: Path) -> None:
+    def overflows(rendering: Rendering, least: int) -> bool:
+        return rendering.prompt != CAPTION and rendering.seed == least
+
+    with job_with(overflows, sessions, tmp_path) as rows:
+        edits = [row for row in rows if row.arm == "edit"]
+    assert sorted((row.accepted, row.check, row.image_digest is None) for row in edits) == [
+        (False, "not finite", True),
+        (True, "", False),
+    ]
+
+
+class OverflowingEdits(LanceServices):
+    """Null arms (edits whose prompt is the caption) are not finite, nor is any edit under the fraction 0.4."""
+
+    def _edits(self, request: EditRequest) -> EditReply:
+        reply = super()._edits(request)
+        images = [
+            [
+                None if edit.prompt == CAPTION or fraction == 0.4 else image
+                for fraction, image in zip(request.self_fractions, row, strict=True)
+            ]
+            for edit, row in zip(request.edits, reply.images, strict=True)
+        ]
+        return reply.model_copy(update={"images": images})
+
+
+def test_a_sweep_keeps_a_finite_attempt_and_its_broken_null_arm_refuses_it() -> None:
+    with serve(OverflowingEdits()) as url:
+        services = ModelServices(dict.fromkeys(SERVICES, url))
+        chosen = {"self_fractions": [0.4, 0.7], "steps": 4, "thresholds": {"caption": {"default": -2.0}}}
+        rows = list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
+        services.close()
+    rendered = [row for row in rows if row.image is not None]
+    assert rendered
+    assert {row.lineage["self_fraction"] for row in rendered} == {0.7}
+    assert not any(row.verdict.accepted for row in rows)
+    assert "null arm" in {row.verdict.check for row in rendered}
+    assert {row.arm for row in rows} == {"edit"}
+    assert all(row.lineage["sweep"][0]["check"] == "not finite" for row in rendered)

@@ -1,0 +1,102 @@
+"""Model services whose device breaks, as processes: they say so, end by themselves, and work after a restart."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from shared.model_health import EXIT_CODE
+from tests.support.broken_service import UNLUCKY
+from tests.support.deployment import UVICORN, Part, free_port
+
+PATIENCE = 120.0  # seconds, which only a hang takes
+HTTP = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"Connection": "close"})
+
+
+@contextmanager
+def serving(name: str, directory: Path) -> Iterator[tuple[Part, str]]:
+    """A service of `tests.support.broken_service` that is ready, and its address."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [*UVICORN, f"tests.support.broken_service:{name}", "--port", str(port)]
+    part = Part(name, command, lambda: status(f"{url}/readyz") == 200, directory / "log")
+    part.start()
+    try:
+        part.wait()
+        yield part, url
+    finally:
+        part.kill()
+
+
+def status(url: str) -> int:
+    """The status of a GET; 0 if nobody answers."""
+    with suppress(httpx.TransportError):
+        return HTTP.get(url).status_code
+    return 0
+
+
+def ask(url: str, number: int) -> httpx.Response:
+    return HTTP.post(f"{url}/v1/squares", json={"number": number})
+
+
+def exit_code(part: Part) -> int:
+    assert part.process is not None
+    process, part.process = part.process, None
+    process.communicate(timeout=PATIENCE)
+    return process.returncode
+
+
+def critical_lines(part: Part) -> list[str]:
+    lines = [json.loads(line) for line in part.log.read_text().splitlines() if line.startswith("{")]
+    return [line["message"] for line in lines if line["level"] == "critical"]
+
+
+@pytest.mark.parametrize(("name", "cause"), [("raising", "CUDA error: an illegal"), ("panicking", "Panic")])
+def test_a_service_whose_device_fails_answers_ends_and_comes_back(name: str, cause: str, tmp_path: Path) -> None:
+    with serving(name, tmp_path) as (part, url):
+        assert ask(url, 3).json() == {"number": 9}
+        reply = ask(url, UNLUCKY)
+        assert (reply.status_code, reply.json()["type"]) == (503, "urn:contrafact:problem:device-failed")
+        assert [status(url + path) for path in ("/healthz", "/readyz")] == [503, 503]
+        assert ask(url, 3).json()["type"] == "urn:contrafact:problem:not-ready"
+        assert exit_code(part) == EXIT_CODE
+        (message,) = critical_lines(part)
+        assert cause in message
+        part.wait()  # as an orchestrator does
+        assert ask(url, 3).json() == {"number": 9}
+
+
+def test_a_service_whose_batch_never_ends_fails_its_probe_and_ends(tmp_path: Path) -> None:
+    with serving("hanging", tmp_path) as (part, url):
+        assert status(f"{url}/healthz") == 200
+
+        def ask_in_vain() -> None:
+            with suppress(httpx.TransportError):
+                ask(url, UNLUCKY)
+
+        asking = threading.Thread(target=ask_in_vain)
+        asking.start()
+        give_up = time.monotonic() + PATIENCE
+        while status(f"{url}/healthz") != 503:
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        assert exit_code(part) == EXIT_CODE
+        asking.join(PATIENCE)
+        (message,) = critical_lines(part)
+        assert "CONTRAFACT_MAX_BATCH_SECONDS" in message
+
+
+def test_a_lack_of_memory_that_a_library_reports_is_no_broken_device(tmp_path: Path) -> None:
+    with serving("memory", tmp_path) as (part, url):
+        reply = ask(url, UNLUCKY)
+        assert (reply.status_code, reply.json()["type"]) == (503, "urn:contrafact:problem:out-of-memory")
+        assert status(f"{url}/healthz") == 200
+        assert ask(url, 3).json() == {"number": 9}
+        assert part.alive
