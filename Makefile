@@ -55,7 +55,7 @@ test-all: install-dev ## everything that this machine can run
 
 KILLS ?= 200
 SEED ?= 1
-chaos: install-dev ## kill every part of a deployed system, KILLS=200 times from SEED=1, and compare what its job comes to
+chaos: install-dev ## kill every part of a deployed system, KILLS=200 times from SEED=1, and compare its job's results
 	KILLS=$(KILLS) SEED=$(SEED) $(BIN)/pytest -s tests/e2e/test_chaos.py -k nothing_but
 
 benchmark: install-dev ## our loops against plain ones, tiny and full size; a job against its stages; memory (10 minutes)

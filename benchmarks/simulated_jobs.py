@@ -1,7 +1,7 @@
 """Synthetic prediction tables with a known truth: jobs as the analysis sees them, without images or models.
 
-A job has source images of two classes and as many counterfactuals of each to every value, of which the checks accept
-some by lot. A source image is hard or easy: its counterfactuals and its null arm err by one lot of its own with
+A job has source images of two classes and as many counterfactuals of each to every value, and the checks accept
+a random part of them. A source image is hard or easy: its counterfactuals and its null arm share one random error with
 probability √(correlation), so that any two of them correlate by `correlation`; the null arm is shared by all of them.
 Every counterfactual is in two cells, *to* its new value and *from* the old one, and the cells of a class have the same
 source images: cells depend on one another as in a real job.

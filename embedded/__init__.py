@@ -1,1 +1,1 @@
-"""The composition root: runs the whole system in one process. No other package imports it but contrafact.test()."""
+"""The composition root: runs the whole system in one process. No other package imports it."""

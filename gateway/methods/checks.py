@@ -9,8 +9,8 @@ label       zero-shot over the label set, the scorer still sees the ground truth
 recaption   where the job asks for it: captioned anew, the image still names the class that a caption of the source
             names (`recaption.py`); left out where that one names none
 shapes      in segmentation jobs: the profile's segmenter, never one under test, finds the classes where the mask has
-            them (mean over classes of IoU over that which it reaches in the source, at most 1); left out where the
-            profile has none, or it sees no class of the mask in the source
+            them (mean over classes of IoU divided by the IoU that it reaches in the source, at most 1); left out where
+            the profile has none, or it sees no class of the mask in the source
 things      the same of things, one by one: the share of those that it finds in the source (IoU of 0.5) and in the image
 fit         the image fits the new caption about as well as the source fits its own (difference of the scorer's
             cosines): it falls when something besides the edit has changed

@@ -125,7 +125,7 @@ def _held(session: Session, owner: str, suite: str) -> Suite:
     """As `find`; until the commit nobody else starts a run of it or deletes it."""
     row = find(session, owner, suite)
     if session.scalar(select(Suite.id).where(Suite.id == row.id).with_for_update()) is None:
-        raise NotFound(f"there is no suite {suite!r} any more")
+        raise NotFound(f"suite {suite!r} was deleted")
     return row
 
 

@@ -34,7 +34,7 @@ _TEXT_SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of it: how the counterfactual differs (nothing: equal), and what may have caused that.
+    """How the counterfactual differs from the stored one (empty: equal), and what may have caused that.
 
     `calls` were made of the services; `recorded` of them had been made before under the same weights.
     """

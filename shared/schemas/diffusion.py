@@ -11,7 +11,7 @@ from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 # canny: edges. soft_edges: graded ones. segmentation: the segmenter's classes in colour. depth: near is white.
 ControlKind = Literal["canny", "segmentation", "depth", "soft_edges"]
 # full: every edge of the source (the paper). structure: without the small loose edges of rain, snow, stars and
-# texture. object: only the edges of what must stay (the segmented object). DESIGN 7, `control_region`.
+# texture. object: only the edges of what must stay (the segmented object). See `control_region` of DILLEMA.
 ControlRegion = Literal["full", "structure", "object"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 ControlScale = Annotated[float, Field(ge=0, le=2)]

@@ -75,7 +75,7 @@ class CheckErrors(Contract):
     @model_validator(mode="after")
     def _parts_of_wholes(self) -> Self:
         if self.valid_accepted > self.valid or self.invalid_accepted > self.invalid:
-            raise ValueError("more were accepted than there were")
+            raise ValueError("more accepted than measured")
         return self
 
 

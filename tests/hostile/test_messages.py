@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from shared.schemas.base import MAX_MESSAGE_BYTES
 from tests.support.hostile.messages import BOUNDED, MESSAGES, ODD_PICTURES, STRIP, TINY, Sent
 from tests.support.hostile.refusals import refused
 from tests.support.hostile.small_services import APPS, serve_small, write_weights
@@ -48,8 +49,8 @@ def test_the_smallest_and_the_thinnest_picture_go_through(
 def test_a_body_beyond_the_limit_is_not_read(clients: dict[str, httpx.Client]) -> None:
     for client in clients.values():
         path = next(path for path in client.get("/openapi.json").json()["paths"] if path.count("/") == 2)
-        reply = client.post(path, content=iter([bytes(1024**2)] * 40))
-        refused(reply, 413, "larger than 33554432 bytes")
+        reply = client.post(path, content=iter([bytes(1024**2)] * (MAX_MESSAGE_BYTES // 1024**2 + 8)))
+        refused(reply, 413, f"larger than {MAX_MESSAGE_BYTES} bytes")
 
 
 def test_a_schema_that_cannot_be_followed_harms_no_neighbour(clients: dict[str, httpx.Client]) -> None:

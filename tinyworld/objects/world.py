@@ -77,7 +77,7 @@ FACTOR_VALUES: dict[str, tuple[str | int, ...]] = {
 FACTORS: dict[str, tuple[str, ...]] = {
     name: tuple(str(value) for value in values) for name, values in FACTOR_VALUES.items() if name != "silhouette"
 }
-# Contrafact's factor (DESIGN, section 1) of each scene factor that an edit may change.
+# Contrafact's factor of each scene factor that an edit may change.
 EDIT_FACTOR = {
     "colour": "adjective",
     "size": "adjective",

@@ -61,7 +61,7 @@ LOOKS: dict[str, tuple[str, ...]] = {
     "style": STYLES,
 }
 FACTOR_VALUES: dict[str, tuple[str, ...]] = SHAPES | LOOKS
-# Contrafact's factor (DESIGN, section 1) of each scene factor that an edit may change: masks stay true. A traffic
+# Contrafact's factor of each scene factor that an edit may change: masks stay true. A traffic
 # light may change its colour; whether there is one is a matter of shape.
 EDIT_FACTOR = {
     "surface": "adjective",

@@ -137,7 +137,7 @@ def train_captioner(
         results=results,
         record={
             "split": "generator",
-            "district": domain,
+            "domain": domain,
             "pictures": pictures,
             "parameters": parameters,
             "tower": recipe_record(tower_recipe, tower_progress),

@@ -219,7 +219,7 @@ def main() -> None:
                 rank=args.rank, minutes=args.minutes,
             ),
             "steps": args.steps, "teacher_steps": args.steps * args.substeps, "guidance": args.guidance,
-            "rank": args.rank, "district": args.domain, "split": "generator", "pictures": args.pictures,
+            "rank": args.rank, "domain": args.domain, "split": "generator", "pictures": args.pictures,
         }  # fmt: skip
         publish(student, weights_of(args.domain) / "diffusion", record)
 

@@ -167,7 +167,7 @@ def publish(generator: Generator, progress: dict[str, float], run: str, domain: 
         results={name: coder[name] for name in coder if name == "held_out_psnr_db"} | progress,
         record={
             "split": "generator",
-            "district": domain,
+            "domain": domain,
             "autoencoder": coder,
             "withheld combinations seen": 0,
             "seed": 0,

@@ -186,7 +186,7 @@ def train_scorer(
         results=results,
         record={
             "split": "scorer",
-            "district": domain,
+            "domain": domain,
             "pictures": pictures,
             "round_trips": len(data) - pictures,
             "parameters": parameters,

@@ -130,7 +130,7 @@ def train_text_encoder(
         results=results,
         record={
             "split": "generator",
-            "district": domain,
+            "domain": domain,
             "parameters": parameters,
             **recipe_record(recipe, progress),
         },

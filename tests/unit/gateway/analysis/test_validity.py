@@ -72,5 +72,5 @@ def test_errors_are_of_the_factor_or_of_all() -> None:
     cells = {CELL: Differences(np.arange(20), -np.ones(20), np.zeros(20), 20)}
     other = Checked({"background": GOOD}, {CELL: screened(20, 0.9)})
     assert assess(cells, 1, other)[0].among_valid is None
-    with pytest.raises(ValueError, match="more were accepted"):
+    with pytest.raises(ValueError, match="more accepted than measured"):
         CheckErrors(valid=2, valid_accepted=3, invalid=1, invalid_accepted=0)
