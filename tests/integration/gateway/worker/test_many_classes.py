@@ -15,8 +15,8 @@ from evaluator_service.app import create_app
 from gateway.database.sessions import Sessions
 from gateway.database.tables import RecordedCall
 from gateway.model_services.clients import ModelServices
-from gateway.queue.celery_tasks import open_celery
 from gateway.worker.worker import Worker
+from shared.celery_app import open_celery
 from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
 from shared.storage import DirectoryStore
