@@ -15,8 +15,8 @@ from gateway.operations.deletion import IMAGES_PER_TRANSACTION, remove_rows
 from gateway.queue import leases
 from shared.problems import Conflict
 from shared.schemas.jobs import JobSpec
-from tests.integration.test_job_rows import add_worked_job
 from tests.support.rows import add_job
+from tests.support.worked_jobs import add_worked_job
 
 IMAGES = 2 * IMAGES_PER_TRANSACTION + 10
 

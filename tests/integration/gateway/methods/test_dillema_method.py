@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
 from gateway.methods import dillema as steps
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema
+from gateway.methods.questions import Question
 from shared.images import encode
 from shared.schemas.base import ImagePayload
+from shared.schemas.language import GenerateReply, GenerateRequest
 from tests.support.captioned_services import CAPTION, Services, captioned
 from tinyworld.objects.captions import read
 from tinyworld.objects.world import CLASSES
@@ -131,25 +133,30 @@ def test_edits_that_name_what_is_protected_are_refused_before_they_are_rendered(
 
 
 @pytest.mark.parametrize(
-    ("question", "from_phrases"), [("keywords", []), ("alternatives", ["rainy"]), ("rewrite", ["rainy"])]
+    ("question", "from_phrases"),
+    [(steps.KEYWORDS, []), (steps.ALTERNATIVES, ["rainy"]), (steps.REWRITE, ["rainy"])],
+    ids=lambda value: value.name if isinstance(value, Question) else "",
 )
 def test_a_question_without_a_valid_reply_refuses_its_edits_by_name_and_is_not_asked_again(
-    services: Services, monkeypatch: pytest.MonkeyPatch, question: steps.Question, from_phrases: list[str]
+    services: Services, monkeypatch: pytest.MonkeyPatch, question: Question[Any], from_phrases: list[str]
 ) -> None:
-    monkeypatch.setitem(steps._REPLY_TOKENS, question, 2)  # the reply is cut off, in both of the service's attempts
-    asked: list[bytes] = []
+    requests: list[str] = []
+    generate = services.generate
 
-    def note(request: httpx.Request) -> None:
-        asked.append(request.content)
+    def cut_short(request: GenerateRequest) -> GenerateReply:
+        """Replies to the question are cut off, in both of the service's attempts."""
+        requests.append(request.model_dump_json())
+        if request.messages[0].content == question.system:
+            request = request.model_copy(update={"max_tokens": 2})
+        return generate(request)
 
-    services._client.event_hooks["request"] = [note]
+    monkeypatch.setattr(services, "generate", cut_short)
     rows = dillema_of(services, factors=["weather"])
-    services._client.event_hooks["request"] = []
     assert rows
     assert {(row.verdict.accepted, row.verdict.check, row.image) for row in rows} == {(False, "invalid reply", None)}
     assert all("cut off after 2 tokens" in row.verdict.reason for row in rows)
-    assert all(row.lineage["exchanges"][-1]["question"] == question for row in rows)
+    assert all(row.lineage["exchanges"][-1]["question"] == question.name for row in rows)
     changed = {change.from_phrase for row in rows if row.edit for change in row.edit.changes}
     assert changed >= set(from_phrases)
     assert bool(changed) == bool(from_phrases)
-    assert len(set(asked)) == len(asked)
+    assert len(set(requests)) == len(requests)

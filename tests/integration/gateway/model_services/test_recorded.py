@@ -127,7 +127,7 @@ def test_another_seed_owner_or_weights_is_another_call(bench: Bench) -> None:
     bench.services("bob").render(RENDER)
     assert bench.small.calls["render"] == 3
     bench.small.revision = "2"
-    bench.plain._described.clear()  # a minute later
+    bench.plain._descriptions.clear()  # a minute later
     bench.services().render(RENDER)
     assert bench.small.calls["render"] == 4
     assert len(bench.calls()) == 4

@@ -294,7 +294,9 @@ def test_a_grant_without_a_repair_goes_at_once_so_that_its_trainer_stops(site: S
 def test_a_bug_does_not_end_the_thread(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Graces] = []
 
-    def broken(sessions: Sessions, store: ObjectStore, graces: Graces, go_on: Callable[[], bool]) -> Removed:
+    def broken(
+        sessions: Sessions, store: ObjectStore, graces: Graces, go_on: Callable[[], bool], listing: bool
+    ) -> Removed:
         runs.append(graces)
         raise ZeroDivisionError
 

@@ -1,0 +1,51 @@
+"""Finished jobs of any size, their rows written without a worker."""
+
+from __future__ import annotations
+
+from sqlalchemy import insert, update
+
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from tests.support.rows import add_job
+
+EDITS = 5
+LONG = "A red car on a street. It is a sunny day, and many people walk by. " * 4
+TOP = [{"class": f"a class with a long name {n}", "probability": 0.2} for n in range(5)]
+
+
+def add_worked_job(sessions: Sessions, job_id: str, images: int) -> None:
+    """A finished job: five edits of each image and a null arm, one model under test."""
+    add_job(sessions, job_id, images, models=["m"], methods=[{"name": "shifts", "parameters": {}}])
+    made, said = [], []
+    for position in range(images):
+        source = f"{job_id}-{position}"
+        common = {"job_id": job_id, "source_image_id": source}
+        opinion = {**common, "model": "m", "predicted": "car", "probability": 0.9, "rank": 1, "top": TOP}
+        said.append({**opinion, "id": f"{source}-said", "counterfactual_id": None, "ground_truth_probability": 0.9})
+        for ordinal in range(EDITS + 1):
+            edit = ordinal < EDITS
+            change = {"factor": "weather", "from_value": "sun", "to_value": f"w{ordinal}", "from_phrase": LONG}
+            made.append(
+                {
+                    **common,
+                    "id": f"{source}-{ordinal}",
+                    "position": position,
+                    "method": "shifts",
+                    "ordinal": ordinal,
+                    "arm": "edit" if edit else "null",
+                    "null_ordinal": EDITS if edit else None,
+                    "seed": 0,
+                    "changes": [{**change, "to_phrase": LONG}] if edit else [],
+                    "caption": LONG,
+                    "image_digest": "0" * 64,
+                    "accepted": True,
+                    "lineage": {"evaluations": 10, "prompt": LONG},
+                }
+            )
+            said.append({**opinion, "id": f"{source}-{ordinal}-said", "counterfactual_id": f"{source}-{ordinal}"})
+            said[-1]["ground_truth_probability"] = 0.8
+    with sessions.begin() as session:
+        session.execute(update(SourceImage).values(state="done", ground_truth="car"))
+        session.execute(insert(Counterfactual), made)
+        session.execute(insert(Prediction), said)
+        session.execute(update(Job).values(state="done"))
