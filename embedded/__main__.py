@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from embedded.directory import DirectoryInUse
-from embedded.run import run_embedded
+from embedded.run import end_process, run_embedded
 from embedded.stop_signals import stop_event
 from shared.profiles import ProfileError
 
@@ -38,9 +37,7 @@ def main() -> None:
         sys.exit(str(error))
     except OSError as error:
         sys.exit(f"cannot serve on port {options.port}: {error}; choose another with --port")
-    # A model's thread may still be in a batch that nobody waits for. Python's own end would abort the process over it.
-    sys.stdout.flush()
-    os._exit(0)
+    end_process()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from contrafact.cli import app
 from contrafact.client import Client
 from embedded.demo_picture import draw_finding
-from embedded.run import run_embedded
+from embedded.run import end_process, run_embedded
 from shared.schemas.results import JobResults
 from tinyworld.objects.demo import write_demo_images
 from tinyworld.roads.demo import demo_scenes, write_demo
@@ -44,6 +44,7 @@ def main() -> None:
     else:
         run_demo(options.directory, options.per_class)
     print(f"\n{time.monotonic() - started:.0f} seconds in all.")
+    end_process()
 
 
 def run_demo(directory: Path, per_class: int) -> JobResults:

@@ -123,5 +123,5 @@ def test_the_demo_set_has_a_mask_of_the_same_stem_per_picture(rgb: bool, tmp_pat
         expected = np.array(PALETTE, np.uint8)[rendering.classes] if rgb else rendering.classes
         assert np.array_equal(mask, expected)
         read = mask_reader(said, {}).read((tmp_path / "masks" / row["file"]).read_bytes(), 10**6)  # as a job reads it
-        assert np.array_equal(read, np.where(rendering.classes == 0, VOID, rendering.classes - 1))
+        assert np.array_equal(read.pixels, np.where(rendering.classes == 0, VOID, rendering.classes - 1))
         assert np.array_equal(np.asarray(Image.open(tmp_path / "instances" / row["file"])), rendering.instances)
