@@ -58,7 +58,7 @@ SEED ?= 1
 chaos: install-dev ## kill every part of a deployed system, KILLS=200 times from SEED=1, and compare its job's results
 	KILLS=$(KILLS) SEED=$(SEED) $(BIN)/pytest -s tests/e2e/test_chaos.py -k nothing_but
 
-benchmark: install-dev ## our loops against plain ones, tiny and full size; a job against its stages; memory (10 minutes)
+benchmark: install-dev ## our loops against plain ones, tiny and full size; a job against its stages; memory (12 minutes)
 	$(BIN)/python -m benchmarks
 
 simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic tables with a known truth (minutes)
