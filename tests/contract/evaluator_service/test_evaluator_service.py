@@ -181,10 +181,10 @@ def test_structure_agreement_counts_kept_edges(folder: Path) -> None:
             assert reply.agreements[1] > 0.95, "light may change"
             assert abs(reply.agreements[2] - 0.5) < 0.1
             assert reply.agreements[3] == 0
-            noise = asked.model_copy(update={"images": [payload(pixels()) for _ in range(32)]})
+            noise = asked.model_copy(update={"images": [payload(pixels()) for _ in range(16)]})
             reply = StructureReply.model_validate_json(await post(client, "/v1/structure", noise))
-            # Means of 32 such images under 12 seeds: 0.09 to 0.21. Without the correction for chance they are near 1.
-            assert np.mean(reply.agreements) < 0.35, "edges everywhere agree by chance only"
+            # The mean over many is 0.15, that of 16 varies by 0.04. Without the correction for chance it is near 1.
+            assert np.mean(reply.agreements) < 0.4, "edges everywhere agree by chance only"
             masked = asked.model_copy(update={"mask": payload(left)})
             reply = StructureReply.model_validate_json(await post(client, "/v1/structure", masked))
             assert reply.agreements[2] > 0.95, "what lies outside the mask does not count"
