@@ -102,6 +102,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "the mask is in colour", "whether a picture is grey is seen when it is decoded"),
     Exclusion(SHAPED, "event: job", "the schema is that of each event's data; OpenAPI 3.1 has no word for the stream"),
     Exclusion(SOUND, "no reply before the deadline", "a nanosecond is a valid deadline, and 504 the promised answer"),
+    Exclusion(SOUND, "has NaN or infinity", "an extreme guidance overflows: 500 `not-finite` is the promised answer"),
     Exclusion(SOUND, "the language model gave no valid reply", "two tokens hold no reply: 502 is the promised answer"),
     Exclusion(ACCEPTED, "phrase", "whether a phrase stands in the prompt is seen when it is read"),
 ]

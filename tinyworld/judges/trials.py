@@ -114,9 +114,10 @@ class Evaluator:
         self._scorer = Scorer(profile.evaluator.scorer, device="cpu")
 
     def embed(self, request: EmbedRequest) -> EmbedReply:
-        images = self._scorer.embed_images([decode(image.png) for image in request.images])
-        texts = self._scorer.embed_texts(request.texts)
-        return EmbedReply(images=images.tolist(), texts=texts.tolist(), logit_scale=self._scorer.logit_scale)
+        pictures = [decode(image.png) for image in request.images]
+        images = self._scorer.embed_images(pictures).tolist() if pictures else []
+        texts = self._scorer.embed_texts(request.texts).tolist() if request.texts else []
+        return EmbedReply(images=images, texts=texts, logit_scale=self._scorer.logit_scale)
 
     def structure(self, request: StructureRequest) -> StructureReply:
         source = decode(request.source.png)
