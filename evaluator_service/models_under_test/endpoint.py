@@ -105,8 +105,8 @@ class _Server:
                         return body
                     failure = f"status {status}"
                     if refuses_content(status):
-                        said = body.decode(errors="replace").strip()
-                        raise InvalidInput(f"the model at {self._endpoint.url} refuses the image: {failure}: {said}")
+                        reason = body.decode(errors="replace").strip()
+                        raise InvalidInput(f"the model at {self._endpoint.url} refuses the image: {failure}: {reason}")
                     if status not in RETRIED:
                         raise self._failed(f"refused: {failure}")
                 if attempt == ATTEMPTS:

@@ -135,12 +135,12 @@ def _news(sessions: Sessions, known: Mapping[str, int]) -> Iterator[tuple[str, N
     rows = select(Job.id, Job.events, Job.state).where(Job.deleted_at.is_(None))
     with reading(sessions) as session:
         for part in chunks(sorted(known), _JOBS_PER_STATEMENT):
-            found = {row.id: row for row in session.execute(rows.where(Job.id.in_(part)))}
+            jobs = {row.id: row for row in session.execute(rows.where(Job.id.in_(part)))}
             for job_id in part:
-                if job_id not in found:
+                if job_id not in jobs:
                     yield job_id, News([], over=True)
                     continue
-                row, events = found[job_id], []
+                row, events = jobs[job_id], []
                 if row.events > known[job_id]:
                     first = max(known[job_id], row.events - BATCH)
                     events = [_sent(event) for event in events_after(session, job_id, first, BATCH)]

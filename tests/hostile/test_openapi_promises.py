@@ -58,8 +58,8 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "does not know the labels", "labels are the model's: GET /models lists them"),
     Exclusion(ACCEPTED, "does not know the mask classes", "classes are the model's: GET /models lists them"),
     *(
-        Exclusion(ACCEPTED, said, "which models segment is the installation's: GET /models lists their tasks")
-        for said in ("tests no segmentation by default", "the ground truth is masks, but the model")
+        Exclusion(ACCEPTED, words, "which models segment is the installation's: GET /models lists their tasks")
+        for words in ("tests no segmentation by default", "the ground truth is masks, but the model")
     ),
     *(
         Exclusion(ACCEPTED, said, "JSON Schema cannot say which parts and fields go together")

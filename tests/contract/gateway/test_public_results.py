@@ -210,9 +210,9 @@ def test_followers_share_one_poller_and_all_hear_everything(tmp_path: Path) -> N
 
 def polls_of(sessions: Sessions) -> Callable[[], int]:
     """A function that says how many statements have read jobs from now on."""
-    asked: list[str] = []
-    event.listen(sessions.kw["bind"], "before_cursor_execute", lambda *given: asked.append(given[2]))
-    return lambda: sum("FROM jobs" in statement for statement in asked)
+    statements: list[str] = []
+    event.listen(sessions.kw["bind"], "before_cursor_execute", lambda *given: statements.append(given[2]))
+    return lambda: sum("FROM jobs" in statement for statement in statements)
 
 
 def test_followers_of_a_deleted_job_are_let_go(tmp_path: Path) -> None:

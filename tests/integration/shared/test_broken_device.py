@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from shared.model_health import EXIT_CODE
 from tests.support.broken_service import UNLUCKY
 from tests.support.deployment import UVICORN, Part, free_port
+from tests.support.work_site import wait_for
 
 PATIENCE = 120.0  # seconds, which only a hang takes
 HTTP = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"Connection": "close"})
@@ -83,10 +83,7 @@ def test_a_service_whose_batch_never_ends_fails_its_probe_and_ends(tmp_path: Pat
 
         asking = threading.Thread(target=ask_in_vain)
         asking.start()
-        give_up = time.monotonic() + PATIENCE
-        while status(f"{url}/healthz") != 503:
-            assert time.monotonic() < give_up
-            time.sleep(0.05)
+        wait_for(lambda: status(f"{url}/healthz") == 503, PATIENCE)
         assert exit_code(part) == EXIT_CODE
         asking.join(PATIENCE)
         (message,) = critical_lines(part)

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import io
 import json
 import tarfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
-import hypothesis
 import numpy as np
 import onnx
 import pytest
 import torch
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from evaluator_service.models_under_test.classification import ImageClassifier
-from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
 from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_folder, try_out
 from evaluator_service.models_under_test.onnx_check import check_onnx
 from evaluator_service.models_under_test.onnx_models import OnnxSegmenter
@@ -34,9 +28,7 @@ from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import described, processors
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.uploads import UploadedModels
-from shared.images import decode, encode
-from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFound
-from shared.profiles import ModelEndpoint
+from shared.problems import DependencyFailed, InvalidInput, NotFound
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import Preprocessing
 from tests.support.small_evaluator import CLASSES, write_classifier
@@ -369,136 +361,3 @@ def test_uploads_are_fetched_once_from_the_store_alone_and_believed_by_digest(re
             await UploadedModels("", "cpu").get(upload("/a"))
 
     asyncio.run(scenario())
-
-
-def endpoint(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointClassifier:
-    given = {"url": "http://model:1/classify", "classes": ["car", "bus"], "revision": "1", "licence": "none", **more}
-    return EndpointClassifier(ModelEndpoint.model_validate(given), httpx.MockTransport(answer))
-
-
-def rows(request: httpx.Request) -> NDArray[np.float64]:
-    sent = [base64.b64decode(image) for image in json.loads(request.content)["images"]]
-    return np.array([[0.25, 0.75] if image == b"one" else [1.0, 0.0] for image in sent])
-
-
-def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:
-    sizes: list[int] = []
-    troubles = [httpx.Response(503), httpx.Response(429, headers={"Retry-After": "0"})]
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        if troubles:
-            return troubles.pop()
-        sizes.append(len(rows(request)))
-        return httpx.Response(200, json={"probabilities": rows(request).tolist()})
-
-    async def scenario() -> None:
-        model = endpoint(answer, max_batch=2, concurrency=1)
-        found = await model.probabilities([b"one", b"two", b"one", b"one", b"two"], time.monotonic() + 120)
-        assert found == [[0.25, 0.75], [1.0, 0.0], [0.25, 0.75], [0.25, 0.75], [1.0, 0.0]]
-        assert sorted(sizes) == [1, 2, 2]
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("reply", "words"),
-    [
-        (httpx.Response(401), "refused: status 401"),
-        (httpx.Response(404), "refused: status 404"),
-        (httpx.Response(302, headers={"Location": "http://10.0.0.1/"}), "refused: status 302"),
-        (httpx.Response(200, content=b"<html>"), "answered no"),
-        (httpx.Response(200, json={"probabilities": [[1.0, 0.0]] * 2}), "must answer 1 rows of 2"),
-        (httpx.Response(200, json={"probabilities": [[1.0]]}), "must answer 1 rows of 2"),
-        (httpx.Response(200, json={"probabilities": [[3.0, -2.0]]}), "no probabilities"),
-        (httpx.Response(200, json={"probabilities": [[4.0, 3.0]]}), "no probabilities"),
-    ],
-)
-def test_an_endpoint_that_answers_nonsense_is_a_failed_dependency(reply: httpx.Response, words: str) -> None:
-    with pytest.raises(DependencyFailed, match=words):
-        asyncio.run(endpoint(lambda request: reply).probabilities([b"one"], time.monotonic() + 120))
-
-
-@pytest.mark.parametrize("status", [400, 413, 415, 422])
-def test_an_endpoint_that_refuses_an_image_makes_it_invalid_input_and_is_not_asked_again(status: int) -> None:
-    asked: list[int] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(status)
-        return httpx.Response(status, content=b"smaller than 32 pixels" + b" " * 10_000)
-
-    with pytest.raises(InvalidInput, match=f"status {status}: smaller than 32 pixels$"):
-        asyncio.run(endpoint(answer).probabilities([b"one"], time.monotonic() + 120))
-    assert len(asked) == 1
-
-
-def test_an_endpoint_that_refuses_a_batch_is_asked_for_its_images() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        found = rows(request)
-        return httpx.Response(413) if len(found) > 1 else httpx.Response(200, json={"probabilities": found.tolist()})
-
-    found = asyncio.run(endpoint(answer).probabilities([b"one", b"two", b"one"], time.monotonic() + 120))
-    assert found == [[0.25, 0.75], [1.0, 0.0], [0.25, 0.75]]
-
-
-def served_segmenter(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointSegmenter:
-    given = {"url": "http://model:1/segment", "task": "segmentation", "classes": ["road", "car"], **more}
-    endpoint = ModelEndpoint.model_validate({"revision": "1", "licence": "none", **given})
-    return EndpointSegmenter(endpoint, httpx.MockTransport(answer))
-
-
-def text_of(pixels: NDArray[np.uint8]) -> str:
-    return base64.b64encode(encode(pixels)).decode()
-
-
-SIZES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5)
-TWO = RANDOM.integers(0, 2, (4, 6), dtype=np.uint8)
-BOMB = bytearray(encode(TWO))
-BOMB[16:24] = (60_000).to_bytes(4, "big") * 2  # says to be of 3.6 billion pixels
-
-
-@hypothesis.given(drawn=st.integers(0, 2**32), sizes=SIZES)
-@hypothesis.settings(max_examples=20, deadline=None)
-def test_maps_of_a_server_are_taken_as_they_are(drawn: int, sizes: list[tuple[int, int]]) -> None:
-    """PNGs or rows of integers, mixed, in batches of two, in the order of the images."""
-    random = np.random.default_rng(drawn)
-    maps = [random.integers(0, 2, size, dtype=np.uint8) for size in sizes]
-    pictures = [encode(np.repeat(one[..., None] * 255, 3, axis=2)) for one in maps]
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        seen = [decode(base64.b64decode(image))[..., 0] // 255 for image in json.loads(request.content)["images"]]
-        assert len(seen) <= 2
-        return httpx.Response(200, json={"maps": [one.tolist() if len(one) % 2 else text_of(one) for one in seen]})
-
-    found = asyncio.run(served_segmenter(answer, max_batch=2).label_maps(pictures, time.monotonic() + 120))
-    assert all(one.dtype == np.uint8 and (one == wanted).all() for one, wanted in zip(found, maps, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("reply", "words"),
-    [
-        ({"probabilities": [[1.0]]}, "of base64 PNGs, or of rows of integers"),
-        ({"maps": []}, "answered 0 maps to 1 images"),
-        ({"maps": ["?"]}, "cannot be read"),
-        ({"maps": [base64.b64encode(b"no picture").decode()]}, "must be base64 of a grey PNG"),
-        ({"maps": [text_of(TWO[:, :5])]}, "it has 5×4 pixels, the image 6×4"),
-        ({"maps": [base64.b64encode(BOMB).decode()]}, "it has 60000×60000 pixels"),
-        ({"maps": [text_of(np.repeat(TWO[..., None], 3, axis=2))]}, "it is in colour"),
-        ({"maps": [text_of(TWO + np.uint8(1))]}, "values from 1 to 2"),
-        ({"maps": [(TWO.astype(int) - 1).tolist()]}, "values from -1 to 0"),
-        ({"maps": [TWO.tolist()[:3]]}, r"shape \(3, 6\)"),
-        ({"maps": [[[0, 1], [0]]]}, "cannot be read"),
-        ({"maps": [[[0.5] * 6] * 4]}, "rows of integers"),
-        ({"maps": ["A" * 100_000]}, "answered more than 65,728 bytes"),
-    ],
-)
-def test_a_server_whose_maps_do_not_fit_is_a_failed_dependency(reply: dict[str, Any], words: str) -> None:
-    model = served_segmenter(lambda request: httpx.Response(200, json=reply))
-    with pytest.raises(DependencyFailed, match=words):
-        asyncio.run(model.label_maps([encode(np.zeros((4, 6, 3), np.uint8))], time.monotonic() + 120))
-
-
-def test_an_endpoint_that_never_answers_costs_no_more_than_the_deadline() -> None:
-    started = time.monotonic()
-    with pytest.raises(DeadlineExceeded):
-        asyncio.run(endpoint(lambda request: httpx.Response(503)).probabilities([b"one"], started + 0.5))
-    assert time.monotonic() - started < 60

@@ -27,10 +27,10 @@ def test_a_source_image_comes_with_all_that_was_made_and_said_of_it(sessions: Se
         streamed = list(stream_sources(session, "job", "labelled"))
         (rows,) = load_rows(session, "job").models.values()
     assert [rows.source.position for rows in streamed] == list(range(700))
-    for found in streamed:
-        assert [row.ordinal for row in found.counterfactuals] == list(range(EDITS + 1))
-        assert set(found.predictions_of("m")) == {found.source.id, *(row.id for row in found.counterfactuals)}
-        assert {row.source_image_id for row in found.counterfactuals} == {found.source.id}
+    for source in streamed:
+        assert [row.ordinal for row in source.counterfactuals] == list(range(EDITS + 1))
+        assert set(source.predictions_of("m")) == {source.source.id, *(row.id for row in source.counterfactuals)}
+        assert {row.source_image_id for row in source.counterfactuals} == {source.source.id}
     assert (len(rows.outcomes.source), rows.left_out) == (700 * EDITS, 0)
     assert len(set(rows.outcomes.null_arm.tolist())) == 700
     assert len(rows.screened) == len(rows.outcomes.cells) == EDITS + 1

@@ -221,18 +221,18 @@ def test_a_device_that_fails_for_every_image_holds_the_job_and_burns_nothing(day
 @ON_SQLITE
 def test_a_language_model_without_valid_replies_refuses_edits_and_no_image(day: Day) -> None:
     day.site.add_job(images=2)
-    asked: list[bytes] = []
+    questions: list[bytes] = []
 
     def no_keywords(body: bytes) -> Response | None:
         if b"List the phrases of the caption" not in body:
             return None
-        asked.append(body)
+        questions.append(body)
         return problem_reply(GenerationFailed("no valid reply in 2 attempts"))
 
     day.answer = no_keywords
     images = day.until_done(day.worker())
     assert {(image.state, image.attempts) for image in images} == {("done", 0)}
-    assert len(asked) == len(set(asked)) == 2
+    assert len(questions) == len(set(questions)) == 2
     with day.site.sessions() as session:
         edits = session.execute(select(Counterfactual.arm, Counterfactual.check, Counterfactual.image_digest)).all()
     assert [tuple(edit) for edit in edits] == [("edit", "invalid reply", None)] * 2

@@ -112,16 +112,16 @@ def test_a_busy_service_costs_no_attempt(site: Site) -> None:
 @ON_SQLITE
 def test_what_is_done_with_an_image_is_told_while_it_is_done(site: Site) -> None:
     site.add_job(images=1)
-    seen: list[str | None] = []
+    stages: list[str | None] = []
     called = site.small._called
 
     def noting(name: str) -> None:
-        seen.append(site.images()[0].stage)
+        stages.append(site.images()[0].stage)
         called(name)
 
     site.small._called = noting  # type: ignore[method-assign]
     site.worker().step()
-    assert list(dict.fromkeys(seen)) == ["captioning", "proposing", "rendering", "checking", "predicting"]
+    assert list(dict.fromkeys(stages)) == ["captioning", "proposing", "rendering", "checking", "predicting"]
     assert site.images()[0].state == "done"
 
 
@@ -295,9 +295,9 @@ def test_a_report_needs_no_service_and_names_those_that_made_the_results(site: S
     site.url = gone
     site.worker(wait=0).step()
     assert site.state() == "done"
-    made = site.metrics().made
-    assert [info["revision"] for info in made.services.values()] == ["2"]
-    replaced = {info["revision"] for info in made.replaced_services}
+    metrics = site.metrics()
+    assert [info["revision"] for info in metrics.made.services.values()] == ["2"]
+    replaced = {info["revision"] for info in metrics.made.replaced_services}
     assert replaced == {"1"}
 
 
