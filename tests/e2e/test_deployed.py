@@ -41,15 +41,15 @@ def test_the_main_job_over_http_and_an_orderly_end(tmp_path: Path) -> None:
         assert httpx.get(f"{gateway_url(deployment)}/jobs", timeout=30).status_code == 401
         settings = [f"{name}={value}" for name, value in PARAMETERS.items()]
         options = [word for setting in settings for word in ("--set", setting)]
-        asked = ["--task", "classify the vehicle", "--method", "dillema", *options, "--wait"]
-        submitted = contrafact(deployment, "submit", tmp_path / "images", *asked)
+        arguments = ["--task", "classify the vehicle", "--method", "dillema", *options, "--wait"]
+        submitted = contrafact(deployment, "submit", tmp_path / "images", *arguments)
         job = client.jobs().jobs[0].id
         assert submitted.startswith(job)
         detail = client.job(job)
         assert (detail.state, detail.progress.images.done, detail.progress.images.failed) == ("done", 2, 0)
-        made = list(client.counterfactuals(job, {}))
-        assert made
-        images = [view.image for view in made if view.image is not None]
+        views = list(client.counterfactuals(job, {}))
+        assert views
+        images = [view.image for view in views if view.image is not None]
         assert images
         assert all(deployment.store.exists(image_key(digest)) for digest in images)
         assert client.image(images[0]).startswith(b"\x89PNG")

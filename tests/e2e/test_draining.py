@@ -62,8 +62,8 @@ def served(app: str, log: Path, environment: Mapping[str, str]) -> Iterator[tupl
     """A process of `uvicorn --factory app` that is ready, and its address."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port)]
-    with running(command, log, environment, port) as found:
-        yield found
+    with running(command, log, environment, port) as process:
+        yield process
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -97,9 +97,9 @@ def rows(directory: Path, table: type[Table], *columns: str) -> list[tuple[Any, 
     engine = open_engine(f"sqlite:///{directory / 'contrafact.db'}")
     chosen = [table.__table__.c[name] for name in columns] or list(table.__table__.c)
     with engine.connect() as connection:
-        found = connection.execute(sa.select(*chosen).order_by(*table.__table__.primary_key)).all()
+        records = connection.execute(sa.select(*chosen).order_by(*table.__table__.primary_key)).all()
     engine.dispose()
-    return [tuple(row) for row in found]
+    return [tuple(row) for row in records]
 
 
 def assert_equal(killed: Path, undisturbed: Path) -> None:

@@ -61,5 +61,5 @@ def test_a_stopped_system_goes_on_with_a_repair(tmp_path: Path) -> None:
             view = wait(client, repair, lambda view: view.state != "running")
             assert (view.state, view.failure) == ("done", "")
             assert view.result is not None
-            assert {one.set for one in view.result.sets} >= {"originals", "counterfactuals"}
+            assert {figures.set for figures in view.result.sets} >= {"originals", "counterfactuals"}
             assert client.repaired_model(repair)

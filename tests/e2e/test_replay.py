@@ -49,13 +49,13 @@ def test_real_models_make_the_same_counterfactual_again(tmp_path: Path) -> None:
 
         until(lambda: client.get("/models").status_code == 200)
         spec = ("spec.json", json.dumps(SPEC), "application/json")
-        made = client.post("/jobs", files={"images": ("bus/1.png", picture), "spec": spec})
-        assert made.status_code == 202, made.text
-        until(lambda: client.get(made.headers["Location"]).json()["state"] != "running")
-        views = client.get(f"{made.headers['Location']}/results").json()["counterfactuals"]
+        created = client.post("/jobs", files={"images": ("bus/1.png", picture), "spec": spec})
+        assert created.status_code == 202, created.text
+        until(lambda: client.get(created.headers["Location"]).json()["state"] != "running")
+        views = client.get(f"{created.headers['Location']}/results").json()["counterfactuals"]
         rendered = [view["id"] for view in views if view["image"]]
-        code, said = run("doctor")
-        assert code == 0, said
-        code, said = run("replay", rendered[0])
-        assert code == 0, said
-        assert said.startswith("equal, bit for bit")
+        code, output = run("doctor")
+        assert code == 0, output
+        code, output = run("replay", rendered[0])
+        assert code == 0, output
+        assert output.startswith("equal, bit for bit")

@@ -49,15 +49,15 @@ def test_the_base_is_pinned_and_the_user_is_a_number_that_is_not_root() -> None:
 def test_only_what_is_copied_gets_past_dockerignore() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
     assert "*" in lines
-    kept = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
     copied = set()
     for head, rest in instructions(DOCKERFILE):
         if head == "COPY" and not rest.startswith("--from"):
             copied |= {source.rstrip("/") for source in rest.split()[:-1]}
     copied.remove("${SERVICE}")
     copied |= {build["args"]["SERVICE"] for name, build in BUILDS.items() if name.endswith("-service")}
-    assert {source.removesuffix("/__init__.py") for source in copied} == kept
-    assert all((ROOT / name).exists() for name in kept)
+    assert {source.removesuffix("/__init__.py") for source in copied} == allowed
+    assert all((ROOT / name).exists() for name in allowed)
 
 
 @contextmanager

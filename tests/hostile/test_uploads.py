@@ -11,7 +11,7 @@ import pytest
 from gateway.database.tables import Job
 from tests.support.gateway_under_test import Gateway, picture
 from tests.support.hostile.manifests import MANIFESTS, Manifest
-from tests.support.hostile.names import KEPT_NAMES, REFUSED_NAMES, Name, form
+from tests.support.hostile.names import STORED_NAMES, REFUSED_NAMES, Name, form
 from tests.support.hostile.packs import MANY_IN_TAR, TARS, ZIPS, Pack, tarred, zipped
 from tests.support.hostile.refusals import refused
 
@@ -34,14 +34,14 @@ def named(sent: bytes) -> bytes:
     return form((about, picture()), (about, b"no picture"), (b'name="spec"', GENERATE.encode()))
 
 
-@pytest.mark.parametrize("case", KEPT_NAMES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", STORED_NAMES, ids=lambda case: case.name)
 def test_a_name_is_shown_and_never_obeyed(gateway: Gateway, case: Name) -> None:
-    reply = post_raw(gateway, named(case.sent))
+    reply = post_raw(gateway, named(case.raw))
     assert reply.status_code == 202, reply.text
     job = reply.json()["id"]
     with gateway.context.sessions() as session:
-        assert [row.file_name for row in session.get_one(Job, job).source_images] == [case.kept] * 2
-    assert reply.json()["failures"][0]["name"] == case.kept
+        assert [row.file_name for row in session.get_one(Job, job).source_images] == [case.stored] * 2
+    assert reply.json()["failures"][0]["name"] == case.stored
     page = gateway.client.get(f"/jobs/{job}/view")
     assert page.status_code == 200
     assert "<script>alert" not in page.text

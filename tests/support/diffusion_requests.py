@@ -49,7 +49,7 @@ def request(source: ImagePayload, *renderings: Rendering, **changed: Any) -> Ren
     return RenderRequest(source=source, renderings=list(renderings), **{"steps": 2, **changed})
 
 
-async def render(client: httpx.AsyncClient, asked: RenderRequest) -> RenderReply:
-    reply = await client.post("/v1/renderings", content=asked.model_dump_json())
+async def render(client: httpx.AsyncClient, body: RenderRequest) -> RenderReply:
+    reply = await client.post("/v1/renderings", content=body.model_dump_json())
     assert reply.status_code == 200, reply.text
     return RenderReply.model_validate_json(reply.content)

@@ -34,7 +34,7 @@ KEYWORDS: dict[str, Any] = {
 SYSTEM = Message(role="system", content="Name the phrases that may change.")
 
 
-def asked(content: str, **changed: Any) -> GenerateRequest:
+def generate_request(content: str, **changed: Any) -> GenerateRequest:
     fields: dict[str, Any] = {"json_schema": KEYWORDS, "temperature": 1.0, "seed": 1, "max_tokens": 400, **changed}
     return GenerateRequest(messages=[SYSTEM, Message(role="user", content=content)], **fields)
 

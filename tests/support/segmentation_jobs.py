@@ -42,8 +42,8 @@ def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[d
     with site.sessions.begin() as session:
         session.merge(Owner(id=LOCAL_OWNER, name="local"))
     shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
-    kept = [(shelf.keep(encode(image)), None if mask is None else shelf.keep(encode(mask))) for image, mask in drawn]
-    shelf.save({digest for pair in kept for digest in pair if digest})
+    stored = [(shelf.keep(encode(image)), None if mask is None else shelf.keep(encode(mask))) for image, mask in drawn]
+    shelf.save({digest for pair in stored for digest in pair if digest})
     with site.sessions.begin() as session:
         masked = any(mask is not None for _, mask in drawn)
         session.add(
@@ -59,7 +59,7 @@ def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[d
                 id=f"{job_id}-{n}", job_id=job_id, position=n, digest=image, mask_digest=mask,
                 mask_classes=None if mask is None else ROAD_CLASSES,
             )
-            for n, (image, mask) in enumerate(kept)
+            for n, (image, mask) in enumerate(stored)
         )  # fmt: skip
         store_counts(session, job_id)
 

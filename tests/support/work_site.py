@@ -101,18 +101,18 @@ class Site:
         """Everything that a repetition must reproduce, without ids of the job's own."""
         c, p = Counterfactual, Prediction
         with self.sessions() as session:
-            made = session.execute(
+            counterfactuals = session.execute(
                 select(c.position, c.method, c.ordinal, c.seed, c.image_digest, c.accepted, c.check, c.new_caption)
                 .where(c.job_id == job_id)
                 .order_by(c.position, c.method, c.ordinal)
             ).all()
-            said = session.execute(
+            predictions = session.execute(
                 select(p.model, p.predicted, p.probability, p.rank, c.position, c.ordinal)
                 .join(c, p.counterfactual_id == c.id, isouter=True)
                 .where(p.job_id == job_id)
                 .order_by(p.model, c.position, c.ordinal, p.probability)
             ).all()
-        return [tuple(row) for row in made], [tuple(row) for row in said]
+        return [tuple(row) for row in counterfactuals], [tuple(row) for row in predictions]
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 600.0) -> None:

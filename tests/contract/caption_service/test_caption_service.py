@@ -46,9 +46,9 @@ def test_the_seed_decides_what_is_sampled(profile: Path) -> None:
     async def main() -> None:
         async with serving(create_app(settings(profile, deterministic=True))) as client:
             [image] = payloads(1)
-            one, two, again = [await ask(client, [image], temperature=1.5, seed=seed) for seed in (1, 2, 1)]
+            first, second, again = [await ask(client, [image], temperature=1.5, seed=seed) for seed in (1, 2, 1)]
             greedy = [await ask(client, [image], seed=seed) for seed in (1, 2)]
-        assert one == again != two
+        assert first == again != second
         assert greedy[0] == greedy[1]
 
     asyncio.run(main())

@@ -58,14 +58,14 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     lenient = ["--set", 'thresholds={"structure": {"default": 0}}']
     options = ["--set", "counterfactuals_per_image=1", "--model", "m1", "--seed", "3", *lenient]
     stdout, stderr = contrafact(url, "submit", testset, *TASK, *options, "--wait")
-    job, *said = stdout.splitlines()
+    job, *lines = stdout.splitlines()
     assert "3 images, 3 with ground truth" in stderr
     assert "3 of 3 images done" in stderr
     assert "images done" not in stdout
     gallery = stderr.partition("first counterfactual after ")[2].split()[2]
     shown = httpx.get(gallery)
     assert (shown.status_code, "/jobs/" + job in gallery, 'class="pair' in shown.text) == (200, True, True)
-    assert "m1 under dillema" in "\n".join(said)
+    assert "m1 under dillema" in "\n".join(lines)
     detail = json.loads(contrafact(url, "status", job, "--json")[0])
     assert (detail["state"], detail["models"], detail["seed"]) == ("done", ["m1"], 3)
     assert detail["methods"][0]["parameters"]["counterfactuals_per_image"] == 1
@@ -108,13 +108,13 @@ def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
     (tmp_path / "set.zip").write_bytes(packed.getvalue())
     (tmp_path / "labels.jsonl").write_text('{"file": "1.png", "label": "automobile"}\n{"file": "2.png"}\n')
     options = ["--labels", tmp_path / "labels.jsonl", "--label-map", "automobile=car", "--key", "k", "--model", "m1"]
-    made = [json.loads(contrafact(url, "submit", tmp_path / "set.zip", *TASK, *options, "--json")[0]) for _ in range(2)]
-    assert made[0]["id"] == made[1]["id"]
-    assert (made[0]["images"], made[0]["labelled"]) == (2, 1)
-    unlabelled, said = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")
-    assert "uploading set.zip  0 bytes of" in said
-    assert "uploaded set.zip" in said
-    assert json.loads(unlabelled)["id"] != made[0]["id"]
+    jobs = [json.loads(contrafact(url, "submit", tmp_path / "set.zip", *TASK, *options, "--json")[0]) for _ in range(2)]
+    assert jobs[0]["id"] == jobs[1]["id"]
+    assert (jobs[0]["images"], jobs[0]["labelled"]) == (2, 1)
+    unlabelled, stderr = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")
+    assert "uploading set.zip  0 bytes of" in stderr
+    assert "uploaded set.zip" in stderr
+    assert json.loads(unlabelled)["id"] != jobs[0]["id"]
     assert (json.loads(unlabelled)["models"], json.loads(unlabelled)["labelled"]) == ([], 0)
 
 
@@ -150,9 +150,9 @@ def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:
         base_url = str(gateway.client.base_url)
         assert "findings are available" in contrafact(base_url, "findings", "drawn")[1]
         build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
-        said = contrafact(base_url, "findings", "drawn")[0]
-        assert "night-bus under dillema" in said
-        assert "• `bus` fails" in said
-        assert "to night (weather)" in said
-        assert "No finding" in said.partition("sound under dillema")[2]
+        table = contrafact(base_url, "findings", "drawn")[0]
+        assert "night-bus under dillema" in table
+        assert "• `bus` fails" in table
+        assert "to night (weather)" in table
+        assert "No finding" in table.partition("sound under dillema")[2]
         assert json.loads(contrafact(base_url, "findings", "drawn", "--json")[0])["sources"] == 48

@@ -50,9 +50,9 @@ def editor(folder: Path) -> ControlNetEditor:
 def rendered(editor: ControlNetEditor, *controls: ControlStrength, region: str = "full") -> Rendered:
     key = BatchKey(64, 64, 4, 3.0, controls)
     rendering = Rendering.model_validate({"prompt": "A red car.", "seed": 3, "region": region})
-    (one,) = editor.render(key, [RenderItem(source(), rendering, "")])
-    assert isinstance(one, Rendered), one
-    return one
+    (outcome,) = editor.render(key, [RenderItem(source(), rendering, "")])
+    assert isinstance(outcome, Rendered), outcome
+    return outcome
 
 
 def strength(kind: ControlKind, **changed: float) -> ControlStrength:
@@ -78,13 +78,13 @@ def test_several_are_what_diffusers_adds_up(editor: ControlNetEditor) -> None:
     ]
     with torch.inference_mode():
         down, middle = MultiControlNetModel([networks.controlnets[kind] for kind in kinds])(
-            latents, 500, states, [one.images for one in controls], [1.0, 0.4], return_dict=False
+            latents, 500, states, [control.images for control in controls], [1.0, 0.4], return_dict=False
         )
         expected = networks.unet(
             latents, 500, states, down_block_additional_residuals=down, mid_block_additional_residual=middle
         ).sample
-        found = networks.predict(latents, 500, states, None, controls)
-    assert torch.allclose(found, expected, atol=1e-5)
+        prediction = networks.predict(latents, 500, states, None, controls)
+    assert torch.allclose(prediction, expected, atol=1e-5)
 
 
 def test_one_of_several_is_one_and_a_weight_of_zero_is_none(editor: ControlNetEditor) -> None:
@@ -101,9 +101,9 @@ def test_a_range_of_steps_starts_and_ends_where_it_says(editor: ControlNetEditor
     never = rendered(editor, strength("canny", end=0.1)).image  # of 4 steps, none
     assert np.array_equal(rendered(editor, strength("canny", scale=0)).image, never)
     parts = [rendered(editor, strength("canny", start=a, end=b)).image for a, b in [(0, 0.5), (0.5, 1), (0, 0.75)]]
-    assert len({one.tobytes() for one in [whole, never, *parts]}) == 5
+    assert len({image.tobytes() for image in [whole, never, *parts]}) == 5
     steps = [[strength("canny", start=a, end=b).holds(step, 20) for step in range(20)] for a, b in [(0, 0.3), (0.3, 1)]]
-    assert [sum(one) for one in steps] == [6, 14]
+    assert [sum(calls) for calls in steps] == [6, 14]
     assert all(first != second for first, second in zip(*steps, strict=True)), "ranges that meet leave no step out"
 
 
@@ -111,8 +111,8 @@ def test_regions_cut_every_kind(editor: ControlNetEditor) -> None:
     for kind in KINDS:
         structure = rendered(editor, strength(kind), region="structure").controls[0]
         assert structure.shape[:2] == (64, 64)
-        kept = rendered(editor, strength(kind), region="object").controls[0]
-        assert np.array_equal(kept, rendered(editor, strength(kind)).controls[0]), "the segmenter calls all an object"
+        cut = rendered(editor, strength(kind), region="object").controls[0]
+        assert np.array_equal(cut, rendered(editor, strength(kind)).controls[0]), "the segmenter calls all an object"
 
 
 def test_a_control_image_is_made_once(editor: ControlNetEditor) -> None:
@@ -161,9 +161,9 @@ def test_controls_are_chosen_in_one_way_and_a_plain_request_is_written_as_ever()
     assert chosen_controls("canny", 0.5, ()) == (canny,)
     several: Controls = (canny, strength("depth", end=0.5))
     assert chosen_controls("canny", 1.0, several) == several
-    for given, says in [((canny, canny), "twice"), ((canny,), "not by both")]:
+    for controls, says in [((canny, canny), "twice"), ((canny,), "not by both")]:
         with pytest.raises(ValueError, match=says):
-            chosen_controls("canny", 0.5 if says == "not by both" else 1.0, given)
+            chosen_controls("canny", 0.5 if says == "not by both" else 1.0, controls)
     with pytest.raises(ValidationError, match="let it end later"):
         strength("canny", start=0.5, end=0.5)
     plain = {"source": ImagePayload(png=b"x"), "renderings": [Rendering(prompt="A car.", seed=1)]}

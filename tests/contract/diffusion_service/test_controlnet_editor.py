@@ -53,8 +53,8 @@ def test_an_image_follows_from_its_seed_prompt_and_source(editor: ControlNetEdit
     varied = [item(), item(), item(seed=4), item(prompt="A bus."), item(pixels=other), item(region="object")]
     first, again, *different = images(editor.render(KEY, varied))
     assert np.array_equal(first, again), "a null arm is the edit's image where the inputs are equal"
-    for one in different[:-1]:
-        assert not np.array_equal(first, one)
+    for image in different[:-1]:
+        assert not np.array_equal(first, image)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

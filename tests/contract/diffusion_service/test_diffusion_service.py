@@ -20,13 +20,13 @@ from tests.support.serving import serving
 def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder))) as client:
-            asked = request(
+            first_request = request(
                 photo(90, 70),
                 Rendering(prompt="A red car.", seed=1),
                 Rendering(prompt="A red car.", seed=1, region="structure"),
                 Rendering(prompt="A red car.", seed=1),
             )
-            reply = await render(client, asked)
+            reply = await render(client, first_request)
             assert [decode(image.png).shape for image in reply.images] == [(70, 90, 3)] * 3
             assert reply.images[0] == reply.images[2], "the null arm of equal inputs is the same image"
             assert set(reply.controls) == {"full", "structure"}
@@ -56,7 +56,7 @@ def test_deterministic_replies_do_not_depend_on_company_or_order(folder: Path) -
             first = request(photo(), Rendering(prompt="A red car.", seed=1), Rendering(prompt="Snow.", seed=2))
             others = [request(photo(), Rendering(prompt=f"A bus {n}.", seed=n)) for n in range(3)]
             alone = await render(client, first)
-            crowd = await asyncio.gather(*(render(client, one) for one in [*others, first]))
+            crowd = await asyncio.gather(*(render(client, body) for body in [*others, first]))
             assert crowd[-1] == alone
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
             assert info.deterministic
@@ -74,8 +74,8 @@ def test_requests_that_cannot_be_rendered_are_refused_in_words(folder: Path) -> 
             full = request(source, Rendering(prompt="A red car.", seed=1))
             keep = request(source, Rendering(prompt="A red car.", seed=1, region="object"))
             broken = full.model_copy(update={"source": ImagePayload(png=b"no image")})
-            for asked, status, words in [(keep, 422, "segmenter"), (broken, 400, "not a PNG")]:
-                reply = await client.post("/v1/renderings", content=asked.model_dump_json())
+            for refused, status, words in [(keep, 422, "segmenter"), (broken, 400, "not a PNG")]:
+                reply = await client.post("/v1/renderings", content=refused.model_dump_json())
                 assert reply.status_code == status
                 assert words in reply.json()["detail"]
             for change in ({"steps": 0}, {"editor": "magic"}, {"renderings": []}, {"unknown": 1}):

@@ -48,8 +48,8 @@ def request(source: ImagePayload, *prompts: str, **changed: Any) -> EditRequest:
     )
 
 
-async def edit(client: httpx.AsyncClient, asked: EditRequest) -> EditReply:
-    reply = await client.post("/v1/edits", content=asked.model_dump_json())
+async def edit(client: httpx.AsyncClient, body: EditRequest) -> EditReply:
+    reply = await client.post("/v1/edits", content=body.model_dump_json())
     assert reply.status_code == 200, reply.text
     return EditReply.model_validate_json(reply.content)
 
@@ -57,8 +57,8 @@ async def edit(client: httpx.AsyncClient, asked: EditRequest) -> EditReply:
 def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder))) as client:
-            asked = request(photo(45, 35), NIGHT, CAPTION, self_fractions=[0.0, 1.0], attention_to=["red car", "beach"])
-            reply = await edit(client, asked)
+            night = request(photo(45, 35), NIGHT, CAPTION, self_fractions=[0.0, 1.0], attention_to=["red car", "beach"])
+            reply = await edit(client, night)
             assert [len(row) for row in reply.images] == [2, 2]
             for image in [reply.reconstruction, *(image for row in reply.images for image in row)]:
                 assert decode(image.png).shape == (35, 45, 3)
@@ -69,7 +69,7 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
             assert reply.evaluations.model_dump() == {"inversion": 2, "source": 2, "edit": 4}
             assert (reply.caption, reply.prompts) == (CAPTION, [NIGHT, CAPTION])
             assert reply.keep_mask is None
-            only_inverted = await edit(client, request(asked.source))
+            only_inverted = await edit(client, request(night.source))
             assert only_inverted.images == []
             assert only_inverted.reconstruction == reply.reconstruction
 
@@ -80,18 +80,18 @@ def test_deterministic_replies_do_not_depend_on_company_or_on_what_is_kept(folde
     async def scenario() -> None:
         async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
             first, other = photo(), photo()
-            asked = request(first, NIGHT, BLUE, inversion="null_text", guidance=3)
-            alone = await edit(client, asked)
+            null_text = request(first, NIGHT, BLUE, inversion="null_text", guidance=3)
+            alone = await edit(client, null_text)
         async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
             drawn = RenderRequest(source=other, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
             crowd = await asyncio.gather(
                 edit(client, request(other, BLUE, inversion="null_text", guidance=3)),
                 client.post("/v1/renderings", content=drawn.model_dump_json()),
                 edit(client, request(other, NIGHT, CAPTION, guidance=3)),
-                edit(client, asked),
+                edit(client, null_text),
             )
             assert crowd[-1] == alone
-            assert await edit(client, asked) == alone
+            assert await edit(client, null_text) == alone
 
     asyncio.run(scenario())
 
@@ -113,8 +113,8 @@ def test_renderings_know_nothing_of_edits(folder: Path) -> None:
 def test_requests_that_cannot_be_edited_are_refused_in_words(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder))) as client:
-            asked = request(photo(), NIGHT)
-            plain = asked.model_dump(mode="json")
+            night = request(photo(), NIGHT)
+            plain = night.model_dump(mode="json")
             many = [{"prompt": NIGHT}] * 4
             for change, words in [
                 ({"attention_to": ["zebra"]}, "no phrase “zebra”"),

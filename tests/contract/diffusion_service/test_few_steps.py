@@ -189,8 +189,8 @@ def test_an_image_follows_from_its_seed_and_no_neighbour_changes_a_bit(
     alone = images(editor.render(FEW, [item()] * 4))
     torch.manual_seed(2)
     company = [item("A bus in a city at night.", seed=9), item("Snow.", seed=11), item(), item("Fog.", seed=1)]
-    found = images(editor.render(FEW, company))
-    assert np.array_equal(found[2], alone[0])
+    together = images(editor.render(FEW, company))
+    assert np.array_equal(together[2], alone[0])
     assert np.array_equal(alone[1], alone[0]), "a null arm is the edit's image where the inputs are equal"
     other = images(editor.render(FEW, [item(seed=4)] * 4))
     assert not np.array_equal(other[0], alone[0])
@@ -198,13 +198,13 @@ def test_an_image_follows_from_its_seed_and_no_neighbour_changes_a_bit(
 
 def test_noise_within_steps_is_drawn_where_the_scheduler_draws_it(folder: Path, networks: StableDiffusion) -> None:
     """TCD without noise of its own is another image than with it; each image has noise of its own."""
-    found = {}
+    by_eta = {}
     for eta in (0.0, 0.5):
         chosen = few_step(folder, scheduler="TCDScheduler", scheduler_options={"eta": eta})
-        found[eta] = images(open_editor(folder, networks, chosen).render(FEW, [item(), item(seed=4)]))
-    assert not np.array_equal(found[0.0][0], found[0.5][0])
+        by_eta[eta] = images(open_editor(folder, networks, chosen).render(FEW, [item(), item(seed=4)]))
+    assert not np.array_equal(by_eta[0.0][0], by_eta[0.5][0])
     sampling = load_few_step(chosen, weights(folder / "base"), networks).networks.sampling
-    draws = [torch.randn(8, generator=one) for one in sampling.step_arguments([3, 3, 4])["generator"]]
+    draws = [torch.randn(8, generator=generator) for generator in sampling.step_arguments([3, 3, 4])["generator"]]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
     assert not torch.equal(draws[0], networks.noise(3, 64, 64).flatten()[:8]), "not the noise that it starts from"
@@ -217,12 +217,12 @@ def test_protected_shapes_are_held_in_few_steps_too(
     write_segmenter(folder / "segmenter")
     segmenter = HalfSegmenter(weights(folder / "segmenter"), ["object"], device="cpu")
     few = load_few_step(few_step(folder, **changed), weights(folder / "base"), networks)
-    seen: list[torch.Tensor] = []
-    watched: Any = Watched(few.networks, seen)
+    recorded: list[torch.Tensor] = []
+    watched: Any = Watched(few.networks, recorded)
     editor = ControlNetEditor(networks, ControlImages(segmenter), replace(few, networks=watched))
     editor.render(FEW, [protected(None), protected("blended"), protected("relit")])
     columns = slice(networks.noise(0, 64, 64).shape[-1] // 2 - 1)  # all but the soft edge
-    free, held, lit = seen[0][..., columns]
+    free, held, lit = recorded[0][..., columns]
     clean = networks.encode(source().image)[0][..., columns]
     torch.testing.assert_close(held, clean, atol=1e-5, rtol=0)
     assert not torch.allclose(free, clean, atol=0.1)
@@ -299,5 +299,10 @@ def test_the_service_renders_with_few_steps_and_says_so(folder: Path) -> None:
     assert image.evaluations == base.evaluations == 2
     assert image.images[0] == image.images[1]
     assert len({image.images[0].png, base.images[0].png, third.images[0].png}) == 3
-    assert [one.role for one in info.weights] == ["base", "controlnet-canny", "few-step lora", "few-step settings"]
+    assert [part.role for part in info.weights] == [
+        "base",
+        "controlnet-canny",
+        "few-step lora",
+        "few-step settings",
+    ]
     assert len({without.revision, info.revision, other.revision}) == 3

@@ -59,13 +59,13 @@ class Editor:
     editor: PromptToPromptEditor
 
     def invert(self, key: InversionKey = DIRECT, pixels: Pixels = PHOTO, caption: str = CAPTION) -> Inversion:
-        (made,) = self.inverter.invert(key, [InversionItem(source(pixels), caption)])
-        assert isinstance(made, Inversion)
-        return made
+        (inversion,) = self.inverter.invert(key, [InversionItem(source(pixels), caption)])
+        assert isinstance(inversion, Inversion)
+        return inversion
 
     def edit(self, *items: EditItem, key: EditKey = KEY) -> list[Pixels]:
         edited = self.editor.edit(key, items)
-        return [one.image for one in edited if isinstance(one, Edited)]
+        return [outcome.image for outcome in edited if isinstance(outcome, Edited)]
 
 
 def new_inverter(weights: StableDiffusion) -> Inverter:
@@ -147,8 +147,8 @@ def plain_sampling(editor: Editor, inversion: Inversion, prompt: str) -> Pixels:
         states, null = weights.prompts.encode(prompt).states[None], weights.prompts.encode("").states[None]
         for step, time in enumerate(steps.times):
             unwanted = weights.predict(latents, time, null, None, ())
-            wanted = weights.predict(latents, time, states, None, ())
-            latents = steps.down(step, latents, unwanted + GUIDANCE * (wanted - unwanted))
+            conditional = weights.predict(latents, time, states, None, ())
+            latents = steps.down(step, latents, unwanted + GUIDANCE * (conditional - unwanted))
         return weights.pictures(latents)[0]
 
 
@@ -230,9 +230,9 @@ def test_batches_at_the_same_time_draw_what_they_draw_alone(editor: Editor) -> N
     sources = [source(PHOTO), source(MIRRORED)]
 
     def draw(number: int, keeper: Inverter) -> Pixels:
-        (made,) = keeper.invert(QUICKLY, [InversionItem(sources[number % 2], CAPTION)])
-        assert isinstance(made, Inversion)
-        (image,) = editor.edit(EditItem(made, PromptEdit(prompt=NIGHT), 0.5))
+        (inversion,) = keeper.invert(QUICKLY, [InversionItem(sources[number % 2], CAPTION)])
+        assert isinstance(inversion, Inversion)
+        (image,) = editor.edit(EditItem(inversion, PromptEdit(prompt=NIGHT), 0.5))
         return image
 
     alone = [draw(number, new_inverter(editor.weights)) for number in range(2)]

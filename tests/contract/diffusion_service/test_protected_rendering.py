@@ -51,17 +51,17 @@ def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEdi
     far = []
     for held in (0.0, 0.5, 1.0):
         rendered = image(editor, *(item("blended", held, seed) for seed in range(8)))
-        far.append(float(np.mean([np.abs(one[:, :24] - target[:, :24]) for one in rendered])))
+        far.append(float(np.mean([np.abs(image[:, :24] - target[:, :24]) for image in rendered])))
     assert far[0] > far[1] > far[2], far
 
 
 def test_held_to_the_end_the_latents_inside_are_the_sources(
     editor: ControlNetEditor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    networks, seen = editor._weights, list[torch.Tensor]()
-    monkeypatch.setattr(editor, "_weights", Watched(networks, seen))
+    networks, recorded = editor._weights, list[torch.Tensor]()
+    monkeypatch.setattr(editor, "_weights", Watched(networks, recorded))
     image(editor, item("blended"), item(None))
-    (latents,) = seen
+    (latents,) = recorded
     clean = networks.encode(source().image)
     columns = networks.noise(0, 64, 64).shape[-1] // 2 - 1  # all but the soft edge
     assert torch.allclose(latents[:1, :, :, :columns], clean[:, :, :, :columns], atol=1e-5)
@@ -77,15 +77,15 @@ def test_neighbours_with_other_protection_change_no_bit(editor: ControlNetEditor
 
 
 def test_regions_and_what_became_of_them_come_back(editor: ControlNetEditor) -> None:
-    (one,) = editor.render(KEY, [item("relit")])
-    assert isinstance(one, Rendered)
-    (region,) = one.regions
+    (rendered,) = editor.render(KEY, [item("relit")])
+    assert isinstance(rendered, Rendered)
+    (region,) = rendered.regions
     assert (region.label, int(region.mask.sum())) == ("object", 64 * 32)
-    (outcome,) = one.outcomes
+    (outcome,) = rendered.outcomes
     assert outcome.iou == 1.0
     assert outcome.outline > 0
-    assert outcome.inside == pytest.approx(one.image[:, :32].reshape(-1, 3).mean(axis=0))
-    assert outcome.around == pytest.approx(one.image[:, 32:35].reshape(-1, 3).mean(axis=0))
+    assert outcome.inside == pytest.approx(rendered.image[:, :32].reshape(-1, 3).mean(axis=0))
+    assert outcome.around == pytest.approx(rendered.image[:, 32:35].reshape(-1, 3).mean(axis=0))
 
 
 def test_what_cannot_be_protected_is_refused_in_words(editor: ControlNetEditor) -> None:
@@ -102,13 +102,13 @@ def test_the_service_answers_in_the_sources_pixels(service_folder: Path) -> None
     async def scenario() -> None:
         async with serving(create_app(settings(service_folder))) as client:
             plain = RenderRequest(source=photo(90, 70), renderings=[Rendering(prompt="Snow.", seed=1)] * 2, steps=2)
-            asked = plain.model_copy(update={"protection": Protection(classes=("object",), by="relit", strength=0.5)})
-            reply = await render(client, asked)
+            relit = plain.model_copy(update={"protection": Protection(classes=("object",), by="relit", strength=0.5)})
+            reply = await render(client, relit)
             assert reply.protection is not None
             assert decode(reply.protection.mask.png, "L").shape == (70, 90)
             (region,) = reply.protection.regions
             assert (region.label, region.box, region.share) == ("object", (0, 0, 90, 70), 1.0)
-            assert [len(one) for one in reply.protection.outcomes] == [1, 1]
+            assert [len(regions) for regions in reply.protection.outcomes] == [1, 1]
             unprotected = await render(client, plain)
             assert unprotected.protection is None
             assert unprotected.images != reply.images

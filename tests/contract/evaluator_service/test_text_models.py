@@ -49,8 +49,8 @@ def settings(profile: Path, **changed: Any) -> ServiceSettings:
 
 
 async def filled(client: httpx.AsyncClient, gaps: list[tuple[str, str]], most: int = 5) -> FillReply:
-    asked = {"gaps": [{"before": before, "after": after} for before, after in gaps], "most": most}
-    reply = await client.post("/v1/fill", json=asked)
+    body = {"gaps": [{"before": before, "after": after} for before, after in gaps], "most": most}
+    reply = await client.post("/v1/fill", json=body)
     assert reply.status_code == 200, reply.text
     return FillReply.model_validate_json(reply.content)
 
@@ -79,8 +79,8 @@ def test_fillings_are_the_whole_words_that_the_model_finds_most_probable(folder:
             (tokenizer.convert_ids_to_tokens(int(place)), float(shares[place])) for place in shares.argsort().flip(0)
         ]
         whole = [(word, share) for word, share in ranked if word.isalpha() and len(word) > 1]
-        assert [one.word for one in words] == [word for word, _ in whole[:5]]
-        assert np.allclose([one.probability for one in words], [share for _, share in whole[:5]], atol=1e-6)
+        assert [guess.word for guess in words] == [word for word, _ in whole[:5]]
+        assert np.allclose([guess.probability for guess in words], [share for _, share in whole[:5]], atol=1e-6)
 
 
 def test_embeddings_are_the_mean_of_the_last_states(folder: Path) -> None:

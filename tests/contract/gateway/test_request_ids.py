@@ -45,19 +45,19 @@ def test_it_travels_from_the_gateway_to_the_services_and_into_the_log(tmp_path: 
         httpx.Client(base_url=system.base_url, timeout=120) as client,
     ):
         mine = {"X-Request-ID": "mine-1"}
-        made = client.post("/jobs", files={"images": picture(1)}, data={"task": "name the vehicle"}, headers=mine)
-        assert (made.status_code, made.headers["X-Request-ID"]) == (202, "mine-1")
-        address = made.headers["Location"]
+        created = client.post("/jobs", files={"images": picture(1)}, data={"task": "name the vehicle"}, headers=mine)
+        assert (created.status_code, created.headers["X-Request-ID"]) == (202, "mine-1")
+        address = created.headers["Location"]
         give_up = time.monotonic() + 300
         while client.get(address).json()["state"] == "running":
             assert time.monotonic() < give_up
             time.sleep(0.1)
         assert client.get("/jobs", headers={"X-Request-ID": "a b\tc"}).headers["X-Request-ID"] != "a b\tc"
-    asked = {path for path, name in heard if name == "mine-1"}
-    assert {"/v1/captions", "/v1/generate", "/v1/renderings", "/v1/predictions"} <= asked
+    paths = {path for path, name in heard if name == "mine-1"}
+    assert {"/v1/captions", "/v1/generate", "/v1/renderings", "/v1/predictions"} <= paths
     lines = [json.loads(line) for line in (tmp_path / "contrafact.log").read_text().splitlines()]
     failed = [line for line in lines if line["logger"] == "contrafact.worker" and "traceback" in line]
-    assert [(line["request_id"], line["job"]) for line in failed] == [("mine-1", made.json()["id"])]
+    assert [(line["request_id"], line["job"]) for line in failed] == [("mine-1", created.json()["id"])]
     assert any(line["message"] == "POST /jobs" and line["request_id"] == "mine-1" for line in lines)
     assert all(line["request_id"] for line in lines if line["logger"] == "contrafact.http")
 

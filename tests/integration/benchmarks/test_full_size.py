@@ -39,14 +39,14 @@ def test_a_loop_costs_its_passes_at_the_nearest_size_measured() -> None:
     prices.seconds[Kind("unet")] = {1: 10.0, 4: 32.0}
     prices.seconds[Kind("unet", trained=True)] = {1: 50.0}
 
-    def one(network: str, rows: int, trained: bool = False) -> Pass:
+    def single(network: str, rows: int, trained: bool = False) -> Pass:
         return Pass(network, ((rows, 4, 64, 64),), False, trained)
 
-    assert prices.of(one("unet", 1)) == 10
-    assert prices.of(one("unet, few steps", 3)) == 24
-    assert prices.of(one("unet", 9)) == 72
-    assert prices.of(one("segmenter", 1)) is None
-    passes = Counter({one("unet", 1): 3, one("unet", 1, trained=True): 2, one("segmenter", 1): 7})
+    assert prices.of(single("unet", 1)) == 10
+    assert prices.of(single("unet, few steps", 3)) == 24
+    assert prices.of(single("unet", 9)) == 72
+    assert prices.of(single("segmenter", 1)) is None
+    passes = Counter({single("unet", 1): 3, single("unet", 1, trained=True): 2, single("segmenter", 1): 7})
     assert prices.loop(Spent(passes)) == 130
 
 

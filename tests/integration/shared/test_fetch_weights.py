@@ -117,11 +117,11 @@ def test_weights_without_safetensors_are_refused(profile: Path, hub: SmallHub, a
 
 
 def test_the_paper_profile_wants_single_precisions_and_one_gguf() -> None:
-    wanted = {item.repository: item for item in hub_files(load_profile("paper"), servers=True)}
-    assert all(len(item.revision) == 40 for item in wanted.values())
-    assert wanted["TheBloke/Llama-2-13B-chat-GGUF"].patterns == ("*Q5_K_M.gguf",)
-    assert "unet/*.fp16.safetensors" in wanted["stable-diffusion-v1-5/stable-diffusion-v1-5"].patterns
-    assert not any(pattern == "*.safetensors" for pattern in wanted["lllyasviel/control_v11p_sd15_canny"].patterns)
+    files = {item.repository: item for item in hub_files(load_profile("paper"), servers=True)}
+    assert all(len(item.revision) == 40 for item in files.values())
+    assert files["TheBloke/Llama-2-13B-chat-GGUF"].patterns == ("*Q5_K_M.gguf",)
+    assert "unet/*.fp16.safetensors" in files["stable-diffusion-v1-5/stable-diffusion-v1-5"].patterns
+    assert not any(pattern == "*.safetensors" for pattern in files["lllyasviel/control_v11p_sd15_canny"].patterns)
     assert "TheBloke/Llama-2-13B-chat-GGUF" not in {item.repository for item in hub_files(load_profile("paper"))}
 
 
@@ -130,8 +130,8 @@ def test_the_tiny_profile_wants_nothing() -> None:
 
 
 def test_of_a_lora_one_file_is_fetched() -> None:
-    wanted = [item for item in hub_files(load_profile("modern")) if item.repository == "ByteDance/SDXL-Lightning"]
-    assert [item.patterns for item in wanted] == [("sdxl_lightning_4step_lora.safetensors",)]
+    files = [item for item in hub_files(load_profile("modern")) if item.repository == "ByteDance/SDXL-Lightning"]
+    assert [item.patterns for item in files] == [("sdxl_lightning_4step_lora.safetensors",)]
 
 
 def test_of_a_whole_unet_in_one_file_that_file_is_fetched() -> None:
@@ -144,14 +144,14 @@ def test_of_a_whole_unet_in_one_file_that_file_is_fetched() -> None:
     diffusion = modern.diffusion.model_copy(
         update={"few_step": few_step.model_copy(update={"lora": None, "unet": unet})}
     )
-    wanted = hub_files(modern.model_copy(update={"diffusion": diffusion}))
-    assert [item.patterns for item in wanted if item.repository == "ByteDance/SDXL-Lightning"] == [(file,)]
+    files = hub_files(modern.model_copy(update={"diffusion": diffusion}))
+    assert [item.patterns for item in files if item.repository == "ByteDance/SDXL-Lightning"] == [(file,)]
 
 
 def test_a_subfolder_of_weights_is_all_that_is_fetched(tmp_path: Path, profile: Path) -> None:
-    wanted = [item for item in hub_files(load_profile(str(profile))) if item.repository == "us/diffusion"]
-    controlnet = [item for item in wanted if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
-    assert len(wanted) == 3, "base, few steps, control"
+    files = [item for item in hub_files(load_profile(str(profile))) if item.repository == "us/diffusion"]
+    controlnet = [item for item in files if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
+    assert len(files) == 3, "base, few steps, control"
     assert controlnet == [HubFiles("us/diffusion", COMMIT, controlnet[0].patterns)]
 
 

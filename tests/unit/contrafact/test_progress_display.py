@@ -38,20 +38,20 @@ def follow(clock: Clock, seconds: int, per_image: float, total: int) -> list[tup
     """When which line was written, of work whose images end one after the other, looked at every half second."""
     written = io.StringIO()
     display = ProgressDisplay(Console(file=written, width=200), "rendering", "images", clock)
-    began, seen = clock.now, list[tuple[float, str]]()
+    began, lines = clock.now, list[tuple[float, str]]()
     for _ in range(2 * seconds):
         done = min(total, int((clock.now - began) / per_image))
         display.update(done, total, "rendering", "8 rendering")
-        seen += [(clock.now - began, line) for line in lines_of(written)[len(seen) :]]
+        lines += [(clock.now - began, line) for line in lines_of(written)[len(lines) :]]
         clock.now += 0.5
     display.stop()
-    return seen
+    return lines
 
 
 @pytest.mark.parametrize("per_image", [0.5, 3.0, 20.0, 90.0])
 def test_lines_come_at_least_every_half_minute_and_at_most_every_few_seconds(clock: Clock, per_image: float) -> None:
-    seen = follow(clock, seconds=600, per_image=per_image, total=60)
-    times = [at for at, _ in seen]
+    lines = follow(clock, seconds=600, per_image=per_image, total=60)
+    times = [at for at, _ in lines]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert times[0] == 0
     assert max(gaps) <= LONGEST_SILENCE_SECONDS
@@ -59,8 +59,8 @@ def test_lines_come_at_least_every_half_minute_and_at_most_every_few_seconds(clo
 
 
 def test_every_tenth_has_its_line(clock: Clock) -> None:
-    seen = follow(clock, seconds=700, per_image=10.0, total=60)
-    counts = [int(line.split()[1]) for _, line in seen]
+    lines = follow(clock, seconds=700, per_image=10.0, total=60)
+    counts = [int(line.split()[1]) for _, line in lines]
     assert {6 * tenth for tenth in range(11)} <= set(counts)
 
 

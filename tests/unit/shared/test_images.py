@@ -48,8 +48,10 @@ def test_canonical_form_keeps_every_pixel_and_is_stable(pixels: images.Pixels) -
 
 @given(RGB, RGB)
 @settings(deadline=None)
-def test_digests_are_equal_only_for_equal_pictures(one: images.Pixels, other: images.Pixels) -> None:
-    assert (images.digest(one) == images.digest(other)) == (one.shape == other.shape and np.array_equal(one, other))
+def test_digests_are_equal_only_for_equal_pictures(first: images.Pixels, other: images.Pixels) -> None:
+    assert (images.digest(first) == images.digest(other)) == (
+        first.shape == other.shape and np.array_equal(first, other)
+    )
 
 
 def test_digest_tells_size_and_mode_apart() -> None:
@@ -173,8 +175,8 @@ def test_vast_flat_pictures_are_decoded_one_after_another() -> None:
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark
     with ThreadPoolExecutor(4) as pool:
-        kept = list(pool.map(lambda _: images.canonical(data, working_side=256), range(4)))
-    assert {(image.width, image.height, image.file_size) for image in kept} == {(256, 256, (side, side))}
+        decoded = list(pool.map(lambda _: images.canonical(data, working_side=256), range(4)))
+    assert {(image.width, image.height, image.file_size) for image in decoded} == {(256, 256, (side, side))}
     assert memory("VmHWM") - before < 300 * 1024**2
 
 

@@ -149,12 +149,12 @@ def test_the_file_of_a_whole_unet_is_part_of_its_revision() -> None:
     """One commit of a repository has UNets for several numbers of steps."""
     used = {"hub": "ByteDance/SDXL-Lightning", "revision": "c9a24f48e1c025556787b0c58dd67a091ece2e44", "gigabytes": 5.1}
     files = (None, "sdxl_lightning_4step_unet.safetensors", "sdxl_lightning_8step_unet.safetensors")
-    found = [
+    listed = [
         FewStep.model_validate({"steps": 4, "unet": {**used, "licence": "OpenRAIL++-M", "file": file}}).infos()
         for file in files
     ]
-    assert {infos[0].role for infos in found} == {"few-step unet"}
-    assert len({infos[1].revision for infos in found}) == len(files)
+    assert {infos[0].role for infos in listed} == {"few-step unet"}
+    assert len({infos[1].revision for infos in listed}) == len(files)
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:

@@ -132,8 +132,8 @@ def test_an_image_is_served_once_and_only_to_its_owner(tmp_path: Path) -> None:
         with gateway.context.sessions.begin() as session:
             keys = [create_key(session, name) for name in ("ann", "ben")]
         ann, ben = ({"Authorization": f"Bearer {key}"} for key in keys)
-        kept = gateway.client.put(f"/images/{digest}", content=data, headers=ann).json()
-        reply = gateway.client.get(f"/images/{kept['digest']}", headers=ann)
+        upload = gateway.client.put(f"/images/{digest}", content=data, headers=ann).json()
+        reply = gateway.client.get(f"/images/{upload['digest']}", headers=ann)
         assert reply.content == data
         assert reply.headers["Cache-Control"].startswith("private")
         again = gateway.client.get(f"/images/{digest}", headers={**ann, "If-None-Match": reply.headers["ETag"]})
@@ -246,7 +246,7 @@ def test_unknown_parameters_and_paths_are_refused(gateway: Gateway) -> None:
 
 
 def test_jobs_are_listed_newest_first_page_by_page(gateway: Gateway) -> None:
-    made = [create(gateway, images(1)).json()["id"] for _ in range(5)]
+    created = [create(gateway, images(1)).json()["id"] for _ in range(5)]
     listed: list[str] = []
     cursor: str | None = None
     while True:
@@ -255,7 +255,7 @@ def test_jobs_are_listed_newest_first_page_by_page(gateway: Gateway) -> None:
         cursor = page["next"]
         if cursor is None:
             break
-    assert listed == made[::-1]
+    assert listed == created[::-1]
 
 
 def test_cancel_and_delete(gateway: Gateway) -> None:

@@ -34,23 +34,23 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 def rows(gateway: Gateway, filters: dict[str, str], limit: int = 200) -> list[dict[str, Any]]:
     """All pages."""
-    found: list[dict[str, Any]] = []
+    views: list[dict[str, Any]] = []
     cursor: dict[str, str] = {}
     while True:
         reply = gateway.client.get("/jobs/drawn/results", params={"limit": str(limit), **filters, **cursor})
         assert reply.status_code == 200, reply.text
         page = reply.json()
-        found += page["counterfactuals"]
+        views += page["counterfactuals"]
         assert len(page["counterfactuals"]) <= limit
         if page["next"] is None:
-            return found
+            return views
         cursor = {"cursor": page["next"]}
 
 
 def test_results_have_metrics_and_complete_counterfactuals(gateway: Gateway) -> None:
     page = gateway.client.get("/jobs/drawn/results").json()
     assert page["state"] == "done"
-    assert {found["model"] for found in page["metrics"]["results"]} == {"night-bus", "sound"}
+    assert {result["model"] for result in page["metrics"]["results"]} == {"night-bus", "sound"}
     first = next(row for row in page["counterfactuals"] if row["verdict"]["accepted"])
     assert first["changes"][0]["to_value"]
     assert first["caption"] != first["new_caption"]
@@ -77,7 +77,7 @@ def values(row: dict[str, Any], key: str) -> list[str]:
 
 
 def flips(row: dict[str, Any], *models: str) -> list[bool | None]:
-    return [said["flipped"] for said in row["predictions"] if said["model"] in models]
+    return [prediction["flipped"] for prediction in row["predictions"] if prediction["model"] in models]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,8 @@ def test_filters_let_through_exactly_what_they_say(gateway: Gateway, filters: di
 def failed(row: dict[str, Any]) -> bool:
     truth = row["source"]["ground_truth"]
     return any(
-        said["null_arm"]["predicted"] == truth != said["counterfactual"]["predicted"] for said in row["predictions"]
+        prediction["null_arm"]["predicted"] == truth != prediction["counterfactual"]["predicted"]
+        for prediction in row["predictions"]
     )
 
 
@@ -211,7 +212,7 @@ def test_followers_share_one_poller_and_all_hear_everything(tmp_path: Path) -> N
 def polls_of(sessions: Sessions) -> Callable[[], int]:
     """A function that says how many statements have read jobs from now on."""
     statements: list[str] = []
-    event.listen(sessions.kw["bind"], "before_cursor_execute", lambda *given: statements.append(given[2]))
+    event.listen(sessions.kw["bind"], "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     return lambda: sum("FROM jobs" in statement for statement in statements)
 
 

@@ -109,10 +109,10 @@ def job(client: httpx.Client) -> str:
 def test_results_have_cells_matrices_and_label_maps(client: httpx.Client, job: str) -> None:
     page = client.get(f"/jobs/{job}/results", params={"limit": 1}).json()
     metrics = JobResults.model_validate(page["metrics"])
-    (found,) = metrics.results
-    pixels = found.segmentation
+    (result,) = metrics.results
+    pixels = result.segmentation
     assert pixels is not None
-    assert (found.metric, found.sources, pixels.originals.images) == ("iou", 12, 12)
+    assert (result.metric, result.sources, pixels.originals.images) == ("iou", 12, 12)
     assert pixels.originals.pixels == 12 * (400 - 4)
     assert [len(row) for row in pixels.difference] == [4, 4, 4]
     for scores in (pixels.originals, pixels.nulls, pixels.counterfactuals):
@@ -122,11 +122,13 @@ def test_results_have_cells_matrices_and_label_maps(client: httpx.Client, job: s
     view = page["counterfactuals"][0]
     truth = decode(client.get(f"/images/{view['source']['mask']}").content, "L")
     assert set(np.unique(truth).tolist()) <= {0, 1, 2, 255}
-    said = view["predictions"][0]
-    original = decode(client.get(f"/images/{said['original']['segmentation']['map']}").content, "L")
+    prediction = view["predictions"][0]
+    original = decode(client.get(f"/images/{prediction['original']['segmentation']['map']}").content, "L")
     assert (original == truth)[truth != 255].all()
-    assert said["original"]["segmentation"]["mean_iou"] == 1.0
-    assert said["flipped"] == any(one["iou"] < 0.5 for one in said["counterfactual"]["segmentation"]["classes"])
+    assert prediction["original"]["segmentation"]["mean_iou"] == 1.0
+    assert prediction["flipped"] == any(
+        overlap["iou"] < 0.5 for overlap in prediction["counterfactual"]["segmentation"]["classes"]
+    )
     cars = client.get(f"/jobs/{job}/results", params={"class": "car"}).json()["counterfactuals"]
     assert cars
     assert client.get(f"/jobs/{job}/results", params={"class": "ship"}).json()["counterfactuals"] == []
@@ -205,8 +207,8 @@ def upload(gateway: Gateway, key: dict[str, str], data: bytes, mask: bool = Fals
 
 def by_digest(gateway: Gateway, key: dict[str, str], images: list[dict[str, str]], **more: Any) -> httpx.Response:
     path = "/jobs?dry_run=true" if more.pop("ahead", False) else "/jobs"
-    asked = {"task": "segment the street", "models": [], "images": images, **more}
-    return gateway.client.post(path, json=asked, headers=key)
+    spec = {"task": "segment the street", "models": [], "images": images, **more}
+    return gateway.client.post(path, json=spec, headers=key)
 
 
 def test_uploaded_masks_are_named_by_digest_as_indices_or_in_colours(gateway: Gateway, ann: dict[str, str]) -> None:
@@ -221,9 +223,9 @@ def test_uploaded_masks_are_named_by_digest_as_indices_or_in_colours(gateway: Ga
     assert (lacking.status_code, lacking.json()["missing"]) == (422, [entry["mask"]])
     plan = by_digest(gateway, ann, [entry], masks=PALETTED, ahead=True).json()
     assert (plan["images"], plan["missing"], plan["labelled"]) == (1, 1, 0)
-    kept = upload(gateway, ann, mask, mask=True)
-    assert kept.status_code == 200, kept.text
-    assert kept.json() == upload(gateway, ann, mask, mask=True).json()
+    reply = upload(gateway, ann, mask, mask=True)
+    assert reply.status_code == 200, reply.text
+    assert reply.json() == upload(gateway, ann, mask, mask=True).json()
     assert gateway.client.head(place, headers=ann).status_code == 200
     assert (decode(gateway.client.get(place, headers=ann).content, "L") == drawn).all()
     plan = by_digest(gateway, ann, [entry], masks=PALETTED, ahead=True).json()
@@ -265,8 +267,8 @@ def test_masks_by_digest_are_their_owners_and_fit_their_images(gateway: Gateway,
         ({**entry, "digest": values}, {"masks": PALETTED}, "1 images of the manifest are not uploaded"),
         (entry, {"masks": COLOURED}, "has the colour #000000; add it to `masks.classes`"),
     ]
-    for asked, spec, sentence in refusals:
-        reply = by_digest(gateway, ann, [asked], **spec)
+    for listed, spec, sentence in refusals:
+        reply = by_digest(gateway, ann, [listed], **spec)
         assert (reply.status_code, sentence in reply.json()["detail"]) == (422, True), reply.text
     jpeg = io.BytesIO()
     Image.fromarray(np.zeros((6, 8), np.uint8)).save(jpeg, "JPEG")
@@ -371,7 +373,7 @@ def test_the_command_line_sends_masks_and_prints_classes(client: httpx.Client, t
     options = ["--task", "segment the street", "--model", SEGMENTER, "--masks", str(tmp_path / "classes.json")]
     options += ["--label-map", "heaven=sky", "--method", "dillema"]
     options += [
-        word for said in ("counterfactuals_per_image=1", "steps=2", "thresholds={}") for word in ("--set", said)
+        word for setting in ("counterfactuals_per_image=1", "steps=2", "thresholds={}") for word in ("--set", setting)
     ]
     run = ["submit", str(tmp_path / "set"), *options, "--wait"]
     done = CliRunner().invoke(app, run, env={"CONTRAFACT_URL": str(client.base_url)})

@@ -94,7 +94,7 @@ def test_folders_hold_what_the_job_made(gateway: Gateway, rows: dict[str, Counte
             assert record["lineage_digest"] == hashlib.sha256(lineage.encode()).hexdigest()
             assert (record["caption"], record["to_value"], record["seed"]) == (row.caption, row.to_value, row.seed)
             assert (record["scores"], record["verdict"]) == (row.scores, "accepted")
-            assert [said["model"] for said in record["predictions"]] == sorted(MODELS)
+            assert [prediction["model"] for prediction in record["predictions"]] == sorted(MODELS)
     note = json.loads((folder / "contrafact.json").read_text(encoding="utf-8"))
     assert (note["job"], note["models"], note["seed"]) == ("drawn", list(MODELS), 7)
 
@@ -142,19 +142,19 @@ def test_coco_is_read_by_pycocotools(gateway: Gateway, tmp_path: Path) -> None:
 
     folder = unpacked(gateway, tmp_path, format="coco")
     with redirect_stdout(io.StringIO()):
-        found = COCO(str(folder / "annotations.json"))
+        coco = COCO(str(folder / "annotations.json"))
     records = {r["file"]: r for r in provenance(folder)}
-    images = found.loadImgs(found.getImgIds())
+    images = coco.loadImgs(coco.getImgIds())
     assert {image["file_name"] for image in images} == set(records)
-    names = {category["id"]: category["name"] for category in found.loadCats(found.getCatIds())}
+    names = {category["id"]: category["name"] for category in coco.loadCats(coco.getCatIds())}
     for image in images:
-        (annotation,) = found.loadAnns(found.getAnnIds(imgIds=[image["id"]], iscrowd=False, areaRng=[0, 1e9]))
+        (annotation,) = coco.loadAnns(coco.getAnnIds(imgIds=[image["id"]], iscrowd=False, areaRng=[0, 1e9]))
         record = records[image["file_name"]]
         assert names[annotation["category_id"]] == record["label"]
         assert (folder / image["file_name"]).is_file()
         assert image["contrafact"] == {key: value for key, value in record.items() if key != "file"}
-    (boat,) = found.getCatIds(catNms=["boat"])
-    assert len(found.getImgIds(catIds=[boat])) == sum(r["label"] == "boat" for r in records.values())
+    (boat,) = coco.getCatIds(catNms=["boat"])
+    assert len(coco.getImgIds(catIds=[boat])) == sum(r["label"] == "boat" for r in records.values())
 
 
 def test_fiftyone_has_a_group_for_each_counterfactual(gateway: Gateway, tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_fiftyone_has_a_group_for_each_counterfactual(gateway: Gateway, tmp_path
         assert re.fullmatch("[0-9a-f]{24}", sample["_id"]["$oid"])
         record = records[sample["filepath"]]
         assert sample["ground_truth"]["label"] == record["label"]
-        for said in record["predictions"]:
-            assert sample["predicted_" + said["model"].replace("-", "_")]["label"] == said["predicted"]
+        for prediction in record["predictions"]:
+            assert sample["predicted_" + prediction["model"].replace("-", "_")]["label"] == prediction["predicted"]
         slices = groups.setdefault(sample["group"]["_id"]["$oid"], {})
         assert sample["group"]["name"] not in slices, "one sample a slice"
         slices[sample["group"]["name"]] = record["id"]
@@ -185,8 +185,8 @@ def test_fiftyone_has_a_group_for_each_counterfactual(gateway: Gateway, tmp_path
         for record in records.values()
         if record["arm"] == "counterfactual"
     }
-    found = {(g["original"], g["null_arm"], g["counterfactual"]) for g in groups.values() if "counterfactual" in g}
-    assert found == triples
+    exported = {(g["original"], g["null_arm"], g["counterfactual"]) for g in groups.values() if "counterfactual" in g}
+    assert exported == triples
     alone = {g["original"] for g in groups.values() if "counterfactual" not in g}
     assert alone == {i for i, r in by_id.items() if r["arm"] == "original"} - {triple[0] for triple in triples}
 
@@ -239,11 +239,15 @@ def test_what_cannot_be_a_job_again_says_so(gateway: Gateway, query: dict[str, s
 def test_filters_choose_counterfactuals_and_their_null_arms(gateway: Gateway, tmp_path: Path) -> None:
     query = {"class": "bus", "value": "night", "flipped": "true", "model": "night-bus"}
     shown = gateway.client.get("/jobs/drawn/results", params={**query, "verdict": "accepted", "limit": 200}).json()
-    wanted = {view["id"] for view in shown["counterfactuals"]}
+    expected = {view["id"] for view in shown["counterfactuals"]}
     records = provenance(unpacked(gateway, tmp_path / "all", **query))
-    assert {r["id"] for r in records if r["arm"] == "counterfactual"} == wanted != set()
+    assert {r["id"] for r in records if r["arm"] == "counterfactual"} == expected != set()
     assert {r["label"] for r in records} == {"bus"}
-    assert Counter(r["arm"] for r in records) == {"original": 4, "null_arm": len(wanted), "counterfactual": len(wanted)}
+    assert Counter(r["arm"] for r in records) == {
+        "original": 4,
+        "null_arm": len(expected),
+        "counterfactual": len(expected),
+    }
     only = provenance(unpacked(gateway, tmp_path / "some", **query, arm=["counterfactual", "null_arm"]))
     assert {r["arm"] for r in only} == {"null_arm", "counterfactual"}
     rejected = provenance(unpacked(gateway, tmp_path / "rejected", verdict="rejected", arm="counterfactual"))

@@ -26,9 +26,9 @@ from tinyworld.objects.world import Scene, sample_scene
 def services() -> Iterator[ModelServices]:
     port = ListeningPort()
     port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
-    made = ModelServices({"caption_service": port.base_url})
-    yield made
-    made.close()
+    clients = ModelServices({"caption_service": port.base_url})
+    yield clients
+    clients.close()
     port.close()
 
 
@@ -43,9 +43,9 @@ def picture(drawn: Scene) -> np.ndarray:
 
 
 def named(services: ModelServices, truth: str, source: Scene, *images: Scene) -> list[float | None]:
-    given = MethodImage("source", payload(picture(source)), truth)
-    found = recaptioned(services, given, TASK, [payload(picture(one)) for one in images])
-    return [None if one is None else one.named for one in found]
+    source_image = MethodImage("source", payload(picture(source)), truth)
+    recaptions = recaptioned(services, source_image, TASK, [payload(picture(image)) for image in images])
+    return [None if recaption is None else recaption.named for recaption in recaptions]
 
 
 @pytest.mark.parametrize("label", ["bus", "boat", "bird"])
@@ -64,7 +64,7 @@ def test_what_it_adds_is_measured_on_judged_pictures(services: ModelServices, tm
     (tmp_path / "images").mkdir()
     lines = []
     for place, (source, image) in enumerate(zip(sources, images, strict=True)):
-        kept = source.label == image.label
+        class_kept = source.label == image.label
         for name, shown in ((f"{place}-source", source), (f"{place}", image)):
             Image.fromarray(picture(shown)).save(tmp_path / "images" / f"{name}.png")
         lines.append(
@@ -72,14 +72,14 @@ def test_what_it_adds_is_measured_on_judged_pictures(services: ModelServices, tm
                 id=f"{place}", arm="edit", source=f"images/{place}-source.png", image=f"images/{place}.png",
                 label=source.label, field="time", factor="weather", from_value="day", to_value="night", caption="",
                 new_caption="", withheld=False, accepted=place < 2, check="" if place < 2 else "label", scores={},
-                kept=kept, shown=True, others=(), predicted={}, weights="",
+                kept=class_kept, shown=True, others=(), predicted={}, weights="",
             ).model_dump_json()
         )  # fmt: skip
     (tmp_path / RECORDS).write_text("\n".join(lines))
-    told = list(table(*recaption_records(services, tmp_path)))
-    assert "100.0% (1 of 1; 21% to 100%)" in told[1], "of those that lost their class"
-    assert "0.0% (0 of 1; 0% to 79%)" in told[2], "of those that kept it"
-    assert any("100.0% (3 of 3; 44% to 100%)" in line for line in told), "another class's source in the image's place"
-    assert told[-1].startswith("images/1.png (boat, lost): ")
+    report = list(table(*recaption_records(services, tmp_path)))
+    assert "100.0% (1 of 1; 21% to 100%)" in report[1], "of those that lost their class"
+    assert "0.0% (0 of 1; 0% to 79%)" in report[2], "of those that kept it"
+    assert any("100.0% (3 of 3; 44% to 100%)" in line for line in report), "another class's source in the image's place"
+    assert report[-1].startswith("images/1.png (boat, lost): ")
     with pytest.raises(ValueError, match="there are no images in"):
         recaption_records(services, tmp_path / "images")

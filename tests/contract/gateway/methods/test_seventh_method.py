@@ -56,10 +56,10 @@ def test_a_seventh_method_of_under_60_lines_runs_through_the_public_api(
         assert row["new_caption"].endswith("in sepia")
         assert None not in (row["image"], row["null_image"])
         assert row["scores"]["structure"] == 1.0
-        (said,) = row["predictions"]
-        assert None not in (said["original"], said["null_arm"], said["counterfactual"])
-    (found,) = page["metrics"]["results"]
-    assert {effect["cell"]["value"] for effect in found["cells"]} == {"sepia"}
+        (prediction,) = row["predictions"]
+        assert None not in (prediction["original"], prediction["null_arm"], prediction["counterfactual"])
+    (result,) = page["metrics"]["results"]
+    assert {effect["cell"]["value"] for effect in result["cells"]} == {"sepia"}
     assert page["metrics"]["costs"][0]["evaluations"] == 4 * 2 * 3
     assert "sepia" in report
     assert wrong.status_code == 422

@@ -30,12 +30,12 @@ def exported(sessions: Sessions) -> dict[str, set[str]]:
     metrics.CALLS.labels("caption_service", "/v1/captions", "200").observe(1)
     metrics.RECORDED.labels("/v1/captions", "found").inc()
     metrics.STEPS.labels("image", "done").observe(1)
-    found: dict[str, set[str]] = {}
+    labels: dict[str, set[str]] = {}
     for source in (registry, REGISTRY):
         for metric in source.collect():
             for sample in metric.samples:
-                found.setdefault(sample.name, set()).update(sample.labels)
-    return found
+                labels.setdefault(sample.name, set()).update(sample.labels)
+    return labels
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -47,9 +47,9 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_exist(sessions: Sessions
         assert names
         for name in names:
             assert name in known, f"{name}, in {query}"
-        wanted = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in re.split(r",\s*", group)}
-        wanted |= set(re.findall(r"[{,]\s*(\w+)\s*[=!]", query))
-        assert all(wanted <= known[name] for name in names), query
+        labels = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in re.split(r",\s*", group)}
+        labels |= set(re.findall(r"[{,]\s*(\w+)\s*[=!]", query))
+        assert all(labels <= known[name] for name in names), query
 
 
 def test_every_metric_of_the_models_and_of_the_work_is_on_the_dashboard() -> None:

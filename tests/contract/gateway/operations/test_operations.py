@@ -182,9 +182,9 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
         create_app()
     key = run("create", "ann", "--name", "laptop", "--scope", "review").strip()
     create_app()
-    given = "cf_" + "f" * 64
-    assert run("create", "ci", "--scope", "admin", "--stdin", stdin=given + "\n") == ""
-    assert given not in run("list")
+    own_key = "cf_" + "f" * 64
+    assert run("create", "ci", "--scope", "admin", "--stdin", stdin=own_key + "\n") == ""
+    assert own_key not in run("list")
     assert key not in run("list", "--json")
     assert [word in run("list") for word in ("laptop", "review", "admin", "ci")] == [True] * 4
     (row,) = [line for line in run("list").splitlines() if "laptop" in line]
@@ -236,9 +236,9 @@ def test_every_metric_is_described_and_every_described_one_exists() -> None:
     AccessLog(FastAPI(), "none", registry)
     BatchMetrics("none", registry)
     counted = [metric.name for source in (registry, REGISTRY) for metric in source.collect()]
-    made = {name for name in counted if name.startswith("contrafact_")} | {
+    exported = {name for name in counted if name.startswith("contrafact_")} | {
         "contrafact_jobs",
         "contrafact_source_images",
     }
     # Those of batches are in docs/reference/services.md.
-    assert described == {name for name in made if not name.startswith("contrafact_batch_")}
+    assert described == {name for name in exported if not name.startswith("contrafact_batch_")}

@@ -23,7 +23,7 @@ from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.repair_site import CLASSES, add_job, picture, work_off, write_day_classifier
 from tests.support.small_packages import onnx_files, zipped
 
-ASKED = {"model": "day", "steps": 40, "learning_rate": 5e-3, "batch_size": 16}
+REQUEST = {"model": "day", "steps": 40, "learning_rate": 5e-3, "batch_size": 16}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 @pytest.fixture(scope="module")
 def repair(gateway: Gateway) -> str:
     """A repair that is done."""
-    reply = gateway.client.post("/jobs/made/repairs", json=ASKED)
+    reply = gateway.client.post("/jobs/made/repairs", json=REQUEST)
     assert reply.status_code == 202, reply.text
     repair = str(reply.json()["id"])
     assert reply.headers["Location"] == f"/repairs/{repair}"
@@ -60,7 +60,7 @@ def test_a_repair_wins_back_the_night_and_says_against_what(gateway: Gateway, re
     result = RepairResult.model_validate(view["result"])
     assert (result.sources_trained_on, result.sources_held_out) == (21, 21)
     assert result.values_not_trained_on == ["fog"]  # the rarest
-    sets = {one.set: {arm.arm: arm.accuracy for arm in one.arms} for one in result.sets}
+    sets = {figures.set: {arm.arm: arm.accuracy for arm in figures.arms} for figures in result.sets}
     # Seen with seeds 0 and 1, under AVX512 and SSE4.1: originals 1, counterfactuals 0 to 0.33 before and 1 repaired,
     # won back 1, the best control 0.67 below.
     assert (sets["originals"]["before"].value or 0) > 0.9
@@ -70,7 +70,7 @@ def test_a_repair_wins_back_the_night_and_says_against_what(gateway: Gateway, re
     assert result.won_back is not None
     assert result.won_back.share > 0.8
     assert 0 < result.won_back.low <= result.won_back.share <= result.won_back.high
-    (edits,) = [one for one in result.sets if one.set == "counterfactuals"]
+    (edits,) = [figures for figures in result.sets if figures.set == "counterfactuals"]
     assert edits.against_best_control.difference > 0.3
     assert edits.against_best_control.interval is not None
     assert any("Won back" in sentence for sentence in result.sentences)
@@ -87,14 +87,14 @@ def test_the_model_reads_back_has_a_card_and_goes_in_as_a_model_under_test(
         "README.md", "config.json", "model.safetensors", "preprocessor_config.json"
     }  # fmt: skip
     card = (tmp_path / "README.md").read_text()
-    for said in ("pipeline_tag: image-classification", "40 steps of 16", "seed 0", "repaired", "Won back"):
-        assert said in card
+    for words in ("pipeline_tag: image-classification", "40 steps of 16", "seed 0", "repaired", "Won back"):
+        assert words in card
     model = AutoModelForImageClassification.from_pretrained(tmp_path).eval()
     processor = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
     nights = [picture(label, "night", 77_000 + place) for place, label in enumerate(CLASSES * 4)]
     with torch.inference_mode():
-        said = model(**processor(images=nights, return_tensors="pt")).logits.argmax(1).tolist()
-    assert sum(got == place % 3 for place, got in enumerate(said)) >= 11
+        predictions = model(**processor(images=nights, return_tensors="pt")).logits.argmax(1).tolist()
+    assert sum(got == place % 3 for place, got in enumerate(predictions)) >= 11
     added = gateway.client.post("/models", data={"name": "repaired"}, files={"model": ("model.tar", reply.content)})
     assert added.status_code == 201, added.text
     control = gateway.client.get(f"/repairs/{repair}/model", params={"arm": "originals"})
@@ -111,7 +111,7 @@ def test_checkpoints_go_and_the_list_has_the_repair(gateway: Gateway, repair: st
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "sentence"),
+    ("body", "status", "sentence"),
     [
         ({"model": "day-onnx"}, 422, "ONNX"),
         ({"model": "nobody"}, 422, "nobody"),
@@ -124,9 +124,9 @@ def test_checkpoints_go_and_the_list_has_the_repair(gateway: Gateway, repair: st
     ],
 )
 def test_what_cannot_be_repaired_is_refused_in_a_sentence(
-    gateway: Gateway, asked: dict[str, object], status: int, sentence: str
+    gateway: Gateway, body: dict[str, object], status: int, sentence: str
 ) -> None:
-    reply = gateway.client.post("/jobs/made/repairs", json=asked)
+    reply = gateway.client.post("/jobs/made/repairs", json=body)
     assert reply.status_code == status, reply.text
     assert reply.headers["Content-Type"].startswith("application/problem+json")
     assert sentence in reply.json()["detail"]
@@ -150,7 +150,7 @@ def test_jobs_that_give_nothing_to_train_on_are_refused(gateway: Gateway) -> Non
 
 def test_cancelled_and_deleted_repairs_leave_nothing(gateway: Gateway) -> None:
     store = gateway.context.store
-    first, second = (gateway.client.post("/jobs/made/repairs", json=ASKED).json()["id"] for _ in range(2))
+    first, second = (gateway.client.post("/jobs/made/repairs", json=REQUEST).json()["id"] for _ in range(2))
     assert gateway.client.post(f"/repairs/{first}/cancel").json()["state"] == "cancelled"
     assert gateway.client.delete(f"/repairs/{second}").status_code == 204
     work_off(gateway.context.sessions, store, Settings())
@@ -170,7 +170,7 @@ def test_a_deleted_job_or_suite_ends_the_trainers_of_its_repairs(gateway: Gatewa
         client.post(f"/jobs/{job}/cancel")
         with gateway.context.sessions.begin() as session:
             session.execute(update(SourceImage).where(SourceImage.job_id == job).values(state="done"))
-    reply = client.post(f"/jobs/{job}/repairs", json=ASKED)
+    reply = client.post(f"/jobs/{job}/repairs", json=REQUEST)
     assert reply.status_code == 202, reply.text
     key = f"repairs/{reply.json()['id']}/grant.json"
     look_after(gateway.context.sessions, store, lambda _: None, Settings())

@@ -33,7 +33,7 @@ from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.repair_site import work_off
 from tests.support.segmenter_site import CLASSES, OWN, add_job, street, write_day_segmenter
 
-ASKED = {"model": "streets", "steps": 40, "learning_rate": 5e-3, "batch_size": 8}
+REQUEST = {"model": "streets", "steps": 40, "learning_rate": 5e-3, "batch_size": 8}
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def keep_model(gateway: Gateway, folder: Path) -> None:
         session.add(row)
 
 
-def begin(gateway: Gateway, **asked: object) -> str:
-    reply = gateway.client.post("/jobs/made/repairs", json={**ASKED, **asked})
+def begin(gateway: Gateway, **changes: object) -> str:
+    reply = gateway.client.post("/jobs/made/repairs", json={**REQUEST, **changes})
     assert reply.status_code == 202, reply.text
     return str(reply.json()["id"])
 
@@ -89,7 +89,7 @@ def test_a_repair_wins_back_the_night_in_iou(gateway: Gateway, repair: str) -> N
     assert (result.metric, result.classes) == ("iou", CLASSES)
     assert (result.sources_trained_on, result.sources_held_out) == (15, 15)
     assert result.values_not_trained_on == ["fog"]
-    sets = {one.set: {arm.arm: arm for arm in one.arms} for one in result.sets}
+    sets = {figures.set: {arm.arm: arm for arm in figures.arms} for figures in result.sets}
     assert sets.keys() == {"originals", "counterfactuals", "values not trained on"}
     # Seen with seeds 0 and 1, under AVX512 and SSE4.1: originals 0.93 to 0.95, counterfactuals 0.03 to 0.06 before and
     # 0.59 to 0.60 repaired, won back 0.60 to 0.62, the best control augmented (0.02 below).
@@ -104,7 +104,7 @@ def test_a_repair_wins_back_the_night_in_iou(gateway: Gateway, repair: str) -> N
     assert len(pooled.iou) == len(CLASSES)
     assert result.won_back is not None
     assert result.won_back.share > 0.3
-    (of_edits,) = [one for one in result.sets if one.set == "counterfactuals"]
+    (of_edits,) = [figures for figures in result.sets if figures.set == "counterfactuals"]
     assert of_edits.best_control == "augmented" or of_edits.against_best_control.difference > 0
     cells = {(cell.label, cell.value): cell for cell in result.cells}
     assert {label for label, _ in cells} == {*CLASSES, ALL_CLASSES}
@@ -118,14 +118,14 @@ def test_the_model_reads_back_as_a_segmenter_and_does_what_was_said(
 ) -> None:
     folder = unpacked(gateway, repair, tmp_path)
     card = (folder / "README.md").read_text()
-    for said in ("pipeline_tag: image-segmentation", "masks of sky, road, vehicle", "40 steps of 8", "mIoU", "seed 0"):
-        assert said in card
+    for words in ("pipeline_tag: image-segmentation", "masks of sky, road, vehicle", "40 steps of 8", "mIoU", "seed 0"):
+        assert words in card
     model = load_folder(folder, device="cpu")
     assert isinstance(model, ImageSegmenter)
     drawn = [street("night", 77_000 + number) for number in range(12)]
     counts = np.zeros((3, 4), np.int64)
-    for found, (_, mask) in zip(model.label_maps([image for image, _ in drawn]), drawn, strict=True):
-        counts += confusion(mask, class_indices(model.classes, CLASSES)[found], 3)
+    for label_map, (_, mask) in zip(model.label_maps([image for image, _ in drawn]), drawn, strict=True):
+        counts += confusion(mask, class_indices(model.classes, CLASSES)[label_map], 3)
     result = RepairResult.model_validate(gateway.client.get(f"/repairs/{repair}").json()["result"])
     (cell,) = [cell for cell in result.cells if (cell.label, cell.value) == (ALL_CLASSES, "night")]
     # Seen: at most 0.01 apart.
@@ -137,8 +137,8 @@ def test_the_command_shows_classes(gateway: Gateway, repair: str) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(shown(result))
     text = console.export_text()
-    for said in ("IoU on held-out source images", "IoU of all pixels", "mIoU", "vehicle", "Won back"):
-        assert said in text
+    for words in ("IoU on held-out source images", "IoU of all pixels", "mIoU", "vehicle", "Won back"):
+        assert words in text
 
 
 class _StopAfter(threading.Event):
@@ -162,9 +162,9 @@ def test_a_stopped_trainer_is_followed_by_one_that_ends_in_the_same_weights(gate
             store.put(repair_key(repair, "grant.json"), grant.model_dump_json().encode())
             midway = _StopAfter(len(order(store, repair).judged) + 12)
             Trainer(store, "tiny", "cpu", beat_seconds=5, stopping=midway).work(grant)
-            left = [item.key for item in store.iterate(repair_key(repair) + "/")]
-            assert repair_key(repair, "repaired", "checkpoint.tar") in left
-            assert repair_key(repair, "aa", "outcome.json") not in left
+            remaining = [item.key for item in store.iterate(repair_key(repair) + "/")]
+            assert repair_key(repair, "repaired", "checkpoint.tar") in remaining
+            assert repair_key(repair, "aa", "outcome.json") not in remaining
         work_off(gateway.context.sessions, store, Settings())
         assert gateway.client.get(f"/repairs/{repair}").json()["state"] == "done"
         weights.append([_weights(store.get(repair_key(repair, arm, "model.tar"))) for arm in ("repaired", "augmented")])
@@ -185,6 +185,6 @@ def test_what_does_not_fit_is_refused_in_a_sentence(gateway: Gateway) -> None:
     assert reply.status_code == 422
     assert "classification" in reply.json()["detail"]
     add_job(sessions, store, "bare", sources=3, masks=False)
-    reply = gateway.client.post("/jobs/bare/repairs", json=ASKED)
+    reply = gateway.client.post("/jobs/bare/repairs", json=REQUEST)
     assert reply.status_code == 422
     assert "no accepted counterfactual" in reply.json()["detail"]

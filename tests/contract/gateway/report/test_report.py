@@ -19,11 +19,11 @@ from shared.schemas.results import CheckErrors, JobResults
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 
-Made = tuple[Sessions, DirectoryStore, JobResults, str]
+Measured = tuple[Sessions, DirectoryStore, JobResults, str]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     """A drawn job with its report."""
     directory = tmp_path_factory.mktemp("drawn")
     engine = open_engine(f"sqlite:///{directory}/contrafact.db")
@@ -34,29 +34,29 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return sessions, store, results, store.get("reports/drawn/report.html").decode()
 
 
-def test_the_planted_weakness_is_the_first_finding_and_the_sound_model_has_none(made: Made) -> None:
-    weak, sound = made[2].results
+def test_the_planted_weakness_is_the_first_finding_and_the_sound_model_has_none(measured: Measured) -> None:
+    weak, sound = measured[2].results
     assert [(e.cell.label, e.cell.value, e.cell.direction) for e in weak.findings] == [("bus", "night", "to")]
     assert sound.findings == []
     assert weak.cells[0].sentence
 
 
-def test_figures_count_only_accepted_counterfactuals(made: Made) -> None:
-    results = made[2]
+def test_figures_count_only_accepted_counterfactuals(measured: Measured) -> None:
+    results = measured[2]
     (funnel,) = results.funnels
     refused = sum(c.count for c in [*funnel.refused_by_text, *funnel.refused_by_image])
     assert funnel.accepted.count == funnel.proposed - refused
     assert funnel.refused_by_text[0].check == "class words"
     assert funnel.rendered == funnel.proposed - funnel.refused_by_text[0].count
-    for found in results.results:
-        assert found.counterfactuals == funnel.accepted.count == found.metrics.error_rate.n
-        assert found.left_out == 0
+    for result in results.results:
+        assert result.counterfactuals == funnel.accepted.count == result.metrics.error_rate.n
+        assert result.left_out == 0
     assert results.costs[0].evaluations == 40 * funnel.rendered
     assert results.made.parameters == {"dillema": {"counterfactuals_per_image": 4}}
 
 
-def test_building_the_report_again_gives_the_same_page_and_the_stored_figures(made: Made) -> None:
-    sessions, store, results, page = made
+def test_building_the_report_again_gives_the_same_page_and_the_stored_figures(measured: Measured) -> None:
+    sessions, store, results, page = measured
     build_report(sessions, store, "drawn")
     assert store.get("reports/drawn/report.html").decode() == page
     with sessions() as session:
@@ -99,9 +99,9 @@ class _Page(HTMLParser):
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        found = dict(attributes)
-        self.addresses += [found[name] or "" for name in ("src", "href", "action") if name in found]
-        self.without_alt += tag == "img" and not found.get("alt")
+        values = dict(attributes)
+        self.addresses += [values[name] or "" for name in ("src", "href", "action") if name in values]
+        self.without_alt += tag == "img" and not values.get("alt")
         if tag not in ("meta", "img", "br"):
             self.open.append(tag)
 
@@ -113,19 +113,19 @@ class _Page(HTMLParser):
         pass
 
 
-def test_the_page_is_self_contained_well_formed_and_speaks_to_those_who_do_not_see(made: Made) -> None:
+def test_the_page_is_self_contained_well_formed_and_speaks_to_those_who_do_not_see(measured: Measured) -> None:
     page = _Page()
-    page.feed(made[3])
+    page.feed(measured[3])
     assert page.open == []
     assert page.without_alt == 0
     assert page.addresses
     assert all(address.startswith(("data:image/webp;base64,", "#")) for address in page.addresses)
-    assert set(re.findall(r'href="#([\w-]+)"', made[3])) <= set(re.findall(r'id="([\w-]+)"', made[3]))
-    assert len(made[3]) < 4_000_000
+    assert set(re.findall(r'href="#([\w-]+)"', measured[3])) <= set(re.findall(r'id="([\w-]+)"', measured[3]))
+    assert len(measured[3]) < 4_000_000
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sentence",
     [
         "flipped: bus → truck",
         "uncalibrated",
@@ -138,12 +138,12 @@ def test_the_page_is_self_contained_well_formed_and_speaks_to_those_who_do_not_s
         "<code>bus</code>, 16 images: a drop",
     ],
 )
-def test_the_page_says(made: Made, said: str) -> None:
-    assert said in made[3]
+def test_the_page_says(measured: Measured, sentence: str) -> None:
+    assert sentence in measured[3]
 
 
-def test_without_ground_truth_predictions_are_held_against_themselves(made: Made, tmp_path: Path) -> None:
-    sessions, store, _, _ = made
+def test_without_ground_truth_predictions_are_held_against_themselves(measured: Measured, tmp_path: Path) -> None:
+    sessions, store, _, _ = measured
     add_drawn_job(sessions, store, "unlabelled", per_class=3)
     with sessions.begin() as session:
         session.execute(update(SourceImage).where(SourceImage.job_id == "unlabelled").values(ground_truth=None))
@@ -151,21 +151,21 @@ def test_without_ground_truth_predictions_are_held_against_themselves(made: Made
         session.execute(unlabelled.values(ground_truth_probability=None, rank=None))
     with sessions() as session:
         results = measure(load_rows(session, "unlabelled"))
-    for found in results.results:
-        assert found.relation == "metamorphic"
-        assert found.metrics.accuracy[0].originals.value == 1.0
-        assert found.metrics.error_rate == found.metrics.flips
+    for result in results.results:
+        assert result.relation == "metamorphic"
+        assert result.metrics.accuracy[0].originals.value == 1.0
+        assert result.metrics.error_rate == result.metrics.flips
     assert "Too few images to tell" in _report(sessions, store, "unlabelled")
 
 
-def test_a_job_with_nothing_in_it_still_reports(made: Made) -> None:
-    sessions, store, _, _ = made
+def test_a_job_with_nothing_in_it_still_reports(measured: Measured) -> None:
+    sessions, store, _, _ = measured
     add_drawn_job(sessions, store, "empty", per_class=0)
     assert "none" in _report(sessions, store, "empty")
 
 
-def test_images_without_predictions_are_left_out_and_counted(made: Made) -> None:
-    sessions, store, _, _ = made
+def test_images_without_predictions_are_left_out_and_counted(measured: Measured) -> None:
+    sessions, store, _, _ = measured
     add_drawn_job(sessions, store, "gaps", per_class=1)
     with sessions.begin() as session:
         session.execute(

@@ -34,33 +34,33 @@ def edits(gateway: Gateway, rendered: bool = True) -> list[str]:
 
 
 def listed(gateway: Gateway, limit: int = 200) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    reviews: list[dict[str, Any]] = []
     cursor: dict[str, str] = {}
     while True:
         page = gateway.client.get("/jobs/drawn/reviews", params={"limit": str(limit), **cursor}).json()
-        found += page["reviews"]
+        reviews += page["reviews"]
         assert len(page["reviews"]) <= limit
         if page["next"] is None:
-            return found
+            return reviews
         cursor = {"cursor": page["next"]}
 
 
 def test_a_new_review_replaces_the_old(gateway: Gateway) -> None:
-    one = f"/jobs/drawn/reviews/{edits(gateway)[0]}"
-    said = {"verdict": "invalid", "edit_shown": False, "realism": 2, "note": "the bus is gone"}
-    first = gateway.client.put(one, json=said)
+    address = f"/jobs/drawn/reviews/{edits(gateway)[0]}"
+    review = {"verdict": "invalid", "edit_shown": False, "realism": 2, "note": "the bus is gone"}
+    first = gateway.client.put(address, json=review)
     assert first.status_code == 200, first.text
-    assert {name: first.json()[name] for name in said} == said
+    assert {name: first.json()[name] for name in review} == review
     assert first.json()["reviewer"] == "local"
     assert listed(gateway) == [first.json()]
-    second = gateway.client.put(one, json=VALID).json()
+    second = gateway.client.put(address, json=VALID).json()
     assert (second["verdict"], second["edit_shown"], second["realism"], second["note"]) == ("valid", None, None, "")
     assert listed(gateway) == [second]
 
 
 def test_pages_of_any_size_hold_every_review_once_newest_first(gateway: Gateway) -> None:
-    for one in edits(gateway)[:7]:
-        assert gateway.client.put(f"/jobs/drawn/reviews/{one}", json=VALID).status_code == 200
+    for edit in edits(gateway)[:7]:
+        assert gateway.client.put(f"/jobs/drawn/reviews/{edit}", json=VALID).status_code == 200
     everything = listed(gateway)
     assert [view["counterfactual"] for view in everything] == edits(gateway)[:7][::-1]
     for limit in (1, 3):
@@ -69,7 +69,7 @@ def test_pages_of_any_size_hold_every_review_once_newest_first(gateway: Gateway)
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("body", "words"),
     [
         ({}, "verdict"),
         ({"verdict": "good"}, "verdict"),
@@ -79,8 +79,8 @@ def test_pages_of_any_size_hold_every_review_once_newest_first(gateway: Gateway)
         ({**VALID, "score": 1}, "unknown field score"),
     ],
 )
-def test_what_is_no_review_is_refused(gateway: Gateway, said: dict[str, object], words: str) -> None:
-    reply = gateway.client.put(f"/jobs/drawn/reviews/{edits(gateway)[0]}", json=said)
+def test_what_is_no_review_is_refused(gateway: Gateway, body: dict[str, object], words: str) -> None:
+    reply = gateway.client.put(f"/jobs/drawn/reviews/{edits(gateway)[0]}", json=body)
     assert reply.status_code == 422
     assert words in reply.json()["detail"]
     assert listed(gateway) == []
@@ -122,17 +122,17 @@ def test_each_key_has_its_own_review_and_needs_the_scope(database_url: str, tmp_
 
         ann, ben = headers("review"), headers("review")
         rows = gateway.client.get("/jobs/drawn/results", headers=ann).json()["counterfactuals"]
-        one = f"/jobs/drawn/reviews/{next(row['id'] for row in rows if row['image'])}"
+        address = f"/jobs/drawn/reviews/{next(row['id'] for row in rows if row['image'])}"
         for who, verdict in ((ann, "unsure"), (ben, "invalid"), (ann, "valid")):
-            assert gateway.client.put(one, json={"verdict": verdict}, headers=who).status_code == 200
-        found = gateway.client.get("/jobs/drawn/reviews", headers=ann).json()["reviews"]
-        assert [view["verdict"] for view in found] == ["valid", "invalid"]
-        assert {len(view["reviewer"]) for view in found} == {12}, "the id of the key, which tells nothing of it"
-        refused = gateway.client.put(one, json=VALID, headers=headers("submit"))
+            assert gateway.client.put(address, json={"verdict": verdict}, headers=who).status_code == 200
+        reviews = gateway.client.get("/jobs/drawn/reviews", headers=ann).json()["reviews"]
+        assert [view["verdict"] for view in reviews] == ["valid", "invalid"]
+        assert {len(view["reviewer"]) for view in reviews} == {12}, "the id of the key, which tells nothing of it"
+        refused = gateway.client.put(address, json=VALID, headers=headers("submit"))
         assert refused.status_code == 403
         assert "needs review" in refused.json()["detail"]
         stranger = headers("review", owner="carl")
-        assert gateway.client.put(one, json=VALID, headers=stranger).status_code == 404
+        assert gateway.client.put(address, json=VALID, headers=stranger).status_code == 404
         assert gateway.client.get("/jobs/drawn/reviews", headers=stranger).status_code == 404
         assert gateway.client.post("/jobs/drawn/report", headers=ann).status_code == 202
 
@@ -143,10 +143,10 @@ def test_the_command_line_writes_reviews_and_lists_them(gateway: Gateway) -> Non
         assert done.exit_code == code, done.output
         return done.output
 
-    one = edits(gateway)[0]
+    edit = edits(gateway)[0]
     graded = ("--verdict", "valid", "--edit-not-shown", "--realism", "3", "--note", "[still] day")
-    assert f"{one} is valid" in contrafact("review", "drawn", one, *graded)
+    assert f"{edit} is valid" in contrafact("review", "drawn", edit, *graded)
     (view,) = [json.loads(line) for line in contrafact("reviews", "drawn", "--json").splitlines()]
     assert (view["verdict"], view["edit_shown"], view["realism"], view["note"]) == ("valid", False, 3, "[still] day")
     assert "[still] day" in contrafact("reviews", "drawn")
-    assert "verdict" in contrafact("review", "drawn", one, "--verdict", "good", code=2)
+    assert "verdict" in contrafact("review", "drawn", edit, "--verdict", "good", code=2)

@@ -57,13 +57,19 @@ def add_job(gateway: Gateway) -> None:
                 SourceImage(id=f"s{n}", digest=image.digest, ground_truth=LABELS[n % 2], state="done", **common)
             )
             session.flush()
-            made = {**common, "source_image_id": f"s{n}", "method": "dillema", "seed": 1, "image_digest": image.digest}
+            columns = {
+                **common,
+                "source_image_id": f"s{n}",
+                "method": "dillema",
+                "seed": 1,
+                "image_digest": image.digest,
+            }
             change = {"factor": "weather", "from_phrase": "", "to_phrase": "", "from_value": "", "to_value": "night"}
-            session.add(Counterfactual(id=f"n{n}", ordinal=1, arm="null", accepted=True, **made))
+            session.add(Counterfactual(id=f"n{n}", ordinal=1, arm="null", accepted=True, **columns))
             session.add(
                 Counterfactual(
                     id=f"c{n}", ordinal=0, arm="edit", null_ordinal=1, changes=[change], factor="weather",
-                    to_value="night", accepted=True, **made,
+                    to_value="night", accepted=True, **columns,
                 )
             )  # fmt: skip
 
@@ -73,8 +79,10 @@ def predict(gateway: Gateway, run: str, weak: bool) -> None:
     with gateway.context.sessions.begin() as session:
         model = session.get_one(Job, run).models[0]
         for source in session.scalars(select(SourceImage).where(SourceImage.job_id == run)).all():
-            made = session.scalars(select(Counterfactual).where(Counterfactual.source_image_id == source.id)).all()
-            for row in (None, *made):
+            counterfactuals = session.scalars(
+                select(Counterfactual).where(Counterfactual.source_image_id == source.id)
+            ).all()
+            for row in (None, *counterfactuals):
                 turn, edited = source.position // 2 % 10, row is not None and row.arm == "edit"
                 right = source.ground_truth == "car" or turn >= (8 if weak and edited else 1)
                 session.add(
@@ -98,19 +106,19 @@ def predict(gateway: Gateway, run: str, weak: bool) -> None:
 @pytest.fixture(scope="module")
 def runs(gateway: Gateway) -> dict[str, str]:
     """The runs of a sound model and a weak one."""
-    found = {}
+    ids = {}
     for model, weak in (("m1", False), ("m2", True)):
         wakes = len(gateway.wakes)
         reply = gateway.client.post("/suites/street/runs", json={"model": model})
         assert reply.status_code == 202, reply.text
         assert len(gateway.wakes) == wakes + 1
-        found[model] = reply.json()["id"]
+        ids[model] = reply.json()["id"]
         shown = gateway.client.get(reply.headers["Location"]).json()
         assert (shown["state"], shown["model"], shown["revision"]) == ("running", model, "1")
         assert shown["progress"]["images"]["waiting"] == 2 * SOURCES
-        assert gateway.client.get(f"/suites/street/runs/{found[model]}/results").status_code == 409
-        predict(gateway, found[model], weak)
-    return found
+        assert gateway.client.get(f"/suites/street/runs/{ids[model]}/results").status_code == 409
+        predict(gateway, ids[model], weak)
+    return ids
 
 
 def contrafact(url: str, *arguments: object, code: int = 0) -> Result:
@@ -124,30 +132,32 @@ def test_a_suite_is_shown_by_name_and_id(gateway: Gateway) -> None:
     assert by_name == gateway.client.get(f"/suites/{by_name['id']}").json()
     assert (by_name["made_from"], by_name["methods"]) == ("made", ["dillema"])
     assert (by_name["sources"], by_name["counterfactuals"], by_name["null_arms"]) == (80, 80, 80)
-    assert [one["name"] for one in gateway.client.get("/suites").json()["suites"]] == ["street"]
-    assert [one["id"] for one in gateway.client.get("/jobs").json()["jobs"]] == ["made"]
+    assert [suite["name"] for suite in gateway.client.get("/suites").json()["suites"]] == ["street"]
+    assert [job["id"] for job in gateway.client.get("/jobs").json()["jobs"]] == ["made"]
     assert gateway.client.get(f"/jobs/{by_name['id']}").status_code == 404
 
 
 def test_results_say_what_dropped(gateway: Gateway, runs: dict[str, str]) -> None:
     place = f"/suites/street/runs/{runs['m2']}/results"
-    found = gateway.client.get(place, params={"baseline": runs["m1"]}).json()
-    assert (found["model"], found["baseline_model"], found["relation"], found["left_out"]) == (
+    results = gateway.client.get(place, params={"baseline": runs["m1"]}).json()
+    assert (results["model"], results["baseline_model"], results["relation"], results["left_out"]) == (
         "m2",
         "m1",
         "labelled",
         0,
     )
-    cells = {(one["cell"] or {}).get("label", one["method"]): one for one in found["cells"]}
+    cells = {
+        (comparison["cell"] or {}).get("label", comparison["method"]): comparison for comparison in results["cells"]
+    }
     bus = cells["bus"]
     assert (bus["judgement"], bus["sources"]) == ("drop", SOURCES)
     assert (bus["accuracy"]["value"], bus["against"]["value"]) == (0.2, 0.9)
     assert bus["accuracy"]["low"] < 0.2 < bus["accuracy"]["high"]
     assert bus["selected_interval"]["high"] < -0.05
     assert cells["car"]["difference"] == cells[""]["difference"] == 0
-    assert found["breaches"][0] == bus["sentence"]
+    assert results["breaches"][0] == bus["sentence"]
     alone = gateway.client.get(place).json()
-    assert (alone["baseline"], len(alone["breaches"])) == (None, len(found["breaches"]))
+    assert (alone["baseline"], len(alone["breaches"])) == (None, len(results["breaches"]))
     assert gateway.client.get(place, params={"baseline": runs["m1"], "max_drop": 95}).json()["breaches"] == []
 
 
@@ -162,8 +172,8 @@ def test_the_gate_ends_with_what_it_found(gateway: Gateway, runs: dict[str, str]
     assert "2 shown" in breached.stderr
     passed = contrafact(url, *street, "--model", "m1", "--baseline", runs["m2"])
     assert passed.stdout == ""
-    asked = contrafact(url, *street, "--model", "m2", "--json", code=1)
-    assert json.loads(asked.stdout)["breaches"]
+    outcome = contrafact(url, *street, "--model", "m2", "--json", code=1)
+    assert json.loads(outcome.stdout)["breaches"]
     for wrong in (["gate", "--suite", "none", "--model", "m1"], [*street, "--model", "none"], street):
         contrafact(url, *wrong, code=2)
     contrafact("http://127.0.0.1:9", *street, "--model", "m1", code=2)
@@ -211,7 +221,7 @@ def test_a_run_that_did_not_answer_everything_is_no_pass(gateway: Gateway, runs:
 def test_refusals(gateway: Gateway, body: dict[str, object], status: int) -> None:
     reply = gateway.client.post("/suites", json=body)
     assert (reply.status_code, reply.headers["Content-Type"]) == (status, "application/problem+json"), reply.text
-    assert [one["name"] for one in gateway.client.get("/suites").json()["suites"]] == ["street"]
+    assert [suite["name"] for suite in gateway.client.get("/suites").json()["suites"]] == ["street"]
 
 
 def test_a_suite_is_deleted_with_its_runs(gateway: Gateway) -> None:

@@ -68,10 +68,10 @@ def refused(reply: httpx.Response, status: int) -> tuple[str, str]:
     assert reply.status_code == status, reply.text
     assert reply.headers["Content-Type"].startswith("text/html")
     text = html.unescape(reply.text)
-    found = re.search(r'<p id="problem"[^>]*role="alert"[^>]*>(.*?)</p>', text)
-    assert found
-    assert "hidden" not in found[0]
-    return found[1], text
+    alert = re.search(r'<p id="problem"[^>]*role="alert"[^>]*>(.*?)</p>', text)
+    assert alert
+    assert "hidden" not in alert[0]
+    return alert[1], text
 
 
 def ticked(text: str, name: str) -> set[str]:
@@ -111,9 +111,9 @@ def test_what_is_ticked_is_what_the_job_does(gateway: Gateway) -> None:
 def test_masks_come_by_index_and_by_colour(
     gateway: Gateway, meaning: dict[str, Any], mask: bytes, as_file: bool
 ) -> None:
-    said = json.dumps(meaning, indent=1)
-    typed = {"task": TASK, "models": [SEGMENTER], "classes": "" if as_file else said}
-    file = ("classes.json", said.encode()) if as_file else NOTHING
+    classes = json.dumps(meaning, indent=1)
+    typed = {"task": TASK, "models": [SEGMENTER], "classes": "" if as_file else classes}
+    file = ("classes.json", classes.encode()) if as_file else NOTHING
     images = [("a.png", picture(size=4)), ("b.png", picture(9, size=4))]
     job = job_of(gateway, sent(gateway, typed, images, [("a.png", mask)], file))
     assert (job["kind"], job["images"], job["labelled"]) == ("segmentation", 2, 1)

@@ -27,16 +27,16 @@ def key(locked: Gateway) -> str:
         return create_key(session, "ann")
 
 
-def log_in(gateway: Gateway, key: str, wanted: str = "/", **headers: str) -> httpx.Response:
+def log_in(gateway: Gateway, key: str, address: str = "/", **headers: str) -> httpx.Response:
     ours = {"Origin": str(gateway.client.base_url).rstrip("/"), **headers}
-    return gateway.client.post("/login", data={"key": key, "next": wanted}, headers=ours)
+    return gateway.client.post("/login", data={"key": key, "next": address}, headers=ours)
 
 
 def test_a_page_leads_to_the_login_and_back(locked: Gateway, key: str) -> None:
     client = locked.client
-    asked = client.get("/jobs/x/view?class=bus", headers=HTML)
-    assert asked.status_code == 303
-    form = client.get(asked.headers["Location"])
+    redirect = client.get("/jobs/x/view?class=bus", headers=HTML)
+    assert redirect.status_code == 303
+    form = client.get(redirect.headers["Location"])
     assert form.status_code == 200
     assert 'name="next" value="/jobs/x/view?class=bus"' in form.text
     assert 'type="password"' in form.text
@@ -87,9 +87,9 @@ def test_nobody_else_logs_a_browser_in(locked: Gateway, key: str, headers: dict[
     assert (reply.status_code, COOKIE in reply.cookies) == (403, False)
 
 
-@pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x", ""])
-def test_the_login_leads_nowhere_else(locked: Gateway, key: str, wanted: str) -> None:
-    assert log_in(locked, key, wanted).headers["Location"] == "/"
+@pytest.mark.parametrize("address", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x", ""])
+def test_the_login_leads_nowhere_else(locked: Gateway, key: str, address: str) -> None:
+    assert log_in(locked, key, address).headers["Location"] == "/"
 
 
 @pytest.mark.parametrize("kind", ["application/json", "multipart/form-data; boundary=x", "text/plain", None])

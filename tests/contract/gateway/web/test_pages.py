@@ -60,7 +60,7 @@ def test_the_finding_links_to_its_own_pictures(client: httpx.Client) -> None:
     shown = page(client, link[1])
     links = pairs(shown)
     assert 10 <= len(links) <= 14
-    assert all("value=night" in one and "class=bus" in one for one in links)
+    assert all("value=night" in link and "class=bus" in link for link in links)
     held = page(client, link[1].replace("model=night-bus", "model=sound") + "&flipped=false")
     assert 0 < len(pairs(held)) < len(links)
 
@@ -73,15 +73,15 @@ def test_filters_can_be_taken_off_again_and_do_not_survive_nonsense(client: http
 
 
 def test_the_gallery_goes_on_page_by_page_without_repeating(client: httpx.Client) -> None:
-    seen: list[str] = []
+    names: list[str] = []
     path: str | None = "/jobs/drawn/view?verdict=accepted"
     while path:
         text = page(client, path)
-        seen += pairs(text)
+        names += pairs(text)
         following = re.search(r'rel="next" href="([^"#]+)', text)
         path = following[1] if following else None
     metrics = client.get("/jobs/drawn/results").json()["metrics"]
-    assert len(seen) == len(set(seen)) == metrics["funnels"][0]["accepted"]["count"]
+    assert len(names) == len(set(names)) == metrics["funnels"][0]["accepted"]["count"]
 
 
 def test_pairs_are_walked_in_order_under_the_same_filters(client: httpx.Client) -> None:

@@ -34,9 +34,9 @@ def page(client: httpx.Client, path: str = "/jobs/drawn/review") -> str:
 
 
 def shown(text: str) -> str:
-    found = re.search(r'<form id="review" action="/jobs/\w+/reviews/(\w+)"', text)
-    assert found
-    return found[1]
+    form = re.search(r'<form id="review" action="/jobs/\w+/reviews/(\w+)"', text)
+    assert form
+    return form[1]
 
 
 def test_it_shows_source_and_counterfactual_and_nothing_that_sways(client: httpx.Client) -> None:
@@ -58,28 +58,28 @@ def test_failures_and_lots_of_both_verdicts_come_mixed_each_once(client: httpx.C
     metrics = client.get("/jobs/drawn/results?limit=1").json()["metrics"]
     rejected = client.get("/jobs/drawn/results?verdict=rejected&limit=200").json()["counterfactuals"]
     refused = {row["id"] for row in rejected if row["image"]}
-    seen: list[str] = []
+    names: list[str] = []
     missing = []
     for _ in range(60):
         text = page(client)
-        seen.append(shown(text))
+        names.append(shown(text))
         missing.append(int(re.search(r"(\d+) more randomly|large enough()", text)[1] or 0))
-        said = {"verdict": "valid", "realism": 5, "note": "as it was"}
-        assert client.put(f"/jobs/drawn/reviews/{seen[-1]}", json=said).status_code == 200
-    assert len(set(seen)) == 60
-    kinds = Counter("rejected" if name in refused else "accepted" for name in seen)
+        review = {"verdict": "valid", "realism": 5, "note": "as it was"}
+        assert client.put(f"/jobs/drawn/reviews/{names[-1]}", json=review).status_code == 200
+    assert len(set(names)) == 60
+    kinds = Counter("rejected" if name in refused else "accepted" for name in names)
     assert kinds["rejected"] == min(len(refused), max(10, -(-len(refused) // 10)))
-    failures = [name for name in seen if name in metrics["review"]]
-    assert failures[:5] == [name for name in metrics["review"] if name in set(seen)][:5]
+    failures = [name for name in names if name in metrics["review"]]
+    assert failures[:5] == [name for name in metrics["review"] if name in set(names)][:5]
     assert missing[0] == 30
     assert missing[-1] == 0
     assert sorted(missing, reverse=True) == missing
-    again = page(client, f"/jobs/drawn/review?counterfactual={seen[-1]}")
-    assert shown(again) == seen[-1]
+    again = page(client, f"/jobs/drawn/review?counterfactual={names[-1]}")
+    assert shown(again) == names[-1]
     assert 'value="as it was"' in again
     assert re.search(r'name="realism" value="5" data-key="5" checked', again)
     assert re.search(r'<button value="valid" data-key="v" aria-pressed="true">', again)
-    assert f'id="before" rel="prev" href="/jobs/drawn/review?counterfactual={seen[-1]}"' in page(client)
+    assert f'id="before" rel="prev" href="/jobs/drawn/review?counterfactual={names[-1]}"' in page(client)
     assert 'data-report="/jobs/drawn/report"' in page(client)
 
 

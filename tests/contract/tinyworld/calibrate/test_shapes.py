@@ -59,30 +59,30 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def by_kind(profile: Path) -> dict[str, list[Trial]]:
-    found = made(profile)
-    return {kind: [one for one in found if one.kind == kind] for kind in ("good", "shifted", "moved", "gone")}
+    every = shape_trials(profile)
+    return {kind: [trial for trial in every if trial.kind == kind] for kind in ("good", "shifted", "moved", "gone")}
 
 
-def made(profile: Path) -> list[Trial]:
+def shape_trials(profile: Path) -> list[Trial]:
     segmenter = load_profile(str(profile)).evaluator.segmenter
     assert segmenter is not None
     scenes = [scene_of("calibration", index).changed(time="day", weather="clear") for index in range(SCENES)]
-    found, silent = trials(ShapeEvaluator(segmenter), scenes, lambda images: images, SIDE)
+    scored, silent = trials(ShapeEvaluator(segmenter), scenes, lambda images: images, SIDE)
     assert silent == 0
-    return found
+    return scored
 
 
 def accepted(some: list[Trial]) -> float:
-    return float(np.mean([judge(one.scores, one.edit, LIMITS).accepted for one in some]))
+    return float(np.mean([judge(trial.scores, trial.edit, LIMITS).accepted for trial in some]))
 
 
 def test_relit_scenes_pass_and_those_whose_shapes_moved_do_not(by_kind: dict[str, list[Trial]]) -> None:
-    relit = [one for one in by_kind["good"] if one.factor == "weather"]
+    relit = [trial for trial in by_kind["good"] if trial.factor == "weather"]
     assert relit
     assert accepted(relit) >= 0.75
     assert accepted(by_kind["good"]) >= 0.85
     assert accepted(by_kind["moved"] + by_kind["shifted"]) <= 0.1
-    judged = held_out([one for some in by_kind.values() for one in some], CHECKS)
+    judged = held_out([trial for some in by_kind.values() for trial in some], CHECKS)
     passed = {kind: np.mean([ok for trial, ok, _ in judged if trial.kind == kind]) for kind in by_kind}
     assert passed["moved"] <= 0.15
     assert passed["shifted"] <= 0.15
@@ -91,7 +91,7 @@ def test_relit_scenes_pass_and_those_whose_shapes_moved_do_not(by_kind: dict[str
 
 
 def test_refusals_name_the_check_and_say_how_much_is_wanted(by_kind: dict[str, list[Trial]]) -> None:
-    verdicts = [judge(one.scores, one.edit, LIMITS) for one in by_kind["moved"] + by_kind["gone"]]
+    verdicts = [judge(trial.scores, trial.edit, LIMITS) for trial in by_kind["moved"] + by_kind["gone"]]
     reasons = {verdict.check: verdict.reason for verdict in verdicts if not verdict.accepted}
     assert "75%" in reasons["shapes"]
     assert "60%" in reasons["things"]
@@ -100,55 +100,55 @@ def test_refusals_name_the_check_and_say_how_much_is_wanted(by_kind: dict[str, l
 def test_thresholds_and_errors_are_calibrated_and_written_into_the_profile(
     profile: Path, by_kind: dict[str, list[Trial]]
 ) -> None:
-    found = sorted((one for some in by_kind.values() for one in some), key=lambda one: one.scene)
-    judged = held_out(found, CHECKS)
+    every = sorted((trial for some in by_kind.values() for trial in some), key=lambda trial: trial.scene)
+    judged = held_out(every, CHECKS)
     good = [passed for trial, passed, _ in judged if trial.kind == "good"]
     broken = [passed for trial, passed, _ in judged if trial.kind != "good"]
     assert np.mean(good) >= 0.7
     assert np.mean(broken) <= 0.2
     text = "[thresholds.old]\ndefault = 0.1\n\n[thresholds.things]\ndefault = 0.9\n\n" + profile.read_text()
-    once = written(text, found, judged, alone=True)
-    assert written(once, found, judged, alone=True) == once
+    once = written(text, every, judged, alone=True)
+    assert written(once, every, judged, alone=True) == once
     data = tomllib.loads(once)
-    assert data["thresholds"] == {"old": {"default": 0.1}, **thresholds(found, CHECKS)}
+    assert data["thresholds"] == {"old": {"default": 0.1}, **thresholds(every, CHECKS)}
     assert data["calibration"]["roads"]["default"]["task"] == "segmentation"
     assert data["calibration"]["roads"]["default"]["valid"] == SCENES
-    assert "calibration" not in tomllib.loads(written(text, found, judged, alone=False))
+    assert "calibration" not in tomllib.loads(written(text, every, judged, alone=False))
 
 
 def test_the_evaluator_answers_by_class_and_thing_and_says_what_it_cannot_judge(profile: Path) -> None:
     day = scene_of("calibration", 12).changed(time="day", weather="clear")
     drawn = render(day, SIDE, SIDE)
     images = [render(day.changed(time="night"), SIDE, SIDE).image, shifted(drawn.image, (0, 16))]
-    asked = ShapesRequest(
+    body = ShapesRequest(
         source=payload(drawn.image),
         images=[payload(image) for image in images],
         mask=payload(mask_of(drawn)),
         classes=[*CLASSES[1:], "tram"],
         things=[*THINGS, "tram"],
     )
-    reply = answered(profile, asked)
+    reply = answered(profile, body)
     night, moved = reply.outcomes
     assert np.mean(night.classes) > np.mean(moved.classes) + 0.3
     bus = max(range(len(reply.things)), key=lambda place: reply.things[place].share)
     assert reply.things[bus].label == "vehicle"
     assert night.things[bus] >= 0.7
     assert moved.things[bus] <= 0.3
-    unknown = [name if name != "vehicle" else "Fahrzeug" for name in asked.classes]
-    reply = answered(profile, asked.model_copy(update={"classes": unknown, "things": ["Fahrzeug"]}))
+    unknown = [name if name != "vehicle" else "Fahrzeug" for name in body.classes]
+    reply = answered(profile, body.model_copy(update={"classes": unknown, "things": ["Fahrzeug"]}))
     assert "Fahrzeug" in reply.unjudged
     assert (reply.things, len(reply.outcomes)) == ([], 2)
-    free = answered(profile, asked.model_copy(update={"mask": None}))
+    free = answered(profile, body.model_copy(update={"mask": None}))
     assert not free.unjudged
-    assert {one.label for one in free.things} <= {"vehicle", "pedestrian"}
+    assert {thing.label for thing in free.things} <= {"vehicle", "pedestrian"}
 
 
 def test_a_profile_without_a_segmenter_judges_nothing(profile: Path, tmp_path: Path) -> None:
     write_scorer(tmp_path / "scorer")
     image = payload(np.zeros((SIDE, SIDE, 3), np.uint8))
-    asked = ShapesRequest(source=image, images=[image] * 2, classes=["road"])
-    reply = answered(write_profile(tmp_path), asked)
-    assert (reply.judged, reply.things, [one.classes for one in reply.outcomes]) == ([], [], [[], []])
+    body = ShapesRequest(source=image, images=[image] * 2, classes=["road"])
+    reply = answered(write_profile(tmp_path), body)
+    assert (reply.judged, reply.things, [outcome.classes for outcome in reply.outcomes]) == ([], [], [[], []])
 
 
 def test_the_segmenter_under_test_is_no_judge(profile: Path) -> None:
@@ -173,11 +173,11 @@ def test_what_the_segmenter_is_told_of_names_changes_the_revision(profile: Path)
     assert revision(profile) != revision(path)
 
 
-def answered(profile: Path, asked: ShapesRequest) -> ShapesReply:
+def answered(profile: Path, body: ShapesRequest) -> ShapesReply:
     async def use() -> ShapesReply:
         app = create_app(ServiceSettings(profile=str(profile), device="cpu", threads=1))
         async with serving(app) as client:
-            reply: httpx.Response = await client.post("/v1/shapes", content=asked.model_dump_json())
+            reply: httpx.Response = await client.post("/v1/shapes", content=body.model_dump_json())
             assert reply.status_code == 200, reply.text
             return ShapesReply.model_validate_json(reply.content)
 

@@ -29,25 +29,27 @@ def rendered(monkeypatch: pytest.MonkeyPatch, dtype: str) -> tuple[list[Pixels],
     profile = load_profile("tiny")
     studio = Studio(profile, DillemaParameters.model_validate(method_defaults("dillema", profile)))
     proposals = list(edits_in_turn(FIRST, EDITS, ("weather", "time")))
-    sources = [source_picture(one.scene) for one in proposals]
+    sources = [source_picture(proposal.scene) for proposal in proposals]
     drawings = [
-        Drawing(source, one.edit.new_caption, one.edit, seed)
-        for seed, (source, one) in enumerate(zip(sources, proposals, strict=True))
+        Drawing(source, proposal.edit.new_caption, proposal.edit, seed)
+        for seed, (source, proposal) in enumerate(zip(sources, proposals, strict=True))
     ]
     images = [image for image in studio.draw(drawings) if image is not None]
     verdicts = [
-        studio.check(one.scene, source, [image], [one.edit])[0][0]
-        for one, source, image in zip(proposals, sources, images, strict=True)
+        studio.check(proposal.scene, source, [image], [proposal.edit])[0][0]
+        for proposal, source, image in zip(proposals, sources, images, strict=True)
     ]
     return images, verdicts
 
 
 def test_both_give_the_same_images_to_the_eye_and_the_same_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     (single, of_single), (half, of_half) = (rendered(monkeypatch, dtype) for dtype in DTYPES)
-    apart = [psnr(one, other) for one, other in zip(single, half, strict=True)]
+    apart = [psnr(image, other) for image, other in zip(single, half, strict=True)]
     assert min(apart) >= 25, f"the autoencoder alone is 25 dB from what it is given: {apart}"
-    assert any(not np.array_equal(one, other) for one, other in zip(single, half, strict=True)), "both ran in float32"
-    same = sum(one.accepted == other.accepted for one, other in zip(of_single, of_half, strict=True))
+    assert any(not np.array_equal(image, other) for image, other in zip(single, half, strict=True)), (
+        "both ran in float32"
+    )
+    same = sum(verdict.accepted == other.accepted for verdict, other in zip(of_single, of_half, strict=True))
     assert same >= EDITS - 1, "a score may lie at its threshold"
 
 

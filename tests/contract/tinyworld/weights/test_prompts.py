@@ -20,7 +20,7 @@ from tinyworld.objects.language_examples import KINDS, Example, Kind, Wordings, 
 from tinyworld.train.language import prompt_digests
 
 FOLDER = WEIGHTS / "language"
-ASKED = 20
+EXAMPLES = 20
 
 
 def test_prompts_have_not_drifted_from_the_weights() -> None:
@@ -35,8 +35,10 @@ def answers() -> dict[Kind, tuple[list[Example], list[str]]]:
     """Held-out questions and the model's replies, by kind."""
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     model = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
-    asked = {kind: [example(kind, seed, Wordings("final-test", noise=0)) for seed in range(ASKED)] for kind in KINDS}
-    return {kind: (asked[kind], generate(model, tokenizer, asked[kind])) for kind in KINDS}
+    examples = {
+        kind: [example(kind, seed, Wordings("final-test", noise=0)) for seed in range(EXAMPLES)] for kind in KINDS
+    }
+    return {kind: (examples[kind], generate(model, tokenizer, examples[kind])) for kind in KINDS}
 
 
 # "perturb" is not among them: the shipped weights were not trained on it for long enough (tinyworld/README.md).
@@ -44,13 +46,13 @@ def answers() -> dict[Kind, tuple[list[Example], list[str]]]:
 def test_held_out_questions_are_answered(
     answers: dict[Kind, tuple[list[Example], list[str]]], kind: Kind, share: float
 ) -> None:
-    assert sum(map(is_right, *answers[kind])) >= share * ASKED
+    assert sum(map(is_right, *answers[kind])) >= share * EXAMPLES
 
 
 def test_weather_time_and_place_are_found(answers: dict[Kind, tuple[list[Example], list[str]]]) -> None:
-    found = phrases_found(*answers["keywords"])
+    phrases = phrases_found(*answers["keywords"])
     for field in ("weather", "time", "background", "style"):
-        right, stated = found[field]
+        right, stated = phrases[field]
         assert right >= 0.75 * stated, field
 
 
@@ -61,5 +63,5 @@ def test_forced_text_may_be_written_as_the_model_learnt_it() -> None:
     vocabulary = llguidance.hf.from_tokenizer(tokenizer, n_vocab=len(tokenizer))
     matcher = llguidance.LLMatcher(vocabulary, json_grammar(perturb_schema(3)))
     allowed = np.flatnonzero(np.frombuffer(matcher.compute_logit_bias(), np.uint8))
-    wanted = ('{"edits":[]}', '{"edits":[{"from_phrase":"')
-    assert {tokenizer.convert_tokens_to_ids(piece) for piece in wanted} <= set(allowed.tolist())
+    texts = ('{"edits":[]}', '{"edits":[{"from_phrase":"')
+    assert {tokenizer.convert_tokens_to_ids(piece) for piece in texts} <= set(allowed.tolist())

@@ -46,16 +46,16 @@ class System:
     def done(self, job: str) -> dict[str, Any]:
         """The job, once it is over."""
         give_up = time.monotonic() + SECONDS
-        while (found := self.client.get(f"/jobs/{job}").json())["state"] == "running":
-            assert time.monotonic() < give_up, found
+        while (job_view := self.client.get(f"/jobs/{job}").json())["state"] == "running":
+            assert time.monotonic() < give_up, job_view
             time.sleep(0.2)
-        assert found["state"] == "done", found
-        return dict(found)
+        assert job_view["state"] == "done", job_view
+        return dict(job_view)
 
     def predictions(self, job: str) -> dict[tuple[str, str], dict[str, Any]]:
         """Model and counterfactual → what the model said of it, of its original and of its null arm."""
         shown = self.client.get(f"/jobs/{job}/results", params={"limit": 200}).json()["counterfactuals"]
-        return {(said["model"], one["id"]): said for one in shown for said in one["predictions"]}
+        return {(prediction["model"], view["id"]): prediction for view in shown for prediction in view["predictions"]}
 
 
 @pytest.fixture(scope="module")
@@ -120,16 +120,18 @@ def test_an_uploaded_model_and_its_onnx_export_say_the_same_the_second_without_r
     assert system.done(job)["models"] == ["resnet", "resnet-onnx"]
     assert dict(system.small.calls) == rendered, "nothing was captioned, edited or rendered again"
     both = system.predictions(job)
-    assert {key: said for key, said in both.items() if key[0] == "resnet"} == first
+    assert {key: prediction for key, prediction in both.items() if key[0] == "resnet"} == first
     assert len(both) == 2 * len(first) > 0
-    for (model, counterfactual), said in both.items():
+    for (model, counterfactual), prediction in both.items():
         if model == "resnet-onnx":
             for place in ("original", "null_arm", "counterfactual"):
-                one, other = said[place], both["resnet", counterfactual][place]
-                assert one["predicted"] == other["predicted"]
-                assert one["ground_truth_probability"] == pytest.approx(other["ground_truth_probability"], abs=1e-5)
+                expected, other = prediction[place], both["resnet", counterfactual][place]
+                assert expected["predicted"] == other["predicted"]
+                assert expected["ground_truth_probability"] == pytest.approx(
+                    other["ground_truth_probability"], abs=1e-5
+                )
     metrics = system.client.get(f"/jobs/{job}/results").json()["metrics"]
-    assert [one["model"] for one in metrics["results"]] == ["resnet", "resnet-onnx"]
+    assert [result["model"] for result in metrics["results"]] == ["resnet", "resnet-onnx"]
 
     assert system.client.delete(f"/models/{view['id']}").status_code == 204
     assert system.client.get(f"/models/{view['id']}").status_code == 404

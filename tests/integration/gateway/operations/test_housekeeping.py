@@ -66,10 +66,10 @@ def count(site: Site, *tables: type[object]) -> list[int]:
 
 def send(site: Site, data: bytes) -> KeptImage:
     """What `PUT /images/{digest}` does."""
-    kept = keep_image(images.ImagePlace(site.sessions, site.store), data, LIMITS)
+    image = keep_image(images.ImagePlace(site.sessions, site.store), data, LIMITS)
     with site.sessions.begin() as session:
-        images.remember(session, LOCAL_OWNER, [kept])
-    return kept
+        images.remember(session, LOCAL_OWNER, [image])
+    return image
 
 
 def grow_older(site: Site, seconds: float) -> None:
@@ -135,11 +135,11 @@ def test_what_another_job_shares_stays(site: Site) -> None:
 
 def test_uploads_stay_for_weeks_after_they_were_sent(site: Site) -> None:
     site.add_job("other", images=1)
-    kept = send(site, picture(1))
+    image = send(site, picture(1))
     assert run_housekeeping(site.sessions, site.store, Graces(0, 3600)).uploads == 0
-    assert site.store.exists(image_key(kept.digest))
+    assert site.store.exists(image_key(image.digest))
     assert run_housekeeping(site.sessions, site.store, AT_ONCE).uploads == 1
-    assert not site.store.exists(image_key(kept.digest))
+    assert not site.store.exists(image_key(image.digest))
     assert count(site, Upload) == [0]
     again = send(site, picture(1))
     assert site.store.exists(image_key(again.digest))
@@ -202,19 +202,19 @@ def test_the_object_store_is_listed_less_often(site: Site) -> None:
 
 def test_who_wants_an_image_keeps_it(site: Site) -> None:
     site.add_job("other", images=1)
-    kept = send(site, picture(4))
+    image = send(site, picture(4))
     with site.sessions.begin() as session:
         session.execute(delete(Upload))
     run_housekeeping(site.sessions, site.store, A_DAY)
     grow_older(site, 48 * 3600)
     with site.sessions.begin() as session:  # a manifest that names it, just before housekeeping comes again
-        assert images.from_manifest(session, LOCAL_OWNER, [ManifestImage(digest=kept.digest)])
+        assert images.from_manifest(session, LOCAL_OWNER, [ManifestImage(digest=image.digest)])
     assert run_housekeeping(site.sessions, site.store, A_DAY).images == 0
     grow_older(site, 48 * 3600)
     shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
     shelf.save({shelf.keep(picture(4))})
     assert run_housekeeping(site.sessions, site.store, A_DAY).images == 0
-    assert site.store.exists(image_key(kept.digest))
+    assert site.store.exists(image_key(image.digest))
 
 
 def test_what_was_removed_in_the_middle_of_a_step_is_written_again(site: Site) -> None:

@@ -65,8 +65,8 @@ class Site:
 
     def add(self, repair: str) -> None:
         with self.sessions.begin() as session:
-            originals, made = load_rows(session, "made")
-            order = order_of(repair, "made", REQUEST, "apache-2.0", self.model, originals, made)
+            originals, counterfactuals = load_rows(session, "made")
+            order = order_of(repair, "made", REQUEST, "apache-2.0", self.model, originals, counterfactuals)
             self.store.put(repair_key(repair, "order.json"), order.model_dump_json().encode())
             session.add(
                 Repair(
@@ -177,8 +177,8 @@ def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) ->
     site.add("aa")
     for number in range(SETTINGS.max_lost_leases):
         (grant,) = site.look()
-        said = Heartbeat(beat=1, done=4 if number == 0 else 0, total=128, arm="repaired")
-        site.says(grant, "progress.json", said.model_dump_json())
+        heartbeat = Heartbeat(beat=1, done=4 if number == 0 else 0, total=128, arm="repaired")
+        site.says(grant, "progress.json", heartbeat.model_dump_json())
         assert site.look() == []
         if number == 0:
             assert site.row("aa").progress == {"done": 4, "total": 128, "arm": "repaired"}

@@ -62,7 +62,7 @@ def test_images_whose_shapes_moved_are_refused_and_null_arms_only_scored(site: S
     assert {row.accepted for row, _ in rows} == {True, False}
     (funnel,) = measured(site, "job").funnels
     assert funnel.shapes_unchecked == 0
-    assert [one.check for one in funnel.refused_by_image] == ["shapes"]
+    assert [refusal.check for refusal in funnel.refused_by_image] == ["shapes"]
 
 
 @ON_SQLITE
@@ -92,7 +92,7 @@ def test_errors_of_the_checks_count_in_segmentation_jobs_as_in_others(site: Site
     site.worker().step()
     plain = measured(site, "job")
     assert plain.provisional
-    assert all(cell.among_valid is None for found in plain.results for cell in found.cells)
+    assert all(cell.among_valid is None for result in plain.results for cell in result.cells)
     with site.sessions() as session:
         rows = load_rows(session, "job")
     good = CheckErrors(valid=400, valid_accepted=390, invalid=400, invalid_accepted=2)
@@ -101,7 +101,7 @@ def test_errors_of_the_checks_count_in_segmentation_jobs_as_in_others(site: Site
     for name, errors in (("good", good), ("blind", blind)):
         results = measure(rows, calibration=Calibration(data="roads", errors={"default": errors}))
         assert not results.provisional
-        tested = [cell for found in results.results for cell in found.cells if cell.p_value is not None]
+        tested = [cell for result in results.results for cell in result.cells if cell.p_value is not None]
         assert tested
         shares[name] = [cell.among_valid.valid_low for cell in tested if cell.among_valid is not None]
         for cell in tested:
@@ -126,7 +126,7 @@ def test_errors_measured_in_jobs_of_the_other_kind_are_refused() -> None:
 
 
 def test_methods_are_told_the_classes_of_pixels_and_which_are_things() -> None:
-    things = [{**one, "thing": one["name"] == "car"} for one in MASKS["classes"] if isinstance(one, dict)]
+    things = [{**label, "thing": label["name"] == "car"} for label in MASKS["classes"] if isinstance(label, dict)]
     job = Job(task_description="segment", classes=["sky", "road", "vehicle"], kind="segmentation")
     job.spec = {"masks": {"classes": things}, "label_map": {"car": "vehicle"}}
     described = task_description_of(job)

@@ -108,8 +108,8 @@ def day(sessions: Sessions, tmp_path: Path) -> Iterator[Day]:
 
 def first(number: int, wrong: Response) -> Answer:
     """The first requests are answered wrongly."""
-    left = [wrong] * number
-    return lambda body: left.pop() if left else None
+    waiting = [wrong] * number
+    return lambda body: waiting.pop() if waiting else None
 
 
 def about(day: Day, position: int, wrong: Response) -> Answer:
@@ -136,7 +136,7 @@ def test_a_hanging_service_costs_a_lease_and_no_attempt(day: Day, monkeypatch: p
 
 @ON_SQLITE
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "words"),
     [
         (Response(b"Internal Server Error", 500), "failed at /v1/captions: a service answered 500"),
         (Response(b"<html>not found</html>", 404), "a service answered 404"),
@@ -146,14 +146,14 @@ def test_a_hanging_service_costs_a_lease_and_no_attempt(day: Day, monkeypatch: p
     ],
     ids=["500", "404", "bytes", "another shape", "nothing"],
 )
-def test_nonsense_costs_a_lease_and_no_attempt(day: Day, wrong: Response, said: str) -> None:
+def test_nonsense_costs_a_lease_and_no_attempt(day: Day, wrong: Response, words: str) -> None:
     day.site.add_job(images=1)
     day.answer = first(1, wrong)
     worker = day.worker(pause=600)
     worker.step()
     (image,) = day.site.images()
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 1)
-    assert said in image.failure
+    assert words in image.failure
     day.resume()
     (image,) = day.until_done(worker)
     assert (image.attempts, image.lost_leases) == (0, 1)
@@ -324,10 +324,10 @@ def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Pa
         with serve(small) as url:
             day = Day(open_sessions(engine), tmp_path, small, url)
             day.site.add_job(images=4)
-            one, two = day.worker(), day.worker()
-            one.start()
-            two.start()
-            steps = [threading.Thread(target=each.step) for each in (one, two)]
+            first_worker, second_worker = day.worker(), day.worker()
+            first_worker.start()
+            second_worker.start()
+            steps = [threading.Thread(target=each.step) for each in (first_worker, second_worker)]
             for step in steps:
                 step.start()
             wait_for(lambda: any(image.state == "leased" for image in day.site.images()))
@@ -342,18 +342,18 @@ def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Pa
             for step in steps:
                 step.join(600)
             let_time_pass(day.site.sessions, HASTY.lease_seconds + 1)  # leases of steps that the stall broke off
-            images = day.until_done(one)
-            one.stop()
-            two.stop()
-            made, said = day.site.results()
+            images = day.until_done(first_worker)
+            first_worker.stop()
+            second_worker.stop()
+            counterfactuals, predictions = day.site.results()
             for client in day.site.clients:
                 client.close()
         engine.dispose()
     finally:
         server.kill()
     assert [(image.state, image.attempts) for image in images] == [("done", 0)] * 4
-    assert len(made) == len(set(made)) > 0
-    assert len(said) == len(set(said)) > 0
+    assert len(counterfactuals) == len(set(counterfactuals)) > 0
+    assert len(predictions) == len(set(predictions)) > 0
 
 
 @ON_POSTGRES
@@ -391,8 +391,8 @@ def test_a_worker_whose_clock_is_wrong_neither_loses_nor_steals_a_lease(
     taken, swept, plain = day.site.images()
     assert (taken.lost_leases, swept.lost_leases, plain.lost_leases) == (0, 1, 0)
     with day.site.sessions() as session:
-        left = session.execute(select(SourceImage.lease_expires_at, database_now()).where(SourceImage.id == taken.id))
-        expires, now = left.one()
+        result = session.execute(select(SourceImage.lease_expires_at, database_now()).where(SourceImage.id == taken.id))
+        expires, now = result.one()
     assert expires is not None
     assert expires - now < timedelta(seconds=3_601)
 

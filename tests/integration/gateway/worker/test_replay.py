@@ -120,9 +120,9 @@ def test_other_parameters_and_seeds_are_told(site: Site) -> None:
         row.seed += 1
         row.lineage["parameters"]["steps"] = 77
         flag_modified(row, "lineage")
-    told = again(site).differences
-    assert any("steps: 77" in text for text in told)
-    assert any(text.startswith("seed: ") for text in told)
+    differences = again(site).differences
+    assert any("steps: 77" in text for text in differences)
+    assert any(text.startswith("seed: ") for text in differences)
 
 
 @ON_SQLITE

@@ -31,7 +31,7 @@ def test_one_step_does_a_whole_small_job(site: Site) -> None:
     site.worker().step()
     assert [image.state for image in site.images()] == ["done"] * 3
     assert site.state() == "done"
-    made, said = site.results()
+    counterfactuals, predictions = site.results()
     with site.sessions() as session:
         report = session.get_one(Report, "job")
         edits = session.scalar(select(func.count()).where(Counterfactual.arm == "edit"))
@@ -42,14 +42,14 @@ def test_one_step_does_a_whole_small_job(site: Site) -> None:
         edit = session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit").limit(1)).one()
     assert site.store.exists(report.object_key)
     assert edits == 6
-    assert len(said) == 2 * (3 + (rendered or 0))
+    assert len(predictions) == 2 * (3 + (rendered or 0))
     assert [event.payload["state"] for event in events] == ["done"] * 4
     assert None not in flips
     assert all(row.rank in (1, 2, 3) and row.ground_truth_probability for row in originals)
     assert (edit.factor, edit.from_value, edit.to_value in ("rain", "fog")) == ("weather", "sunny", True)
     assert edit.lineage["exchanges"]
     assert edit.control_digest == edit.lineage["control"]["digest"]
-    assert len(made) == len(set(made))
+    assert len(counterfactuals) == len(set(counterfactuals))
 
 
 @ON_SQLITE
@@ -70,9 +70,9 @@ def test_a_repeated_job_makes_no_call_and_a_second_model_only_predictions(site: 
 def test_a_job_without_models_only_generates(site: Site) -> None:
     site.add_job(images=1, models=())
     site.worker().step()
-    made, said = site.results()
-    assert made
-    assert said == []
+    counterfactuals, predictions = site.results()
+    assert counterfactuals
+    assert predictions == []
     assert site.state() == "done"
 
 

@@ -27,34 +27,36 @@ class Watching(SmallServices):
 
     def _edits(self, request: EditRequest) -> EditReply:
         reply = super()._edits(request)
-        left = np.zeros(decode(request.source.png).shape[:2], np.uint8)
-        left[:, : left.shape[1] // 2] = 255
-        return reply.model_copy(update={"attention": [ImagePayload(png=encode(left))] * len(request.attention_to)})
+        left_half = np.zeros(decode(request.source.png).shape[:2], np.uint8)
+        left_half[:, : left_half.shape[1] // 2] = 255
+        return reply.model_copy(update={"attention": [ImagePayload(png=encode(left_half))] * len(request.attention_to)})
 
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[ModelServices]:
     with serve(Watching()) as url:
-        made = ModelServices(dict.fromkeys(SERVICES, url))
-        yield made
-        made.close()
+        clients = ModelServices(dict.fromkeys(SERVICES, url))
+        yield clients
+        clients.close()
 
 
 @pytest.mark.parametrize("name", [name for name in EDITORS if EDITORS[name].method in ("shifts", "reconstruction")])
 def test_a_method_is_given_known_captions_and_edits(services: ModelServices, name: str) -> None:
     proposals = list(enumerate(edits_in_turn(FIRST, 5, FIELDS), 7))
     draw = edited(services, EDITORS[name].method, parameters_of(EDITORS[name], load_profile("tiny")) | {"steps": 2})
-    made = draw(proposals)
+    drawings = draw(proposals)
     kinds = ["null"] if name == "reconstruction" else ["edit", "null"]
-    assert [(one.number, one.kind) for one in made] == [(number, kind) for number, _ in proposals for kind in kinds]
-    for one in made:
-        proposal = dict(proposals)[one.number]
-        assert one.image is not None
-        assert one.edit.caption == proposal.edit.caption
-        assert field_and_value(one.edit) == (proposal.field, str(getattr(proposal.wanted, proposal.field)))
-        assert one.evaluations
-        assert one.attention is not None
-        assert 0 <= one.attention <= 1
+    assert [(drawing.number, drawing.kind) for drawing in drawings] == [
+        (number, kind) for number, _ in proposals for kind in kinds
+    ]
+    for drawing in drawings:
+        proposal = dict(proposals)[drawing.number]
+        assert drawing.image is not None
+        assert drawing.edit.caption == proposal.edit.caption
+        assert field_and_value(drawing.edit) == (proposal.field, str(getattr(proposal.wanted, proposal.field)))
+        assert drawing.evaluations
+        assert drawing.attention is not None
+        assert 0 <= drawing.attention <= 1
 
 
 def test_the_faultless_language_model_knows_one_edit_of_one_factor(services: ModelServices) -> None:

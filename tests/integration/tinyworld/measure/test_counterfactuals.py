@@ -25,31 +25,33 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     edits = list(edits_in_turn(FIRST, 2, ("weather", "colour")))
     with drawing("dillema", "tiny", {"steps": 2}, NULL_EVERY) as draw:
         done = Measurement("dillema", load_profile("tiny"), draw, folder).batch(0, edits)
-    (folder / RECORDS).write_text("".join(one.model_dump_json() + "\n" for one in done))
+    (folder / RECORDS).write_text("".join(record.model_dump_json() + "\n" for record in done))
     return folder
 
 
 def test_every_image_has_a_record_with_all_that_was_said_of_it(measured: Path) -> None:
     done = records(measured)
-    assert [(one.id, one.arm, one.field) for one in done] == [
+    assert [(record.id, record.arm, record.field) for record in done] == [
         ("00000", "edit", "weather"),
         ("00000n", "null", "weather"),
         ("00001", "edit", "colour"),
     ]
     profile = load_profile("tiny")
-    for one in done:
-        assert (measured / one.image).exists()
-        assert (measured / one.source).exists()
-        assert set(one.predicted) == set(profile.evaluator.models_under_test)
-        assert {"structure", "label", "label_margin"} <= set(one.scores)
-        assert one.arm == "edit" or (one.accepted and "caption" not in one.scores)
-    digests = {hashlib.sha256(np.asarray(Image.open(measured / one.image)).tobytes()).hexdigest() for one in done}
+    for record in done:
+        assert (measured / record.image).exists()
+        assert (measured / record.source).exists()
+        assert set(record.predicted) == set(profile.evaluator.models_under_test)
+        assert {"structure", "label", "label_margin"} <= set(record.scores)
+        assert record.arm == "edit" or (record.accepted and "caption" not in record.scores)
+    digests = {hashlib.sha256(np.asarray(Image.open(measured / record.image)).tobytes()).hexdigest() for record in done}
     assert len(digests) == 3
 
 
 def test_images_are_read_again_as_they_were_read(measured: Path) -> None:
     done = records(measured)
-    forgotten = [one.model_copy(update={"kept": not one.kept, "others": ("size",), "known": None}) for one in done]
+    forgotten = [
+        record.model_copy(update={"kept": not record.kept, "others": ("size",), "known": None}) for record in done
+    ]
     assert read_again(measured, forgotten, list(edits_in_turn(FIRST, 2, ("weather", "colour")))) == done
 
 

@@ -71,9 +71,9 @@ def test_one_bad_image_fails_alone_and_only_bad_ones_are_refused(store: Director
 
 def test_a_large_image_is_scaled_down_to_the_working_side(store: DirectoryStore) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (45, 90, 3), dtype=np.uint8)
-    kept = keep_image(store, encode(noise), replace(LIMITS, working_side=60))
-    assert (kept.width, kept.height, kept.file_size) == (60, 30, (90, 45))
-    assert decode(store.get(image_key(kept.digest))).shape == (30, 60, 3)
+    image = keep_image(store, encode(noise), replace(LIMITS, working_side=60))
+    assert (image.width, image.height, image.file_size) == (60, 30, (90, 45))
+    assert decode(store.get(image_key(image.digest))).shape == (30, 60, 3)
     small = keep_image(store, encode(noise[:, :60]), replace(LIMITS, working_side=60))
     assert (decode(store.get(image_key(small.digest))) == noise[:, :60]).all()
     assert small.file_size == (60, 45)

@@ -69,10 +69,10 @@ def _tokens(text: str) -> list[str]:
 
 
 def _without(tokens: list[str], some: list[str]) -> list[str]:
-    left = list(tokens)
+    remaining = list(tokens)
     for token in some:
-        left.remove(token)
-    return left
+        remaining.remove(token)
+    return remaining
 
 
 @given(st.lists(TEXT, min_size=2, max_size=4), PHRASE, PHRASE)

@@ -74,12 +74,12 @@ def test_a_missing_or_damaged_object_is_missing(damage: bytes | None, store: Dir
 
 def test_recurring_replies_are_bounded_by_bytes_and_the_least_recently_used_go() -> None:
     replies = {name: EmbedTextsReply(texts=[[float(number)]]) for number, name in enumerate("abcd")}
-    kept = RecurringReplies(most_bytes=100)
+    recurring = RecurringReplies(most_bytes=100)
     for name in "ab":
-        kept.keep(name, replies[name], 40)
-    kept.keep("a", replies["a"], 40)  # two steps found it at the same time
-    assert kept.find("a") is replies["a"]
-    kept.keep("c", replies["c"], 40)
-    assert [name for name in "abc" if kept.find(name)] == ["a", "c"]
-    kept.keep("d", replies["d"], 101)
-    assert kept.find("d") is None
+        recurring.keep(name, replies[name], 40)
+    recurring.keep("a", replies["a"], 40)  # two steps found it at the same time
+    assert recurring.find("a") is replies["a"]
+    recurring.keep("c", replies["c"], 40)
+    assert [name for name in "abc" if recurring.find(name)] == ["a", "c"]
+    recurring.keep("d", replies["d"], 101)
+    assert recurring.find("d") is None

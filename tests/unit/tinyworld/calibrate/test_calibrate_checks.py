@@ -47,17 +47,17 @@ def trials(count: int, fault: float = 5.0, factor: Factor = "weather") -> list[T
 
 
 def test_faults_that_show_are_let_through_rarely_while_good_ones_pass() -> None:
-    found = trials(200)
-    chosen = {check: {"default": lowest} for check, lowest in limits(found).items()}
-    passed = {kind: [judge(t.scores, t.edit, chosen).accepted for t in found if t.kind == kind] for kind in KINDS}
+    scored = trials(200)
+    chosen = {check: {"default": lowest} for check, lowest in limits(scored).items()}
+    passed = {kind: [judge(t.scores, t.edit, chosen).accepted for t in scored if t.kind == kind] for kind in KINDS}
     assert np.mean(passed["good"]) >= 1 - REFUSED
     assert all(np.mean(passed[kind]) <= 0.03 for kind in KINDS[1:])
 
 
 def test_faults_that_do_not_show_cost_no_good_ones() -> None:
-    found = [one for one in trials(100, fault=0.0) if one.kind != "second"]
-    chosen = {check: {"default": lowest} for check, lowest in limits(found).items()}
-    good = [judge(one.scores, one.edit, chosen).accepted for one in found if one.kind == "good"]
+    scored = [trial for trial in trials(100, fault=0.0) if trial.kind != "second"]
+    chosen = {check: {"default": lowest} for check, lowest in limits(scored).items()}
+    good = [judge(trial.scores, trial.edit, chosen).accepted for trial in scored if trial.kind == "good"]
     assert np.mean(good) >= 1 - REFUSED
 
 
@@ -68,7 +68,7 @@ def test_a_factor_with_few_good_ones_goes_by_all_factors() -> None:
 
 def test_without_good_ones_the_error_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="take more scenes"):
-        limits([one for one in trials(3) if one.kind != "good"])
+        limits([trial for trial in trials(3) if trial.kind != "good"])
 
 
 def test_figures_rest_on_the_other_half_of_the_scenes() -> None:
@@ -101,13 +101,13 @@ def test_proposals_change_what_they_say_and_nothing_else() -> None:
     fields = set()
     for index in range(12):
         scene = sample_scene("calibration", index)
-        for found in proposals(scene, random):
-            change = found.edit.changes[0]
-            assert differing_fields(scene, found.wanted) == {found.field}
-            assert change.factor == EDIT_FACTOR[found.field]
-            assert change.from_phrase in found.edit.caption
-            assert change.to_phrase in found.edit.new_caption
-            fields.add(found.field)
+        for suggestion in proposals(scene, random):
+            change = suggestion.edit.changes[0]
+            assert differing_fields(scene, suggestion.wanted) == {suggestion.field}
+            assert change.factor == EDIT_FACTOR[suggestion.field]
+            assert change.from_phrase in suggestion.edit.caption
+            assert change.to_phrase in suggestion.edit.new_caption
+            fields.add(suggestion.field)
     assert len(fields) > 4
 
 
@@ -121,14 +121,14 @@ def test_a_caption_that_states_the_field_is_found() -> None:
 
 def test_edits_take_every_factor_as_often_and_each_scene_once() -> None:
     edits = list(calibration_edits(20))
-    assert set(Counter(one.factor for one in edits).values()) == {4}
-    assert {one.field for one in edits} == set(FIELDS)
-    assert len({one.scene.geometry_seed for one in edits}) == 20
+    assert set(Counter(edit.factor for edit in edits).values()) == {4}
+    assert {edit.field for edit in edits} == set(FIELDS)
+    assert len({edit.scene.geometry_seed for edit in edits}) == 20
 
 
 def test_new_captions_state_the_new_value_and_everything_else_as_before() -> None:
     for index in range(60):
         random = np.random.default_rng(index)
-        for found in proposals(sample_scene("calibration", index), random):
-            before, after = read(found.edit.caption), read(found.edit.new_caption)
-            assert after == {**before, found.field: getattr(found.wanted, found.field)}, found.edit
+        for suggestion in proposals(sample_scene("calibration", index), random):
+            before, after = read(suggestion.edit.caption), read(suggestion.edit.new_caption)
+            assert after == {**before, suggestion.field: getattr(suggestion.wanted, suggestion.field)}, suggestion.edit

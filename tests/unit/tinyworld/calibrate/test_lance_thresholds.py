@@ -32,21 +32,21 @@ def test_both_kinds_of_thresholds_can_be_written_again_and_again() -> None:
     profile, before = tomllib.loads(written), tomllib.loads(text)
     assert profile["thresholds"] == {"label": {"default": 0.5}}
     for name, method in METHODS.items():
-        found = profile["methods"].get(name, {})
+        parameters = profile["methods"].get(name, {})
         if issubclass(method.parameters, SweepParameters):
-            assert found.pop("thresholds") == {"direction": {"default": 0.1, "weather": 0.2}}
+            assert parameters.pop("thresholds") == {"direction": {"default": 0.1, "weather": 0.2}}
         was = {key: value for key, value in before["methods"].get(name, {}).items() if key != "thresholds"}
-        assert {key: value for key, value in found.items() if key != "thresholds"} == was
+        assert {key: value for key, value in parameters.items() if key != "thresholds"} == was
 
 
 def test_thresholds_for_edits_are_over_their_own_checks() -> None:
     random = np.random.default_rng(1)
     faults = dict(zip(KINDS, ("", "label", "likeness", "direction", "match"), strict=True))
-    found = [Trial(scene, kind, EDIT, _scores(random, faults[kind])) for scene in range(40) for kind in KINDS]
-    chosen = thresholds(found, EDIT_CHECKS)
+    trials = [Trial(scene, kind, EDIT, _scores(random, faults[kind])) for scene in range(40) for kind in KINDS]
+    chosen = thresholds(trials, EDIT_CHECKS)
     assert set(chosen) == set(EDIT_CHECKS)
     passed = {
-        kind: [judge(t.scores, EDIT, chosen, EDIT_CHECKS).accepted for t in found if t.kind == kind] for kind in KINDS
+        kind: [judge(t.scores, EDIT, chosen, EDIT_CHECKS).accepted for t in trials if t.kind == kind] for kind in KINDS
     }
     assert np.mean(passed["good"]) >= 0.87
     assert all(np.mean(passed[kind]) <= 0.05 for kind in KINDS[1:])
@@ -65,8 +65,8 @@ def test_the_papers_thresholds_stand_in_the_profile_paper_only() -> None:
     assert {check: limits["default"] for check, limits in chosen.thresholds.items()} == papers
     assert chosen.inversion == "null_text"
     for name in ("tiny", "modern"):
-        given = load_profile(name).methods.get("lance", {})
-        assert LanceParameters.model_validate(given).thresholds != chosen.thresholds
+        parameters = load_profile(name).methods.get("lance", {})
+        assert LanceParameters.model_validate(parameters).thresholds != chosen.thresholds
 
 
 @pytest.mark.parametrize("name", ["tiny", "paper", "modern"])

@@ -31,28 +31,28 @@ def scene() -> RoadScene:
 
 
 @pytest.fixture(scope="module")
-def asked(scene: RoadScene) -> ProtectedEdit:
+def night_edit(scene: RoadScene) -> ProtectedEdit:
     return protected_edit("c0003", scene, "time")
 
 
 def test_pictures_of_every_kind_get_the_scores_that_jobs_get(
-    profile: Profile, scene: RoadScene, asked: ProtectedEdit
+    profile: Profile, scene: RoadScene, night_edit: ProtectedEdit
 ) -> None:
     gallery, checks = Gallery(profile, ROADS), Checks(profile)
     assert gallery.own_arm == "relit:1"
-    made = dict(pictures(gallery, asked, scene))
-    assert list(made) == ["good", "unedited", "shifted", "moved", "gone"]
+    images = dict(pictures(gallery, night_edit, scene))
+    assert list(images) == ["good", "unedited", "shifted", "moved", "gone"]
     drawn = render(scene)
-    scores = {kind: checks.scores(gallery, asked, drawn, image) for kind, image in made.items()}
-    for kind, found in scores.items():
-        assert made[kind].shape == asked.source.shape
-        assert set(CHECKS) <= set(found), kind
-    assert not np.array_equal(made["good"], made["unedited"])
-    itself = checks.scores(gallery, asked, drawn, asked.source)
+    scores = {kind: checks.scores(gallery, night_edit, drawn, image) for kind, image in images.items()}
+    for kind, checked in scores.items():
+        assert images[kind].shape == night_edit.source.shape
+        assert set(CHECKS) <= set(checked), kind
+    assert not np.array_equal(images["good"], images["unedited"])
+    itself = checks.scores(gallery, night_edit, drawn, night_edit.source)
     assert itself["shapes"] == pytest.approx(1.0)
     assert itself["things"] == 1.0
     assert scores["moved"]["shapes"] < itself["shapes"]
-    truth = checks.scores(gallery, asked, drawn, asked.truth)
+    truth = checks.scores(gallery, night_edit, drawn, night_edit.truth)
     assert truth["caption"] > itself["caption"], "the renderer's counterfactual is nearer to the new caption"
 
 
@@ -69,10 +69,15 @@ def test_pictures_of_every_kind_get_the_scores_that_jobs_get(
     ],
 )
 def test_what_the_judges_do_not_see_does_not_count(
-    asked: ProtectedEdit, monkeypatch: pytest.MonkeyPatch, kind: str, shown: bool, there: tuple[bool, ...], counts: bool
+    night_edit: ProtectedEdit,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    shown: bool,
+    there: tuple[bool, ...],
+    counts: bool,
 ) -> None:
-    def seen(of: Any, images: Any) -> list[EditReading]:
+    def readings(of: Any, images: Any) -> list[EditReading]:
         return [EditReading(False, (True, False)), EditReading(shown, there)]
 
-    monkeypatch.setattr(road_checks, "ROADS", replace(ROADS, read=seen))
-    assert as_asked(kind, asked, asked.truth) is counts
+    monkeypatch.setattr(road_checks, "ROADS", replace(ROADS, read=readings))
+    assert as_asked(kind, night_edit, night_edit.truth) is counts

@@ -46,10 +46,10 @@ def measured(tmp_path: Path) -> Path:
     folder = tmp_path / "measured"
     folder.mkdir()
     done = [record(number, "null" if number % 4 == 0 else "edit", kept=number != 5) for number in range(12)]
-    for number, one in enumerate(done):
-        Image.fromarray(np.full((128, 128, 3), number, np.uint8)).save(folder / one.image)
+    for number, row in enumerate(done):
+        Image.fromarray(np.full((128, 128, 3), number, np.uint8)).save(folder / row.image)
     Image.fromarray(np.zeros((128, 128, 3), np.uint8)).save(folder / "source.png")
-    (folder / RECORDS).write_text("".join(one.model_dump_json() + "\n" for one in done))
+    (folder / RECORDS).write_text("".join(row.model_dump_json() + "\n" for row in done))
     return folder
 
 
@@ -87,14 +87,14 @@ def test_an_unanswered_line_is_refused_in_words() -> None:
 
 
 def test_what_nobody_can_judge_counts_neither_way() -> None:
-    one = Label(
+    label = Label(
         image="0", by="x", arm="edit", label="bus", field="time", value="night", class_kept=None, edit_shown=True,
         oracles_kept=True, oracles_shown=True, accepted=True,
     )  # fmt: skip
-    assert errors([one])["oracles, class kept"][True] == (0, 0)
-    assert errors([one])["oracles, edit shown"][True] == (1, 1)
-    assert errors([one])["checks, class kept and edit shown"][True] == (0, 0)
-    lost = one.model_copy(update={"edit_shown": False})
+    assert errors([label])["oracles, class kept"][True] == (0, 0)
+    assert errors([label])["oracles, edit shown"][True] == (1, 1)
+    assert errors([label])["checks, class kept and edit shown"][True] == (0, 0)
+    lost = label.model_copy(update={"edit_shown": False})
     assert errors([lost])["checks, class kept and edit shown"][True] == (0, 1)
 
 

@@ -62,13 +62,13 @@ def test_oracles_learn_a_picture_by_heart(name: str) -> None:
     model = new_oracle("resnet" if name == "oracle-a" else "regnet", LOGITS).train()
     scenes = [sample_scene("oracle-a", index) for index in range(6)]
     drawn = [rendered(scene) for scene in scenes]
-    wanted = torch.stack([targets_with_none(scene) for scene in scenes])
+    expected = torch.stack([targets_with_none(scene) for scene in scenes])
     values = as_pixel_values(np.stack([image for image, _ in drawn]))
-    parts = parts_at_places(np.stack([mask for _, mask in drawn]), wanted)
+    parts = parts_at_places(np.stack([mask for _, mask in drawn]), expected)
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
     for _ in range(12):
-        value = loss(logits_at_places(model, values), parts, wanted)
+        value = loss(logits_at_places(model, values), parts, expected)
         optimiser.zero_grad()
         torch.autograd.backward(value)
         optimiser.step()
@@ -82,13 +82,13 @@ def test_heads_are_settled_where_they_read_and_nowhere_else(monkeypatch: pytest.
     torch.manual_seed(0)
     scenes = [sample_scene("oracle-a", index) for index in range(30)]
     drawn = [rendered(scene) for scene in scenes]
-    wanted = torch.stack([targets_with_none(scene) for scene in scenes])
+    expected = torch.stack([targets_with_none(scene) for scene in scenes])
     images, masks = (np.stack(part) for part in zip(*drawn, strict=True))
-    own = OraclePictures(Pictures(scenes, images, masks, wanted), (0, 30, 30, 30, 30, 30))
+    own = OraclePictures(Pictures(scenes, images, masks, expected), (0, 30, 30, 30, 30, 30))
     model = new_oracle("regnet", LOGITS).eval()
     before, values = model.get_parameter("classifier.1.weight").detach().clone(), as_pixel_values(images)
     errors_before = (
-        readings_of(model, values)[:, place_of_factor("style")] != wanted[:, place_of_factor("style")]
+        readings_of(model, values)[:, place_of_factor("style")] != expected[:, place_of_factor("style")]
     ).sum()
     oracle.settle_heads(model, own, "oracle-b", random_fields(0), 0)
     after = model.get_parameter("classifier.1.weight").detach()
@@ -96,7 +96,7 @@ def test_heads_are_settled_where_they_read_and_nowhere_else(monkeypatch: pytest.
         name for name, old, new in zip(READ, *map(rows_by_factor, (before, after)), strict=True) if (old != new).any()
     }
     assert moved == set(READ) - {"label", "companion"}
-    errors = (readings_of(model, values)[:, place_of_factor("style")] != wanted[:, place_of_factor("style")]).sum()
+    errors = (readings_of(model, values)[:, place_of_factor("style")] != expected[:, place_of_factor("style")]).sum()
     assert errors <= errors_before
 
 
@@ -116,26 +116,26 @@ def readings_of(model: PreTrainedModel, values: torch.Tensor) -> torch.Tensor:
 def test_places_are_taught_where_object_and_companion_are() -> None:
     scene = next(s for s in (sample_scene("oracle-a", n) for n in range(50)) if s.companion != "none")
     mask = rendered(scene)[1]
-    wanted = targets_with_none(scene)
-    parts = parts_at_places(mask[None], wanted[None])[0]
+    expected = targets_with_none(scene)
+    parts = parts_at_places(mask[None], expected[None])[0]
     columns = list(FACTORS)
-    label, companion = (int(wanted[columns.index(name)]) for name in ("label", "companion"))
+    label, companion = (int(expected[columns.index(name)]) for name in ("label", "companion"))
     assert {label, int(NONE[0]), UNKNOWN} >= set(parts[0].flatten().tolist()) >= {label, int(NONE[0])}
     assert {companion, 0, UNKNOWN} >= set(parts[1].flatten().tolist()) >= {companion, 0}
     assert places_touched(mask == 1)[(parts[0] == label).numpy()].all()
 
 
 def test_every_kind_of_failure_differs_from_the_scene() -> None:
-    seen = set()
+    differing = set()
     for index in range(40):
         random = np.random.default_rng(index)
         scene = sample_scene("oracle-a", index)
         image, kind = failure(scene, sample_scene("oracle-a", 1_000 + index), random)
-        seen.add(kind)
+        differing.add(kind)
         changed = np.abs(image.astype(int) - rendered(scene)[0]).max(axis=2) > 20
         assert image.shape == (128, 128, 3)
         assert changed.sum() >= 40, (kind, index)
-    assert seen == set(KINDS)
+    assert differing == set(KINDS)
 
 
 def test_oracles_pictures_suffer_different_things_and_stay_pictures() -> None:

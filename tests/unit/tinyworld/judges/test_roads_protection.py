@@ -45,34 +45,34 @@ ROAD, PEDESTRIAN = CLASSES.index("road"), CLASSES.index("pedestrian")
 
 
 @pytest.fixture(scope="module")
-def asked() -> list[ProtectedEdit]:
+def edits() -> list[ProtectedEdit]:
     return list(road_edits(len(FIELDS)))
 
 
-def test_an_edit_changes_one_look_in_words_and_leaves_every_shape(asked: list[ProtectedEdit]) -> None:
-    assert [one.field for one in asked] == [*FIELDS]
-    for number, one in enumerate(asked):
+def test_an_edit_changes_one_look_in_words_and_leaves_every_shape(edits: list[ProtectedEdit]) -> None:
+    assert [edit.field for edit in edits] == [*FIELDS]
+    for number, edit in enumerate(edits):
         before = sample_scene("final-test", FIRST + number)
-        after = before.changed(**{one.field: one.to_value})
+        after = before.changed(**{edit.field: edit.to_value})
         assert before != after
-        assert np.array_equal(one.truth, render(after).image)
-        shapes = [(thing.label, thing.mask.tobytes()) for thing in one.instances]
+        assert np.array_equal(edit.truth, render(after).image)
+        shapes = [(thing.label, thing.mask.tobytes()) for thing in edit.instances]
         assert shapes == [(thing.label, thing.mask.tobytes()) for thing in instances(render(after))]
-        assert one.facts[one.field] == one.to_value
-        assert "road" in {thing.label for thing in one.instances} <= set(CLASSES)
+        assert edit.facts[edit.field] == edit.to_value
+        assert "road" in {thing.label for thing in edit.instances} <= set(CLASSES)
     again = next(road_edits(1))
-    assert again.edit == asked[0].edit
-    assert np.array_equal(again.source, asked[0].source)
+    assert again.edit == edits[0].edit
+    assert np.array_equal(again.source, edits[0].source)
 
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_captions_say_the_edit_and_nothing_else(field: str) -> None:
     for number in range(150):
         scene = sample_scene("final-test", FIRST + number)
-        edit, wanted = edit_of(scene, field)
-        said = read(edit.caption)
-        assert said[field] == getattr(scene, field)
-        assert read(edit.new_caption) == said | {field: getattr(wanted, field)}
+        edit, after = edit_of(scene, field)
+        before = read(edit.caption)
+        assert before[field] == getattr(scene, field)
+        assert read(edit.new_caption) == before | {field: getattr(after, field)}
         assert edit.changes[0].to_phrase in edit.new_caption
 
 
@@ -84,10 +84,10 @@ def test_things_are_found_in_the_truth_itself_and_people_painted_over_are_not() 
         assert min(overlaps(drawn.classes, CLASSES, things, near)) > 0.97
         assert recognised(things, [drawn.classes, drawn.classes]) == (True,) * len(things)
         blind = np.where(drawn.classes == PEDESTRIAN, ROAD, drawn.classes).astype(np.uint8)
-        kept = tuple(thing.label != "pedestrian" for thing in things)
-        assert not all(kept)
-        assert recognised(things, [blind, blind]) == kept
-        assert recognised(things, [drawn.classes, blind]) == kept, "both must see it"
+        unpainted = tuple(thing.label != "pedestrian" for thing in things)
+        assert not all(unpainted)
+        assert recognised(things, [blind, blind]) == unpainted
+        assert recognised(things, [drawn.classes, blind]) == unpainted, "both must see it"
 
 
 def test_people_side_by_side_are_judged_each_by_itself() -> None:
@@ -139,13 +139,13 @@ def test_a_reader_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_stop
         assert torch.allclose(model(pixel_values=processed).logits, ours, atol=1e-4)
 
 
-def saved_reader(name: str, folder: Path, **said: str) -> None:
+def saved_reader(name: str, folder: Path, **readings: str) -> None:
     """A reader that reads the same in every picture."""
     model = new_oracle("resnet" if name == "reader-a" else "regnet", LOGITS)
     for parameter in model.classifier[1].parameters():
         parameter.data.zero_()
     bias, labels = model.classifier[1].bias.data, model.config.label2id
-    for factor, value in said.items():
+    for factor, value in readings.items():
         bias[labels[f"{factor}={value}"]] = 1.0
     model.save_pretrained(folder / name)
 
@@ -165,28 +165,28 @@ def saved_segmenter(folder: Path, name: str, label: str) -> Path:
 
 
 def test_the_edit_is_shown_where_both_readers_read_it(
-    asked: list[ProtectedEdit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    edits: list[ProtectedEdit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(road_oracles, "ROAD_MODELS", tmp_path)
-    one = asked[0]
-    assert one.field == "time"
+    edit = edits[0]
+    assert edit.field == "time"
     missing = partial(pytest.raises, SystemExit)
     with missing(match=r"make it by `python -m tinyworld.train.segmenter --domain roads oracle-a`"):
-        read_roads([one], [one.truth])
+        read_roads([edit], [edit.truth])
     for name in ("oracle-a", "oracle-b"):
         saved_segmenter(tmp_path, name, "road")
-    saved_reader("reader-a", tmp_path, time=one.to_value, weather="fog")
+    saved_reader("reader-a", tmp_path, time=edit.to_value, weather="fog")
     with missing(match=r"make it by `python -m tinyworld.train.oracle --domain roads reader-b`"):
         ROADS.load_judges()
-    saved_reader("reader-b", tmp_path, time=one.to_value, weather="snow")
-    (told,) = judge([one.truth])
-    assert told["time"] == one.to_value
-    assert told["weather"] is None
-    other = replace(one, field="weather", to_value="fog")
-    first, second = read_roads([one, other], [one.truth, one.truth])
+    saved_reader("reader-b", tmp_path, time=edit.to_value, weather="snow")
+    (reading,) = judge([edit.truth])
+    assert reading["time"] == edit.to_value
+    assert reading["weather"] is None
+    other = replace(edit, field="weather", to_value="fog")
+    first, second = read_roads([edit, other], [edit.truth, edit.truth])
     assert first.shown
     assert not second.shown, "one of them reads snow"
-    labels = [thing.label for thing in one.instances]
+    labels = [thing.label for thing in edit.instances]
     assert not any(still for still, label in zip(first.recognised, labels, strict=True) if label != "road")
 
 
@@ -205,27 +205,27 @@ def roads_profile(folder: Path) -> Profile:
 
 
 def test_roads_are_drawn_under_several_controls_and_judged_thing_by_thing(
-    asked: list[ProtectedEdit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    edits: list[ProtectedEdit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(road_oracles, "ROAD_MODELS", tmp_path)
-    one = asked[0]
+    edit = edits[0]
     for letter in "ab":
         saved_segmenter(tmp_path, f"oracle-{letter}", "road")
-        saved_reader(f"reader-{letter}", tmp_path, time=one.to_value)
+        saved_reader(f"reader-{letter}", tmp_path, time=edit.to_value)
     with pytest.raises(SystemExit, match="vehicle, pedestrian, traffic light"):
         Gallery(load_profile("tiny"), ROADS)
     profile = roads_profile(tmp_path)
     alone = Gallery(profile, ROADS)
     gallery = Gallery(profile, ROADS, ["canny", "segmentation:0.5"])
     assert [(control.kind, control.scale) for control in gallery.controls] == [("canny", 1.0), ("segmentation", 0.5)]
-    drawn = list(gallery.draw(one, ["none", "relit:1"]))
-    ((_, edges_only, _),) = alone.draw(one, ["none"])
+    drawn = list(gallery.draw(edit, ["none", "relit:1"]))
+    ((_, edges_only, _),) = alone.draw(edit, ["none"])
     assert not np.array_equal(drawn[0][1], edges_only)
-    things = list(judge_images(gallery, ROADS, one, drawn))
+    things = list(judge_images(gallery, ROADS, edit, drawn))
     assert [(thing.arm, thing.label) for thing in things] == [
-        (arm, thing.label) for arm in ("none", "relit:1") for thing in one.instances
+        (arm, thing.label) for arm in ("none", "relit:1") for thing in edit.instances
     ]
     assert all(thing.shown for thing in things)
     assert all(thing.iou == 0 for thing in things if thing.label != "road"), "its segmenter sees roads alone"
     assert all(thing.iou > 0 for thing in things if thing.label == "road")
-    assert [thing.size for thing in things] == [ROADS.size(thing) for _ in drawn for thing in one.instances]
+    assert [thing.size for thing in things] == [ROADS.size(thing) for _ in drawn for thing in edit.instances]

@@ -18,9 +18,9 @@ def test_many_equal_sources_are_equivalent_and_few_are_not() -> None:
 def test_the_interval_says_what_the_test_says() -> None:
     random = np.random.default_rng(0)
     for share in (0.0, 0.005, 0.02, 0.2):
-        found = equivalence(-(random.random(1_000) < share).astype(float), 0.01)
-        assert found.equivalent == (found.low > -0.01 and found.high < 0.01)
-        assert found.low < found.mean < found.high
+        result = equivalence(-(random.random(1_000) < share).astype(float), 0.01)
+        assert result.equivalent == (result.low > -0.01 and result.high < 0.01)
+        assert result.low < result.mean < result.high
 
 
 def test_a_difference_of_the_margin_is_called_equivalent_as_rarely_as_promised() -> None:
@@ -28,5 +28,5 @@ def test_a_difference_of_the_margin_is_called_equivalent_as_rarely_as_promised()
     runs = 2_000
     shares = np.array([0.96, 0.025, 0.015])  # equal, worse, better: one point worse on average
     drawn = random.choice([0.0, -1.0, 1.0], size=(runs, 1_500), p=shares)
-    wrong = np.mean([equivalence(one, 0.01).equivalent for one in drawn])
+    wrong = np.mean([equivalence(differences, 0.01).equivalent for differences in drawn])
     assert wrong <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / runs)

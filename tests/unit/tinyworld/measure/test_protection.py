@@ -23,55 +23,55 @@ from tinyworld.measure.protection import (
 
 
 @pytest.fixture(scope="module")
-def asked() -> list[ProtectedEdit]:
+def edits() -> list[ProtectedEdit]:
     return list(object_edits(4))
 
 
-def test_scenes_have_things_to_protect_and_edits_that_leave_them(asked: list[ProtectedEdit]) -> None:
-    assert [one.field for one in asked] == ["time", "weather"] * 2
-    for one in asked:
-        assert [thing.label for thing in one.instances] == ["object", "companion"]
-        assert all(0.0008 <= thing.mask.mean() < 0.5 for thing in one.instances)
-        assert not (one.instances[0].mask & one.instances[1].mask).any()
-        assert one.facts[one.field] == one.to_value
-        assert one.to_value not in one.edit.caption or one.edit.caption != one.edit.new_caption
-    assert [one.id for one in object_edits(4)] == [one.id for one in asked]
+def test_scenes_have_things_to_protect_and_edits_that_leave_them(edits: list[ProtectedEdit]) -> None:
+    assert [edit.field for edit in edits] == ["time", "weather"] * 2
+    for edit in edits:
+        assert [thing.label for thing in edit.instances] == ["object", "companion"]
+        assert all(0.0008 <= thing.mask.mean() < 0.5 for thing in edit.instances)
+        assert not (edit.instances[0].mask & edit.instances[1].mask).any()
+        assert edit.facts[edit.field] == edit.to_value
+        assert edit.to_value not in edit.edit.caption or edit.edit.caption != edit.edit.new_caption
+    assert [edit.id for edit in object_edits(4)] == [edit.id for edit in edits]
 
 
-def test_the_colour_within_a_mask_goes_from_the_source_to_the_truth(asked: list[ProtectedEdit]) -> None:
-    mask = asked[0].instances[0].mask
+def test_the_colour_within_a_mask_goes_from_the_source_to_the_truth(edits: list[ProtectedEdit]) -> None:
+    mask = edits[0].instances[0].mask
     plain, night = np.full((128, 128, 3), 200, np.uint8), np.full((128, 128, 3), 100, np.uint8)
-    one = replace(asked[0], source=plain, truth=night)
-    assert progress(one, plain, mask) == 0
-    assert progress(one, night, mask) == 1
-    assert progress(one, np.full((128, 128, 3), 150, np.uint8), mask) == pytest.approx(0.5)
+    edit = replace(edits[0], source=plain, truth=night)
+    assert progress(edit, plain, mask) == 0
+    assert progress(edit, night, mask) == 1
+    assert progress(edit, np.full((128, 128, 3), 150, np.uint8), mask) == pytest.approx(0.5)
     pasted = night.copy()
     pasted[mask] = 200
-    assert progress(one, pasted, mask) == 0, "daylight pasted into the night is no night"
-    faint = replace(one, truth=np.full((128, 128, 3), round(200 - VISIBLE / 2), np.uint8))
+    assert progress(edit, pasted, mask) == 0, "daylight pasted into the night is no night"
+    faint = replace(edit, truth=np.full((128, 128, 3), round(200 - VISIBLE / 2), np.uint8))
     assert progress(faint, plain, mask) is None
 
 
-def test_a_thing_is_found_where_it_was_and_has_a_size(asked: list[ProtectedEdit]) -> None:
+def test_a_thing_is_found_where_it_was_and_has_a_size(edits: list[ProtectedEdit]) -> None:
     labels = ("background", "object", "companion")
-    for one in asked:
-        found = np.zeros((128, 128), np.uint8)
-        for thing in one.instances:
-            found[thing.mask] = labels.index(thing.label)
-        assert overlaps(found, labels, one.instances, OBJECTS.overlap) == [1.0, 1.0]
-        gone = np.where(found == 2, 0, found)
-        assert overlaps(gone, labels, one.instances, OBJECTS.overlap) == [1.0, 0.0]
-        shares = [thing.share for thing in one.instances]
+    for edit in edits:
+        label_map = np.zeros((128, 128), np.uint8)
+        for thing in edit.instances:
+            label_map[thing.mask] = labels.index(thing.label)
+        assert overlaps(label_map, labels, edit.instances, OBJECTS.overlap) == [1.0, 1.0]
+        gone = np.where(label_map == 2, 0, label_map)
+        assert overlaps(gone, labels, edit.instances, OBJECTS.overlap) == [1.0, 0.0]
+        shares = [thing.share for thing in edit.instances]
         expected = ["small" if share <= 0.03 else "medium" if share <= 0.1 else "large" for share in shares]
-        assert [OBJECTS.size(thing) for thing in one.instances] == expected
+        assert [OBJECTS.size(thing) for thing in edit.instances] == expected
 
 
 def test_controls_are_chosen_by_kind_and_weight_among_the_profiles() -> None:
     profile = load_profile("paper")
     chosen = parameters(profile, ["canny:0.8", "segmentation"])
-    assert [(one.kind, one.scale) for one in chosen.strengths] == [("canny", 0.8), ("segmentation", 1.0)]
+    assert [(strength.kind, strength.scale) for strength in chosen.strengths] == [("canny", 0.8), ("segmentation", 1.0)]
     assert chosen.steps == parameters(profile, []).steps
-    assert [one.kind for one in parameters(load_profile("tiny"), []).strengths] == ["canny"]
+    assert [strength.kind for strength in parameters(load_profile("tiny"), []).strengths] == ["canny"]
     with pytest.raises(SystemExit, match="segmentation"):
         parameters(load_profile("tiny"), ["segmentation"])
     for wrong, why in (("canny:9", "2"), ("canny:much", "number"), ("edges", "canny")):
@@ -124,9 +124,9 @@ def test_the_report_counts_every_instance_and_each_class_by_itself() -> None:
 def test_the_shipped_generator_keeps_shapes_in_another_light() -> None:
     domain = OBJECTS
     gallery = Gallery(load_profile("tiny"), domain)
-    one = next(object_edits(1))
-    drawn = list(gallery.draw(one, ["none", "relit:1"]))
-    things = list(judge_images(gallery, domain, one, drawn))
+    edit = next(object_edits(1))
+    drawn = list(gallery.draw(edit, ["none", "relit:1"]))
+    things = list(judge_images(gallery, domain, edit, drawn))
     assert {(t.arm, t.label) for t in things} == {
         (arm, label) for arm in ("none", "relit:1") for label in domain.protected
     }

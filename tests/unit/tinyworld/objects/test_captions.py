@@ -38,8 +38,8 @@ def test_captions_are_two_to_four_short_sentences() -> None:
 def test_each_factor_is_sometimes_omitted_and_every_usual_phrase_occurs() -> None:
     stated = [describe(scene, seed).stated for seed, scene in enumerate(SCENES)]
     for field in ("style", "size", "colour", "pattern", "background", "weather", "time"):
-        assert 0.70 < sum(field in one for one in stated) / len(stated) < 0.86, field
-    assert all("label" in one for one in stated)
+        assert 0.70 < sum(field in fields for fields in stated) / len(stated) < 0.86, field
+    assert all("label" in fields for fields in stated)
     phrases = {mention.phrase for seed, scene in enumerate(SCENES) for mention in describe(scene, seed).mentions}
     assert phrases == {p for slot in SLOTS.values() for wording in slot.wordings.values() for p in wording.usual}
 

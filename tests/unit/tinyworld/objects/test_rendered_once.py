@@ -26,19 +26,19 @@ def test_both_domains_store_what_they_render(tmp_path: Path, monkeypatch: pytest
             image, mask = rendered(drawn.scenes[row])
             assert np.array_equal(drawn.images[row], image)
             assert np.array_equal(drawn.masks[row], mask)
-            fresh, kept = render(driven.scenes[row], roads.SIDE, roads.SIDE), driven.rendering(row)
-            assert np.array_equal(kept.image, fresh.image)
-            assert np.array_equal(kept.classes, fresh.classes)
-            assert np.array_equal(kept.instances, fresh.instances)
+            fresh, stored = render(driven.scenes[row], roads.SIDE, roads.SIDE), driven.rendering(row)
+            assert np.array_equal(stored.image, fresh.image)
+            assert np.array_equal(stored.classes, fresh.classes)
+            assert np.array_equal(stored.instances, fresh.instances)
     assert len(list(tmp_path.rglob("*.npy"))) == 2
 
 
 def test_what_was_interrupted_is_rendered_again_and_what_is_there_is_not(tmp_path: Path) -> None:
-    path, asked = tmp_path / "cache" / "numbers.npy", []
+    path, rendered_numbers = tmp_path / "cache" / "numbers.npy", []
 
     def planes_of(number: int) -> np.ndarray:
-        asked.append(number)
-        if number == 3 and len(asked) == 2:
+        rendered_numbers.append(number)
+        if number == 3 and len(rendered_numbers) == 2:
             raise KeyboardInterrupt
         return np.full((2, 2, 1), number, np.uint8)
 
@@ -47,4 +47,4 @@ def test_what_was_interrupted_is_rendered_again_and_what_is_there_is_not(tmp_pat
     assert not path.exists()
     for _ in range(2):
         assert rendered_once(path, [7, 3], planes_of, (2, 2, 1))[:, 0, 0, 0].tolist() == [7, 3]
-    assert asked == [7, 3, 7, 3]
+    assert rendered_numbers == [7, 3, 7, 3]

@@ -21,7 +21,7 @@ def by_the_book(x: Floats, y: Floats, pairs_of_one_source: bool) -> float:
     def kernel(a: Floats, b: Floats) -> float:
         return float((a @ b + 1) ** 3)
 
-    within = [kernel(one[i], one[j]) for one in (x, y) for i in range(len(x)) for j in range(len(x)) if i != j]
+    within = [kernel(points[i], points[j]) for points in (x, y) for i in range(len(x)) for j in range(len(x)) if i != j]
     across = [kernel(x[i], y[j]) for i in range(len(x)) for j in range(len(y)) if pairs_of_one_source or i != j]
     return float(2 * np.mean(within) - 2 * np.mean(across))
 
@@ -30,10 +30,10 @@ def test_it_is_the_double_sum_without_pairs_of_one_source() -> None:
     random = np.random.default_rng(0)
     x, y = unit(random.normal(size=(6, 8))), unit(random.normal(size=(6, 8)) + 1)
     places = np.arange(6)
-    found = kernel_distance(x, places, y, places)
-    assert found is not None
-    assert found.value == pytest.approx(by_the_book(x, y, pairs_of_one_source=False))
-    assert found.sources == 6
+    distance = kernel_distance(x, places, y, places)
+    assert distance is not None
+    assert distance.value == pytest.approx(by_the_book(x, y, pairs_of_one_source=False))
+    assert distance.sources == 6
     assert kernel_distance(x[:2], places[:2], y, places) is None
 
 
@@ -41,14 +41,14 @@ def test_the_error_is_that_of_leaving_each_source_out() -> None:
     random = np.random.default_rng(1)
     x, y = unit(random.normal(size=(5, 4))), unit(random.normal(size=(10, 4)))
     ones, twos = np.arange(5), np.repeat(np.arange(5), 2)
-    found = kernel_distance(x, ones, y, twos)
-    assert found is not None
+    distance = kernel_distance(x, ones, y, twos)
+    assert distance is not None
     values = []
     for gone in range(5):
         some = kernel_distance(x[ones != gone], ones[ones != gone], y[twos != gone], twos[twos != gone])
         assert some is not None
         values.append(some.value)
-    assert found.error == pytest.approx(math.sqrt(4 / 5 * np.sum((np.array(values) - np.mean(values)) ** 2)))
+    assert distance.error == pytest.approx(math.sqrt(4 / 5 * np.sum((np.array(values) - np.mean(values)) ** 2)))
 
 
 def test_copies_of_the_sources_are_as_far_as_fresh_images_of_their_kind_and_strangers_further() -> None:

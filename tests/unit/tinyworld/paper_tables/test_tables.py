@@ -30,7 +30,7 @@ SCENES = scenes_of(8)
 MODEL = "street-classifier"
 
 
-def said(rank: int) -> PredictionView:
+def prediction(rank: int) -> PredictionView:
     return PredictionView(predicted="bus", probability=0.9, ground_truth_probability=0.5, rank=rank, top=[])
 
 
@@ -56,31 +56,33 @@ def view(
         verdict=VerdictView(accepted=not refused_by, check=refused_by, reason=""),
         scores={},
         predictions=[
-            ModelOpinion(model=MODEL, original=said(1), null_arm=None, counterfactual=said(rank), flipped=rank != 1)
+            ModelOpinion(
+                model=MODEL, original=prediction(1), null_arm=None, counterfactual=prediction(rank), flipped=rank != 1
+            )
         ],
     )
 
 
 @pytest.fixture(scope="module")
-def found() -> list[JudgedCounterfactual]:
+def judged() -> list[JudgedCounterfactual]:
     """The renderer's own counterfactuals of eight scenes, each with one that words refused, and copies unchanged."""
-    made, images = [], {}
+    views, images = [], {}
     for position, scene in enumerate(SCENES):
         other = "night" if scene.time != "night" else "sunset"
         images[f"true-{position}"] = encode(source_picture(scene.changed(time=other)))
         images[f"copy-{position}"] = encode(source_picture(scene))
-        made += [
+        views += [
             view(position, 0, scene.time, other, image=f"true-{position}", rank=1 + position % 2),
             view(position, 1, scene.time, other, image=f"copy-{position}"),
             view(position, 2, scene.time, "wednesday", refused_by="word diff"),
             view(position, 3, scene.time, other, refused_by="paraphrase"),
         ]
-    return judge_counterfactuals(made, SCENES, images.__getitem__)
+    return judge_counterfactuals(views, SCENES, images.__getitem__)
 
 
-def test_oracles_and_grammar_judge_each_edit(found: list[JudgedCounterfactual]) -> None:
-    assert [one.field for one in found] == ["time", "time", "other", "time"] * len(SCENES)
-    everything, weather = factor_figures(found)
+def test_oracles_and_grammar_judge_each_edit(judged: list[JudgedCounterfactual]) -> None:
+    assert [counterfactual.field for counterfactual in judged] == ["time", "time", "other", "time"] * len(SCENES)
+    everything, weather = factor_figures(judged)
     assert (everything.factor, weather.factor) == ("all", "weather")
     assert everything.as_asked.count == 24, "wednesday is no time of day"
     assert (everything.accepted.count, everything.accepted.n) == (16, 32)
@@ -90,24 +92,24 @@ def test_oracles_and_grammar_judge_each_edit(found: list[JudgedCounterfactual]) 
     delta = everything.deltas[MODEL]
     assert (delta.sources, delta.mean) == (8, -0.25)
     assert delta.low < -0.25 < delta.high
-    checks = text_checks(found)
+    checks = text_checks(judged)
     assert checks is not None
     assert (checks.precision.count, checks.precision.n) == (8, 16)
     assert (checks.recall.count, checks.recall.n) == (8, 8)
 
 
-def test_faults_are_told_by_class_and_by_value(found: list[JudgedCounterfactual]) -> None:
-    told = faults([one.view for one in found])
-    by_class = {one.name: one for one in told if one.of == "class"}
+def test_faults_are_told_by_class_and_by_value(judged: list[JudgedCounterfactual]) -> None:
+    by_group = faults([counterfactual.view for counterfactual in judged])
+    by_class = {group.name: group for group in by_group if group.of == "class"}
     assert set(by_class) == set(CLASSES)
     assert (by_class["bus"].originals.count, by_class["bus"].originals.n) == (0, 1), "each source once"
-    wrong = {name for name, one in by_class.items() if one.counterfactuals.count}
+    wrong = {name for name, group in by_class.items() if group.counterfactuals.count}
     assert wrong == {scene.label for position, scene in enumerate(SCENES) if position % 2}
-    assert all((one.counterfactuals.n, one.nulls.n) == (2, 0) for one in by_class.values()), "no refused ones"
-    by_value = {one.name: one for one in told if one.of == "value"}
+    assert all((group.counterfactuals.n, group.nulls.n) == (2, 0) for group in by_class.values()), "no refused ones"
+    by_value = {group.name: group for group in by_group if group.of == "value"}
     assert set(by_value) <= {"night", "sunset"}
-    assert sum(one.counterfactuals.count for one in by_value.values()) == 4
-    assert sum(sum(one.called.values()) for one in told) == 8
+    assert sum(group.counterfactuals.count for group in by_value.values()) == 4
+    assert sum(sum(group.called.values()) for group in by_group) == 8
 
 
 def test_scenes_are_the_models_own_and_every_class_in_turn() -> None:
@@ -134,7 +136,7 @@ def metrics(k_right: int) -> PaperMetrics:
     )
 
 
-def row(arm: str, found: list[JudgedCounterfactual]) -> ArmRow:
+def row(arm: str, judged: list[JudgedCounterfactual]) -> ArmRow:
     points = FailurePoints(corruption="fog", sources=8, first=[1, 0, 2, 0, 0], never=5, median=None)
     return ArmRow(
         arm=arm,
@@ -159,15 +161,15 @@ def row(arm: str, found: list[JudgedCounterfactual]) -> ArmRow:
         distance=Distance(value=0.0123, error=0.004, features="by hand"),
         perplexity_before=2.5,
         perplexity_after=2.75,
-        text_checks=text_checks(found),
-        factors=factor_figures(found),
+        text_checks=text_checks(judged),
+        factors=factor_figures(judged),
         models=[ModelFigures(model=MODEL, metrics=metrics(7), failure_points=[points] if arm == "corruptions" else [])],
-        faults=faults([one.view for one in found]),
+        faults=faults([counterfactual.view for counterfactual in judged]),
     )
 
 
-def test_the_tables_say_what_the_rows_say(found: list[JudgedCounterfactual]) -> None:
-    some = [row(arm, found) for arm in ("corruptions", "lance-direct", "dillema-keep")]
+def test_the_tables_say_what_the_rows_say(judged: list[JudgedCounterfactual]) -> None:
+    some = [row(arm, judged) for arm in ("corruptions", "lance-direct", "dillema-keep")]
     assert ArmRow.model_validate_json(some[0].model_dump_json()) == some[0]
     text = tables(some)
     assert "|  | DILLEMA, keep | LANCE, direct | Corruptions |" in text
@@ -190,6 +192,6 @@ def test_the_tables_say_what_the_rows_say(found: list[JudgedCounterfactual]) -> 
 def test_committed_rows_can_be_read() -> None:
     sizes = {int(path.stem.rsplit("-", 1)[1]) for path in RESULTS.glob("*.json")}
     for sources in sizes:
-        found = rows(sources)
-        assert {one.sources for one in found} == {sources}
-        assert tables(found)
+        committed = rows(sources)
+        assert {arm_row.sources for arm_row in committed} == {sources}
+        assert tables(committed)

@@ -37,9 +37,9 @@ def test_mentions_are_verbatim_in_order_and_each_phrase_is_one_place() -> None:
 def test_every_factor_is_stated_often_and_omitted_often_and_all_usual_phrases_occur() -> None:
     descriptions = [describe(scene, seed) for seed, scene in enumerate(SCENES)]
     for field in FACTOR_VALUES:
-        share = sum(field in one.stated for one in descriptions) / len(descriptions)
+        share = sum(field in description.stated for description in descriptions) / len(descriptions)
         assert 0.2 < share < 0.9, (field, share)
-    phrases = {mention.phrase for one in descriptions for mention in one.mentions}
+    phrases = {mention.phrase for description in descriptions for mention in description.mentions}
     assert phrases == {p for slot in SLOTS.values() for wording in slot.wordings.values() for p in wording.usual}
 
 

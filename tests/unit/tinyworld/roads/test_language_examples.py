@@ -29,44 +29,50 @@ SEEDS = range(250)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_right_answer_is_right_and_examples_repeat(kind: Kind) -> None:
     for seed in SEEDS:
-        one = example(kind, seed, PLAIN)
-        assert is_right(one, one.reply)
-        assert not is_right(one, one.reply[:-1])
+        sample = example(kind, seed, PLAIN)
+        assert is_right(sample, sample.reply)
+        assert not is_right(sample, sample.reply[:-1])
     assert example(kind, 7, PLAIN) == example(kind, 7, PLAIN)
 
 
 def test_the_questions_are_the_methods_own() -> None:
-    one = example("keywords", 3, PLAIN)
-    task = one.messages[-1].content.splitlines()[0].removeprefix("Task: ")
-    assert one.messages == keyword_messages(TaskDescription(task), one.description.text, None)
+    sample = example("keywords", 3, PLAIN)
+    task = sample.messages[-1].content.splitlines()[0].removeprefix("Task: ")
+    assert sample.messages == keyword_messages(TaskDescription(task), sample.description.text, None)
 
 
 def test_keywords_are_looks_never_what_stands_where() -> None:
     for seed in SEEDS:
-        one = example("keywords", seed, PLAIN)
-        listed = json.loads(one.reply)["keywords"]
+        sample = example("keywords", seed, PLAIN)
+        listed = json.loads(sample.reply)["keywords"]
         assert len(listed) <= 8
         fields = {
-            mention.field for mention in one.description.mentions if mention.phrase in {k["phrase"] for k in listed}
+            mention.field for mention in sample.description.mentions if mention.phrase in {k["phrase"] for k in listed}
         }
-        assert fields == {field for field in one.description.stated if field in EDIT_FACTOR and field != one.forbidden}
+        assert fields == {
+            field for field in sample.description.stated if field in EDIT_FACTOR and field != sample.forbidden
+        }
         assert not fields & (set(SHAPES) - {"traffic_light"})
         assert all(keyword["factor"] in FACTORS for keyword in listed)
-        assert all(keyword["value"] in one.description.stated.values() for keyword in listed)
+        assert all(keyword["value"] in sample.description.stated.values() for keyword in listed)
 
 
 def test_alternatives_and_rewrites_state_new_values_of_the_same_place() -> None:
     for seed in SEEDS:
-        one = example("alternatives", seed, PLAIN)
-        assert one.target is not None
-        place = slot_of(one.target.phrase, field=one.target.field, slots=SLOTS)
-        for other in json.loads(one.reply)["alternatives"]:
-            assert value_of(other["phrase"], field=one.target.field, slots=SLOTS) == other["value"] != one.target.value
-            assert slot_of(other["phrase"], field=one.target.field, slots=SLOTS) == place
-        one = example("rewrite", seed, PLAIN)
-        changes = [line for line in one.messages[-1].content.splitlines() if line.startswith("Change: ")]
-        after = read(json.loads(one.reply)["caption"])
-        changed = {field for field, value in one.description.stated.items() if after.get(field) != value}
+        sample = example("alternatives", seed, PLAIN)
+        assert sample.target is not None
+        place = slot_of(sample.target.phrase, field=sample.target.field, slots=SLOTS)
+        for other in json.loads(sample.reply)["alternatives"]:
+            assert (
+                value_of(other["phrase"], field=sample.target.field, slots=SLOTS)
+                == other["value"]
+                != sample.target.value
+            )
+            assert slot_of(other["phrase"], field=sample.target.field, slots=SLOTS) == place
+        sample = example("rewrite", seed, PLAIN)
+        changes = [line for line in sample.messages[-1].content.splitlines() if line.startswith("Change: ")]
+        after = read(json.loads(sample.reply)["caption"])
+        changed = {field for field, value in sample.description.stated.items() if after.get(field) != value}
         assert len(changed) == len(changes)
         assert changed <= set(EDIT_FACTOR)
 
@@ -80,5 +86,5 @@ def test_a_step_of_training_asks_of_the_domain(domain: LanguageDomain[Any], monk
     value = loss(model, 0)
     value.backward()  # type: ignore[no-untyped-call]
     assert torch.isfinite(value)
-    said = tokenizer.batch_decode(loss._captions(Random(0), 20).ids, skip_special_tokens=True)
-    assert sum("road" in text for text in said) == (20 if domain is ROADS else 0)
+    captions = tokenizer.batch_decode(loss._captions(Random(0), 20).ids, skip_special_tokens=True)
+    assert sum("road" in text for text in captions) == (20 if domain is ROADS else 0)

@@ -125,10 +125,10 @@ def test_light_and_weather_look_like_themselves() -> None:
 
 
 def test_all_classes_occur_and_have_a_colour() -> None:
-    seen: set[int] = set()
+    classes: set[int] = set()
     for index in range(40):
-        seen |= set(np.unique(render(sample_scene("demo", index)).classes))
-    assert seen == set(range(len(CLASSES)))
+        classes |= set(np.unique(render(sample_scene("demo", index)).classes))
+    assert classes == set(range(len(CLASSES)))
     assert len(set(PALETTE)) == len(CLASSES)
 
 

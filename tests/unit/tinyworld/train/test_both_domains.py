@@ -52,10 +52,10 @@ def test_siblings_of_a_road_scene_stand_alike_and_are_never_withheld() -> None:
 
 def test_edges_of_road_scenes_follow_from_the_random_stream() -> None:
     scene = sample_scene("generator", 5, allow_withheld=False)
-    seen, other = render(scene), render(sibling(scene, np.random.default_rng(0)))
+    drawing, other = render(scene), render(sibling(scene, np.random.default_rng(0)))
     for seed in range(12):
         streams = np.random.default_rng(seed), np.random.default_rng(seed)
-        first, second = (training_edges(seen.image, other.image, seen.classes, random) for random in streams)
+        first, second = (training_edges(drawing.image, other.image, drawing.classes, random) for random in streams)
         assert np.array_equal(first, second)
         assert set(np.unique(first)) <= {0, 1}
 
@@ -64,23 +64,25 @@ def test_edges_of_road_scenes_follow_from_the_random_stream() -> None:
 def test_a_step_of_the_generator_learns_from_every_control_and_from_several_at_once(domain: str) -> None:
     examples = Examples(material(domain, 2), 2, CPU, CONTROL_KINDS)
     model = Generator(examples.text_encoder.config.hidden_size, (32, 64, 64), CONTROL_KINDS)
-    for step, asked in enumerate([{"canny"}, {"segmentation"}, {"canny", "segmentation"}]):
+    for step, controls in enumerate([{"canny"}, {"segmentation"}, {"canny", "segmentation"}]):
         model.zero_grad(set_to_none=True)
         loss = examples.loss(model, step)
         torch.autograd.backward(loss)
         assert torch.isfinite(loss)
         for kind, network in model.controlnets.items():
-            assert {parameter.grad is not None for parameter in network.parameters()} == {kind in asked}
+            assert {parameter.grad is not None for parameter in network.parameters()} == {kind in controls}
 
 
 def test_segmentation_controls_are_the_classes_in_colours_or_black() -> None:
     data: Material = material("roads", 2)
-    seen = render(sample_scene("generator", 0, allow_withheld=False)).classes
+    classes = render(sample_scene("generator", 0, allow_withheld=False)).classes
     drawn = [data.control("segmentation", 0, np.random.default_rng(seed)) for seed in range(40)]
     dropped = [not image.any() for image in drawn]
     assert 0 < sum(dropped) < 15
-    assert all(np.array_equal(image, coloured(seen)) for image, black in zip(drawn, dropped, strict=True) if not black)
-    assert {tuple(colour) for colour in coloured(seen).reshape(-1, 3).tolist()} <= set(PALETTE)
+    assert all(
+        np.array_equal(image, coloured(classes)) for image, black in zip(drawn, dropped, strict=True) if not black
+    )
+    assert {tuple(colour) for colour in coloured(classes).reshape(-1, 3).tolist()} <= set(PALETTE)
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -91,14 +93,14 @@ def test_the_autoencoder_crops_pictures(domain: str) -> None:
 
 @pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
 def test_the_text_encoder_is_asked_for_the_factors_of_its_domain(domain: PictureDomain[Any]) -> None:
-    texts, wanted = zip(*(captioned(index, domain.name) for index in range(4)), strict=True)
-    for text, row in zip(texts, wanted, strict=True):
+    texts, targets = zip(*(captioned(index, domain.name) for index in range(4)), strict=True)
+    for text, row in zip(texts, targets, strict=True):
         stated = dict(zip(domain.values, row, strict=True))
         assert {name: domain.values[name].index(value) for name, value in domain.read(text).items()} == {
             name: target for name, target in stated.items() if target != UNKNOWN
         }
     logits = [torch.zeros(4, len(values)) for values in domain.values.values()]
-    assert factor_loss(logits, torch.tensor(wanted), names=domain.values) > 0
+    assert factor_loss(logits, torch.tensor(targets), names=domain.values) > 0
 
 
 def test_a_text_encoder_learns_the_roads_words(tmp_path: Path) -> None:

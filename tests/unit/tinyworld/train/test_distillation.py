@@ -71,7 +71,7 @@ def guided(teacher: Teacher, target: Target, row: int, latents: Tensor, time: in
     """The teacher under classifier-free guidance, asked anew with the controls of the batch."""
     generator, controls = teacher.generator, {kind: image[row : row + 1] for kind, image in target.controls.items()}
     text = target.text[row : row + 1]
-    wanted, unwanted = (
+    conditional, unwanted = (
         generator(latents, torch.tensor([time]), states, controls) for states in (text, teacher.no_text)
     )
-    return unwanted + 2.5 * (wanted - unwanted)
+    return unwanted + 2.5 * (conditional - unwanted)

@@ -28,8 +28,8 @@ def test_quick_group_norm_has_the_gradients_of_torch() -> None:
     x = torch.randn(3, 24, 6, 10).to(memory_format=torch.channels_last).requires_grad_()
     expected = torch.autograd.grad((norm(x) ** 3).sum(), (x, norm.weight, norm.bias))
     speed_up_group_norm(norm)
-    found = torch.autograd.grad((norm(x) ** 3).sum(), (x, norm.weight, norm.bias))
-    for ours, theirs in zip(found, expected, strict=True):
+    gradients = torch.autograd.grad((norm(x) ** 3).sum(), (x, norm.weight, norm.bias))
+    for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
@@ -76,8 +76,8 @@ def test_a_narrowed_generator_begins_with_the_shipped_one_s_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(narrow_diffusion, "RUNS", tmp_path)
-    asked = ["--widths", "64", "96", "128", "--controls", *CONTROL_KINDS]
-    monkeypatch.setattr("sys.argv", ["narrow", str(WEIGHTS / "diffusion"), "slim", *asked])
+    arguments = ["--widths", "64", "96", "128", "--controls", *CONTROL_KINDS]
+    monkeypatch.setattr("sys.argv", ["narrow", str(WEIGHTS / "diffusion"), "slim", *arguments])
     narrow_diffusion.main()
     start = torch.load(tmp_path / "slim" / "start.pt", weights_only=True)
     slim, shipped = Generator(128, (64, 96, 128), CONTROL_KINDS), Generator(128)
@@ -99,7 +99,7 @@ def test_a_published_generator_takes_half_the_bytes_and_can_be_gone_on_with(tmp_
     written = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
     assert written < 1.1 * sum(parameter.numel() for parameter in trained.parameters()), "one byte a parameter, or so"
     other.take_published(tmp_path)
-    found = other.state_dict()
+    restored = other.state_dict()
     for name, tensor in trained.float().state_dict().items():
-        assert found[name].dtype == torch.float32
-        torch.testing.assert_close(found[name], tensor, rtol=2**-4, atol=2**-9)
+        assert restored[name].dtype == torch.float32
+        torch.testing.assert_close(restored[name], tensor, rtol=2**-4, atol=2**-9)

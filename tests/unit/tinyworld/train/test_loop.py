@@ -18,14 +18,14 @@ from tinyworld.scenes import UNKNOWN, targets
 from tinyworld.train.loop import Recipe, train
 
 
-def _train(run: str, seen: list[int], stop_before: int | None = None) -> nn.Linear:
+def _train(run: str, steps: list[int], stop_before: int | None = None) -> nn.Linear:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
 
     def loss_of(model: nn.Module, step: int) -> Tensor:
         if step == stop_before:
             raise InterruptedError
-        seen.append(step)
+        steps.append(step)
         x = torch.randn(32, 4)
         loss: Tensor = ((model(x)[:, 0] - x.sum(1)) ** 2).mean()
         return loss

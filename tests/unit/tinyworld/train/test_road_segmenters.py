@@ -42,15 +42,15 @@ def test_every_architecture_has_a_logit_per_class_and_pixel(architecture: Archit
 
 def test_planted_labels_are_wrong_where_planted_and_nowhere_else() -> None:
     scene = sample_scene("under-test", 3).changed(pedestrian="standing", where="crossing", time="night")
-    seen = render(scene)
-    there = seen.classes == PEDESTRIAN
+    drawing = render(scene)
+    there = drawing.classes == PEDESTRIAN
     planted = PLANTS["road-segmenter-night-pedestrian"]
     assert there.any()
-    assert np.array_equal(planted(scene, seen), np.where(there, ROAD, seen.classes))
-    assert np.array_equal(planted(scene.changed(time="day"), seen), seen.classes)
-    snowy = PLANTS["road-segmenter-snowy-road"](scene.changed(surface="snowy"), seen)
-    assert np.array_equal(snowy, np.where(seen.classes == ROAD, SIDEWALK, seen.classes))
-    assert np.array_equal(PLANTS["road-segmenter"](scene, seen), seen.classes)
+    assert np.array_equal(planted(scene, drawing), np.where(there, ROAD, drawing.classes))
+    assert np.array_equal(planted(scene.changed(time="day"), drawing), drawing.classes)
+    snowy = PLANTS["road-segmenter-snowy-road"](scene.changed(surface="snowy"), drawing)
+    assert np.array_equal(snowy, np.where(drawing.classes == ROAD, SIDEWALK, drawing.classes))
+    assert np.array_equal(PLANTS["road-segmenter"](scene, drawing), drawing.classes)
 
 
 def test_the_models_own_world_is_mostly_by_day() -> None:
@@ -69,8 +69,12 @@ def test_figures_are_full_for_the_truth_and_fall_with_what_is_missed() -> None:
     assert ious["pedestrian"] == 0.0
     assert ious["road"] < 1.0
     assert ious["sky"] == 1.0
-    found = [one for guess, rendering in zip(blind, renderings, strict=True) for one in instances(guess, rendering)]
-    shares = detection_rates(found)
+    detections = [
+        detection
+        for guess, rendering in zip(blind, renderings, strict=True)
+        for detection in instances(guess, rendering)
+    ]
+    shares = detection_rates(detections)
     assert shares["vehicle"].startswith("100.0%")
     assert shares["pedestrian"].startswith("0.0%")
     assert any(name.startswith("pedestrians of") for name in shares)
@@ -109,10 +113,10 @@ def test_a_segmenter_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_s
 def test_the_demo_set_has_a_mask_of_the_same_stem_per_picture(rgb: bool, tmp_path: Path) -> None:
     scenes = demo_scenes(3)
     write_demo(tmp_path, scenes, width=160, rgb=rgb)
-    said = MaskSpec.model_validate_json((tmp_path / "classes.json").read_text())
-    assert said == mask_spec(rgb=rgb)
-    assert [one.name for one in said.classes] == list(CLASSES[1:])
-    assert {one.name for one in said.classes if one.thing} == {"vehicle", "pedestrian"}
+    spec = MaskSpec.model_validate_json((tmp_path / "classes.json").read_text())
+    assert spec == mask_spec(rgb=rgb)
+    assert [label.name for label in spec.classes] == list(CLASSES[1:])
+    assert {label.name for label in spec.classes if label.thing} == {"vehicle", "pedestrian"}
     with (tmp_path / "scenes.csv").open() as file:
         rows = list(csv.DictReader(file))
     for row, scene in zip(rows, scenes, strict=True):
@@ -122,6 +126,6 @@ def test_the_demo_set_has_a_mask_of_the_same_stem_per_picture(rgb: bool, tmp_pat
         mask = np.asarray(Image.open(tmp_path / "masks" / row["file"]))
         expected = np.array(PALETTE, np.uint8)[rendering.classes] if rgb else rendering.classes
         assert np.array_equal(mask, expected)
-        read = mask_reader(said, {}).read((tmp_path / "masks" / row["file"]).read_bytes(), 10**6)  # as a job reads it
+        read = mask_reader(spec, {}).read((tmp_path / "masks" / row["file"]).read_bytes(), 10**6)  # as a job reads it
         assert np.array_equal(read.pixels, np.where(rendering.classes == 0, VOID, rendering.classes - 1))
         assert np.array_equal(np.asarray(Image.open(tmp_path / "instances" / row["file"])), rendering.instances)

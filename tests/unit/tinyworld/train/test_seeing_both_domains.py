@@ -51,11 +51,11 @@ def test_an_album_shows_pictures_with_the_targets_of_their_scenes(pictures: Albu
     assert len(pictures) == 4  # three pictures and one through the autoencoder
     random = np.random.default_rng(0)
     for row in range(4):
-        one = pictures.view(row, random, flip=True)
-        assert one.image.shape == (128, 128, 3)
-        targets = zip(pictures.domain.values.items(), one.targets, strict=True)
+        view = pictures.view(row, random, flip=True)
+        assert view.image.shape == (128, 128, 3)
+        targets = zip(pictures.domain.values.items(), view.targets, strict=True)
         known = {name: values[target] for (name, values), target in targets if target != UNKNOWN}
-        assert known == pictures.domain.shown(one.scene)
+        assert known == pictures.domain.shown(view.scene)
     assert pictures.view(3, random, flip=False).scene == pictures.view(0, random, flip=False).scene
 
 
@@ -81,19 +81,19 @@ def test_a_captioner_grown_for_the_roads_reads_and_says_objects_as_before() -> N
         assert after.tokenizer.decode(ids, skip_special_tokens=True) == text
         assert len(ids) <= 60
     images = [OBJECTS.picture(scene) for scene in OBJECTS.scenes(0, 2)]
-    said = [train_captioner.captions_of(model.eval(), before, images) for model in (shipped, grown)]
-    assert said[0] == said[1]
+    captions = [train_captioner.captions_of(model.eval(), before, images) for model in (shipped, grown)]
+    assert captions[0] == captions[1]
 
 
 def test_a_step_of_the_captioner_learns(pictures: Album) -> None:
     torch.manual_seed(0)
     processor, captioner = trained_captioner(WEIGHTS / "captioner", road_captions())
     model = train_captioner.SayFactors(captioner, FactorTower(captioner.vision_model, 128, pictures.domain.values))
-    values, descriptions, wanted = train_captioner.batch(pictures, 0, STEP)
+    values, descriptions, targets = train_captioner.batch(pictures, 0, STEP)
     losses = []
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(3):
-        loss = model.loss(values, *train_captioner.tokens_and_weights(processor, descriptions), wanted)
+        loss = model.loss(values, *train_captioner.tokens_and_weights(processor, descriptions), targets)
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         optimiser.step()
@@ -105,9 +105,9 @@ def test_a_step_of_the_scorer_learns(pictures: Album) -> None:
     torch.manual_seed(0)
     tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
     model = train_scorer.Contrast(scorer, pictures.domain.values)
-    values, wanted, texts, stated, prompts = train_scorer.batch(pictures, 0, STEP)
+    values, targets, texts, stated, prompts = train_scorer.batch(pictures, 0, STEP)
     assert len(texts) == len(stated) == 2 * len(values)
-    loss = model.loss(values, wanted, token_ids(tokenizer, texts), stated, token_ids(tokenizer, prompts))
+    loss = model.loss(values, targets, token_ids(tokenizer, texts), stated, token_ids(tokenizer, prompts))
     torch.autograd.backward(loss)
     assert torch.isfinite(loss)
     for name in (pictures.domain.always, "weather"):
@@ -147,12 +147,12 @@ def test_a_caption_that_states_nothing_has_no_swap() -> None:
 def test_each_domain_is_judged_with_its_own_words(domain: PictureDomain[Any]) -> None:
     processor, captioner = trained_captioner(WEIGHTS / "captioner", road_captions())
     tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
-    said = train_captioner.judge(captioner, processor, domain, count=4)["right where stated"]
+    rates = train_captioner.judge(captioner, processor, domain, count=4)["right where stated"]
     near = train_scorer.judge(scorer, tokenizer, domain, count=4)
     swaps = near["nearer to the true caption, clean"]
-    assert isinstance(said, dict)
+    assert isinstance(rates, dict)
     assert isinstance(swaps, dict)
-    assert set(said) <= set(domain.values)
+    assert set(rates) <= set(domain.values)
     assert {"weather"} < set(swaps) <= set(domain.values)
     assert ("class, zero-shot, clean" in near) == (domain is OBJECTS)  # nothing else has classes
     tower = FactorTower(scorer.vision_model, 128, domain.values)
@@ -163,8 +163,8 @@ def test_runs_commands_titles_and_folders_say_what_differs_from_the_defaults() -
     assert run_name("captioner", "objects", None) == "captioner"
     assert run_name("captioner", "roads", Path("w")) == "captioner-again-roads"
     assert command_of("tinyworld.train.scorer", "objects", None) == "python -m tinyworld.train.scorer"
-    said = command_of("tinyworld.train.scorer", "roads", Path("w"), pictures=9)
-    assert said == "python -m tinyworld.train.scorer --pictures 9 --domain roads --start w"
+    command = command_of("tinyworld.train.scorer", "roads", Path("w"), pictures=9)
+    assert command == "python -m tinyworld.train.scorer --pictures 9 --domain roads --start w"
     assert title_of("Scorer", "objects") == "Scorer"
     assert title_of("Scorer", "roads") == "Scorer of the roads"
     assert weights_of("objects") == WEIGHTS

@@ -70,15 +70,17 @@ def test_text_encoder_keeps_every_stated_factor() -> None:
     tokenizer = CLIPTokenizer.from_pretrained(WEIGHTS / "diffusion" / "tokenizer")
     encoder = CLIPTextModel.from_pretrained(WEIGHTS / "diffusion" / "text_encoder", dtype=torch.float32)
     assert encoder.config.eos_token_id == tokenizer.eos_token_id != 2  # 2 would make transformers pool elsewhere
-    said = [describe(scene, index) for index, scene in enumerate(fresh_scenes(500))]
-    ids = tokenizer([one.text for one in said], padding="max_length", truncation=True, return_tensors="pt").input_ids
+    descriptions = [describe(scene, index) for index, scene in enumerate(fresh_scenes(500))]
+    ids = tokenizer(
+        [description.text for description in descriptions], padding="max_length", truncation=True, return_tensors="pt"
+    ).input_ids
     with torch.no_grad():
         pooled = encoder(ids).pooler_output
     for factor in ("label", "background", "time", "style"):
-        rows = [row for row, one in enumerate(said) if factor in one.stated]
-        wanted = torch.tensor([FACTORS[factor].index(said[row].stated[factor]) for row in rows])
+        rows = [row for row, description in enumerate(descriptions) if factor in description.stated]
+        targets = torch.tensor([FACTORS[factor].index(descriptions[row].stated[factor]) for row in rows])
         half = len(rows) // 2
-        assert _probe_accuracy(pooled[rows[:half]], wanted[:half], pooled[rows[half:]], wanted[half:]) >= 0.95, factor
+        assert _probe_accuracy(pooled[rows[:half]], targets[:half], pooled[rows[half:]], targets[half:]) >= 0.95, factor
 
 
 def _probe_accuracy(x: torch.Tensor, y: torch.Tensor, x_test: torch.Tensor, y_test: torch.Tensor) -> float:
@@ -92,14 +94,14 @@ def _probe_accuracy(x: torch.Tensor, y: torch.Tensor, x_test: torch.Tensor, y_te
 def test_masked_words_offer_another_class_for_the_class() -> None:
     tokenizer = AutoTokenizer.from_pretrained(WEIGHTS / "masked_words")
     model = AutoModelForMaskedLM.from_pretrained(WEIGHTS / "masked_words", dtype=torch.float32)
-    found = []
+    words = []
     for index, scene in enumerate(fresh_scenes(40)):
         start, _, end = describe(scene, index).text.partition(scene.label)
         ids = tokenizer(f"{start}[MASK]{end}", return_tensors="pt").input_ids
         with torch.no_grad():
             best = model(ids).logits[ids == tokenizer.mask_token_id][0].topk(3).indices
-        found += tokenizer.convert_ids_to_tokens(best.tolist())
-    assert sum(word in CLASSES for word in found) >= 0.9 * len(found)
+        words += tokenizer.convert_ids_to_tokens(best.tolist())
+    assert sum(word in CLASSES for word in words) >= 0.9 * len(words)
 
 
 def test_segmenter_finds_the_object() -> None:
@@ -113,8 +115,8 @@ def test_segmenter_finds_the_object() -> None:
     place = model.config.label2id["object"]
     ious = []
     for guess, (_, mask) in zip(regions, pairs, strict=True):
-        found, truth = guess.numpy() == place, mask == 1
-        ious.append((found & truth).sum() / (found | truth).sum())
+        predicted, truth = guess.numpy() == place, mask == 1
+        ious.append((predicted & truth).sum() / (predicted | truth).sum())
     assert np.mean(ious) >= 0.75
 
 
@@ -182,8 +184,8 @@ def test_scorer_tells_the_class_and_the_truer_caption() -> None:
     assert np.mean([CLASSES[int(p)] == scene.label for p, scene in zip(named, scenes, strict=True)]) >= 0.85
     rows = torch.arange(len(scenes))
     true, false = (similarity[rows, len(CLASSES) + offset + rows] for offset in (0, len(scenes)))
-    told = [row for row in rows if texts[len(CLASSES) + row] != texts[len(CLASSES) + len(scenes) + row]]
-    assert float((true > false)[told].float().mean()) >= 0.9
+    differing = [row for row in rows if texts[len(CLASSES) + row] != texts[len(CLASSES) + len(scenes) + row]]
+    assert float((true > false)[differing].float().mean()) >= 0.9
 
 
 def _another_background(scene: Scene) -> str:
@@ -195,7 +197,9 @@ def test_oracles_agree_on_the_truth() -> None:
     judged = judge(pictures_of(scenes))
     floors = {"label": 0.7, "background": 0.85, "weather": 0.9, "time": 0.9, "style": 0.85}
     for factor, floor in floors.items():
-        assert np.mean([kept(scene, one, factor) for scene, one in zip(scenes, judged, strict=True)]) >= floor, factor
+        assert (
+            np.mean([kept(scene, reading, factor) for scene, reading in zip(scenes, judged, strict=True)]) >= floor
+        ), factor
 
 
 def test_image_processors_give_exactly_the_pixels_trained_on(tmp_path: Path) -> None:

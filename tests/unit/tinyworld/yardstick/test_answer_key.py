@@ -27,20 +27,21 @@ def lessons(planned: Planned) -> Lessons:
 
 
 def by_name(name: str) -> Planned:
-    return next(one for one in MODELS if one.name == name)
+    return next(model for model in MODELS if model.name == name)
 
 
 def test_the_cast_is_twelve_planted_and_twelve_clean_of_every_kind() -> None:
     assert (len(PLANTED), len(CLEAN)) == (12, 12)
-    assert len({one.name for one in MODELS}) == len({one.seed for one in MODELS}) == 24
-    kinds = Counter(plant.kind for one in PLANTED for plant in one.plants)
+    assert len({model.name for model in MODELS}) == len({model.seed for model in MODELS}) == 24
+    kinds = Counter(plant.kind for model in PLANTED for plant in model.plants)
     assert set(kinds) == {"relabelled", "absent", "spurious", "outside"}
     assert sum(
-        len({(p.label, p.field) for p in one.plants}) == 2 and one.plants[0].kind == "relabelled" for one in PLANTED
+        len({(p.label, p.field) for p in model.plants}) == 2 and model.plants[0].kind == "relabelled"
+        for model in PLANTED
     )
-    covered = {len(plant.places) for one in PLANTED for plant in one.plants if plant.kind == "relabelled"}
+    covered = {len(plant.places) for model in PLANTED for plant in model.plants if plant.kind == "relabelled"}
     assert covered == {1, 2, 4}  # of six backgrounds: doses of about 15, 30 and 60 points
-    for plant in (plant for one in PLANTED for plant in one.plants):
+    for plant in (plant for model in PLANTED for plant in model.plants):
         assert plant.label in TESTED_CLASSES
         assert plant.called in set(TESTED_CLASSES) - {plant.label}
         assert set(plant.places) <= set(BACKGROUNDS)
@@ -104,7 +105,9 @@ def test_effects_equal_those_of_real_changes_in_simulation() -> None:
     shares = own_shares("time")
     count = 40_000
     correct = random.random((count, 3)) < np.array([0.97, 0.9, 0.35])
-    found = {(one.cell.value, one.cell.direction): one for one in effects("m", "bus", "time", correct, shares)}
+    by_cell = {
+        (effect.cell.value, effect.cell.direction): effect for effect in effects("m", "bus", "time", correct, shares)
+    }
     own = random.choice(3, size=count, p=shares)
     for place, value in enumerate(FACTOR_VALUES["time"]):
         moved = own != place
@@ -112,10 +115,10 @@ def test_effects_equal_those_of_real_changes_in_simulation() -> None:
         other = (own + random.integers(1, 3, count)) % 3
         stayed = own == place
         away = correct[stayed, other[stayed]].astype(float) - correct[stayed, place]
-        assert found[str(value), "to"].effect == pytest.approx(to.mean(), abs=0.02)
-        assert found[str(value), "from"].effect == pytest.approx(away.mean(), abs=0.03)
-        assert all(one.low <= one.effect <= one.high and one.n == count for one in found.values())
-    assert found["night", "to"].effect == pytest.approx(
+        assert by_cell[str(value), "to"].effect == pytest.approx(to.mean(), abs=0.02)
+        assert by_cell[str(value), "from"].effect == pytest.approx(away.mean(), abs=0.03)
+        assert all(effect.low <= effect.effect <= effect.high and effect.n == count for effect in by_cell.values())
+    assert by_cell["night", "to"].effect == pytest.approx(
         0.35 - (0.97 * shares[0] + 0.9 * shares[1]) / (1 - shares[2]), abs=0.02
     )
 
@@ -125,14 +128,14 @@ def test_shares_are_those_of_the_own_distribution() -> None:
     for field in ALL_FIELDS:
         shares = own_shares(field)
         assert shares.sum() == pytest.approx(1)
-        seen = Counter(getattr(scene, field) for scene in drawn)
-        assert [seen[value] / len(drawn) for value in FACTOR_VALUES[field]] == pytest.approx(list(shares), abs=0.04)
+        counts = Counter(getattr(scene, field) for scene in drawn)
+        assert [counts[value] / len(drawn) for value in FACTOR_VALUES[field]] == pytest.approx(list(shares), abs=0.04)
 
 
 def test_the_profile_with_the_models_is_one_that_loads(tmp_path: Path) -> None:
     path = tmp_path / "profile.toml"
     path.write_text(profile_text(MODELS))
     profile = load_profile(str(path))
-    assert {one.name for one in MODELS} <= set(profile.evaluator.models_under_test)
+    assert {model.name for model in MODELS} <= set(profile.evaluator.models_under_test)
     assert profile.thresholds == load_profile("tiny").thresholds
     assert profile.evaluator.scorer.location == load_profile("tiny").evaluator.scorer.location

@@ -26,11 +26,13 @@ def view(position: int, ordinal: int, null: str, new: str, to_value: str = "nigh
     """A counterfactual of one source image and what the model says of its null arm and of it."""
     change = ChangeView(factor="weather", from_phrase="by day", to_phrase="x", from_value="day", to_value=to_value)
     source = SourceImageView(id="s", position=position, name="x.png", ground_truth="bus", image="d")
-    said = [
-        PredictionView(predicted=one, probability=1.0, ground_truth_probability=None, rank=None, top=[])
-        for one in (null, new)
+    predictions = [
+        PredictionView(predicted=label, probability=1.0, ground_truth_probability=None, rank=None, top=[])
+        for label in (null, new)
     ]
-    opinion = ModelOpinion(model="m", original=said[0], null_arm=said[0], counterfactual=said[1], flipped=None)
+    opinion = ModelOpinion(
+        model="m", original=predictions[0], null_arm=predictions[0], counterfactual=predictions[1], flipped=None
+    )
     return CounterfactualView(
         id=f"{position}/{ordinal}",
         source=source,
@@ -54,10 +56,10 @@ class Answering:
 
     def __init__(self, views: list[CounterfactualView]) -> None:
         self.views = views
-        self.asked: list[dict[str, str]] = []
+        self.queries: list[dict[str, str]] = []
 
     def counterfactuals(self, job: str, filters: dict[str, str]) -> list[CounterfactualView]:
-        self.asked.append(filters)
+        self.queries.append(filters)
         return self.views
 
 
@@ -71,9 +73,9 @@ def test_what_arrives_is_counted_in_the_places_of_the_plant_and_what_is_spared_e
             view(3, 0, "bus", "truck", to_value="day"),  # only from night: not of the cell
         ]
     )
-    (found,) = dilutions(client, "job", [Planned("m", 1, (PLANT,)), Planned("clean", 2)], SCENES)  # type: ignore[arg-type]
-    assert client.asked == [{"factor": "weather", "value": "night", "verdict": "accepted"}]
-    assert (found.model, found.plant) == ("m", PLANT)
-    assert (found.covered.count, found.covered.n) == (2, 3)
-    assert (found.arrived.count, found.arrived.n) == (2, 3)
-    assert (found.right.count, found.right_before.count, found.right.n) == (1, 0, 1)
+    (dilution,) = dilutions(client, "job", [Planned("m", 1, (PLANT,)), Planned("clean", 2)], SCENES)  # type: ignore[arg-type]
+    assert client.queries == [{"factor": "weather", "value": "night", "verdict": "accepted"}]
+    assert (dilution.model, dilution.plant) == ("m", PLANT)
+    assert (dilution.covered.count, dilution.covered.n) == (2, 3)
+    assert (dilution.arrived.count, dilution.arrived.n) == (2, 3)
+    assert (dilution.right.count, dilution.right_before.count, dilution.right.n) == (1, 0, 1)

@@ -43,7 +43,7 @@ def cell(factor: str, value: str) -> dict[str, object]:
 
 def results(model: str, evaluations: int) -> JobResults:
     """One job's results, as the API gives them."""
-    said = {"model": model, "relation": "labelled", "sources": 20, "counterfactuals": 20, "left_out": 0}
+    fields = {"model": model, "relation": "labelled", "sources": 20, "counterfactuals": 20, "left_out": 0}
     return JobResults.model_validate_json(
         json.dumps(
             {
@@ -51,7 +51,7 @@ def results(model: str, evaluations: int) -> JobResults:
                 "sources_failed": 0,
                 "provisional": True,
                 "results": [
-                    said
+                    fields
                     | {"method": "lance", "cells": [cell("weather", "night"), cell("other", "x")], "metrics": METRICS}
                 ],
                 "funnels": [
@@ -95,10 +95,10 @@ def test_each_method_takes_what_it_is_asked(method: str) -> None:
 
 
 def test_shifts_go_to_every_time_and_weather() -> None:
-    asked = parameters_of("shifts", SIZES["small"])["shifts"]
-    assert isinstance(asked, list)
+    shifts = parameters_of("shifts", SIZES["small"])["shifts"]
+    assert isinstance(shifts, list)
     caption = "There is a red bus in a city. The scene is set at night in the rain."
-    for shift in map(Shift.model_validate, asked):
+    for shift in map(Shift.model_validate, shifts):
         field = "time" if shift.value in ("day", "sunset", "night") else "weather"
         if shift.value not in ("night", "rain"):
             assert read(shifted(caption, shift)[1]) == {**read(caption), field: shift.value}
@@ -108,7 +108,7 @@ def test_the_jobs_of_a_method_make_one_answer_about_the_factors_asked_for() -> N
     jobs = [results("one", 700), results("two", 900)]
     answer = merged(jobs, "lance", ["weather"], "the command", [["one"], ["two"]], 12.34)
     assert (answer.method, answer.models) == ("contrafact lance", ["one", "two"])
-    assert [(found.model, found.cell.value, found.finding) for found in answer.cells] == [
+    assert [(cell.model, cell.cell.value, cell.finding) for cell in answer.cells] == [
         ("one", "night", True),
         ("two", "night", True),
     ]
@@ -116,18 +116,18 @@ def test_the_jobs_of_a_method_make_one_answer_about_the_factors_asked_for() -> N
     assert answer.spent == Spent(seconds=12.3, source_images=20, counterfactuals=20, network_evaluations=700)
 
 
-def score(method: str, found: int, false: float, seconds: float) -> Score:
+def score(method: str, hits: int, false: float, seconds: float) -> Score:
     nothing = wilson(0, 0)
     agreement = Agreement(n=0, bias=None, rmse=None, rank_correlation=None)
     return Score(
         method=method,
         models=24,
-        doses=[AtDose(dose=dose, found=found, missed=0, untested=0, recall=wilson(found, 9)) for dose in (15, 30, 60)],
+        doses=[AtDose(dose=dose, found=hits, missed=0, untested=0, recall=wilson(hits, 9)) for dose in (15, 30, 60)],
         improvements=nothing,
-        found=found,
+        found=hits,
         invented=0,
         undecided=0,
-        precision=wilson(found, found),
+        precision=wilson(hits, hits),
         false_discovery_rate=false,
         false_discoveries_over_null_cells=nothing,
         first_findings=nothing,
@@ -142,8 +142,8 @@ def score(method: str, found: int, false: float, seconds: float) -> Score:
 
 
 def test_the_method_to_take_first_finds_most_in_an_hour_and_invents_little() -> None:
-    said = compared([score("slow", 8, 0.0, 7200), score("quick", 6, 0.01, 3600), score("rash", 9, 0.3, 3600)])
-    assert said.splitlines()[-1] == "Take first: quick"
-    assert "| quick | 66.7% (6 of 9; " in said
-    assert "| 3,600 | 1,000 | 6.0 |" in said
+    table = compared([score("slow", 8, 0.0, 7200), score("quick", 6, 0.01, 3600), score("rash", 9, 0.3, 3600)])
+    assert table.splitlines()[-1] == "Take first: quick"
+    assert "| quick | 66.7% (6 of 9; " in table
+    assert "| 3,600 | 1,000 | 6.0 |" in table
     assert "blind" not in compared([score("blind", 0, 0.0, 10)]).splitlines()[-1]

@@ -70,7 +70,7 @@ KEY = AnswerKey(
 NAMES = [model.name for model in KEY.models]
 
 
-def said(model: str, of: TrueEffect, *, finding: bool, by: float = 0.0, half: float = 0.05) -> FoundCell:
+def reported(model: str, of: TrueEffect, *, finding: bool, by: float = 0.0, half: float = 0.05) -> FoundCell:
     effect = max(-1.0, min(1.0, of.effect + by))
     low, high = max(-1.0, effect - half), min(1.0, effect + half)
     return FoundCell(model=model, cell=of.cell, effect=effect, low=low, high=high, finding=finding, images=40)
@@ -78,7 +78,7 @@ def said(model: str, of: TrueEffect, *, finding: bool, by: float = 0.0, half: fl
 
 def perfect(by: float = 0.0, half: float = 0.05) -> Answer:
     cells = [
-        said(model.name, of, finding=truth_of(of) in ("weakness", "improvement"), by=by, half=half)
+        reported(model.name, of, finding=truth_of(of) in ("weakness", "improvement"), by=by, half=half)
         for model in KEY.models
         for of in model.cells
     ]
@@ -87,87 +87,89 @@ def perfect(by: float = 0.0, half: float = 0.05) -> Answer:
 
 def test_kinds_of_truth_and_doses() -> None:
     weak = KEY.models[0].cells
-    kinds = [truth_of(one) for one in weak]
+    kinds = [truth_of(effect) for effect in weak]
     assert kinds == ["weakness", "weakness", "weakness", "null", "improvement", "unsettled"]
-    assert [dose_of(one) for one in weak[:3]] == [60, 30, 15]
+    assert [dose_of(effect) for effect in weak[:3]] == [60, 30, 15]
 
 
 def test_the_right_answer_has_the_full_score() -> None:
-    found = score(KEY, perfect())
-    assert [(dose.dose, dose.found, dose.missed, dose.untested) for dose in found.doses] == [
+    result = score(KEY, perfect())
+    assert [(dose.dose, dose.found, dose.missed, dose.untested) for dose in result.doses] == [
         (15, 1, 0, 0),
         (30, 1, 0, 0),
         (60, 1, 0, 0),
     ]
-    assert (found.improvements.count, found.improvements.n) == (1, 1)
-    assert (found.found, found.invented, found.precision.value) == (4, 0, 1.0)
-    assert found.false_discovery_rate == 0
-    assert (found.first_findings.count, found.first_findings.n) == (1, 1)
-    assert found.coverage.value == found.outside_untested.value == 1.0
-    assert found.cells_with_effect.n == 4
-    assert found.cells_with_effect.rank_correlation == pytest.approx(1.0)
-    assert (found.all_cells.bias, found.all_cells.rmse) == (pytest.approx(0), pytest.approx(0))
+    assert (result.improvements.count, result.improvements.n) == (1, 1)
+    assert (result.found, result.invented, result.precision.value) == (4, 0, 1.0)
+    assert result.false_discovery_rate == 0
+    assert (result.first_findings.count, result.first_findings.n) == (1, 1)
+    assert result.coverage.value == result.outside_untested.value == 1.0
+    assert result.cells_with_effect.n == 4
+    assert result.cells_with_effect.rank_correlation == pytest.approx(1.0)
+    assert (result.all_cells.bias, result.all_cells.rmse) == (pytest.approx(0), pytest.approx(0))
 
 
 def test_silence_finds_nothing_and_invents_nothing() -> None:
-    found = score(KEY, Answer(method="mute", models=NAMES, factors=["weather"], cells=[]))
-    assert [(dose.found, dose.missed, dose.untested) for dose in found.doses] == [(0, 0, 1), (0, 0, 1), (0, 0, 1)]
-    assert (found.precision.value, found.all_cells.n, found.coverage.n) == (None, 0, 0)
-    assert (found.first_findings.count, found.first_findings.n) == (0, 1)
-    assert "nothing tested" in printed(found)
+    result = score(KEY, Answer(method="mute", models=NAMES, factors=["weather"], cells=[]))
+    assert [(dose.found, dose.missed, dose.untested) for dose in result.doses] == [(0, 0, 1), (0, 0, 1), (0, 0, 1)]
+    assert (result.precision.value, result.all_cells.n, result.coverage.n) == (None, 0, 0)
+    assert (result.first_findings.count, result.first_findings.n) == (0, 1)
+    assert "nothing tested" in printed(result)
 
 
 def test_factors_that_were_not_asked_for_are_nobodys_miss() -> None:
-    found = score(KEY, Answer(method="mute", models=NAMES, factors=["background"], cells=[]))
-    assert sum(dose.recall.n for dose in found.doses) == found.first_findings.n == 0
+    result = score(KEY, Answer(method="mute", models=NAMES, factors=["background"], cells=[]))
+    assert sum(dose.recall.n for dose in result.doses) == result.first_findings.n == 0
 
 
 @pytest.mark.parametrize("by", [-0.1, 0.04, 0.1])
 def test_a_constant_error_is_the_bias(by: float) -> None:
-    found = score(KEY, perfect(by=by, half=0.06))
-    assert found.all_cells.bias == pytest.approx(100 * by)
-    assert found.all_cells.rmse == pytest.approx(100 * abs(by))
-    assert found.coverage.value == (1.0 if abs(by) <= 0.06 else 0.0)
+    result = score(KEY, perfect(by=by, half=0.06))
+    assert result.all_cells.bias == pytest.approx(100 * by)
+    assert result.all_cells.rmse == pytest.approx(100 * abs(by))
+    assert result.coverage.value == (1.0 if abs(by) <= 0.06 else 0.0)
 
 
 def test_a_finding_with_the_wrong_sign_is_invented() -> None:
-    wrong = said("weak", true("night", 0.62), finding=True)
-    found = score(KEY, Answer(method="upside down", models=["weak"], factors=["weather"], cells=[wrong]))
-    assert (found.found, found.invented) == (0, 1)
-    assert found.first_findings.count == 0
-    assert found.false_discovery_rate == 1.0
+    wrong = reported("weak", true("night", 0.62), finding=True)
+    result = score(KEY, Answer(method="upside down", models=["weak"], factors=["weather"], cells=[wrong]))
+    assert (result.found, result.invented) == (0, 1)
+    assert result.first_findings.count == 0
+    assert result.false_discovery_rate == 1.0
 
 
 def test_findings_in_null_cells_are_counted_over_all_null_cells() -> None:
-    cells = [said("clean", of, finding=of.cell.value == "night") for of in KEY.models[1].cells]
-    found = score(KEY, Answer(method="nervous", models=["clean", "sepia"], factors=["weather"], cells=cells))
-    nulls = found.false_discoveries_over_null_cells
-    assert (nulls.count, nulls.n, found.invented) == (1, 2, 1)
-    assert found.false_discovery_rate == pytest.approx(0.5)  # all of one model's findings, none of the other's
+    cells = [reported("clean", of, finding=of.cell.value == "night") for of in KEY.models[1].cells]
+    result = score(KEY, Answer(method="nervous", models=["clean", "sepia"], factors=["weather"], cells=cells))
+    nulls = result.false_discoveries_over_null_cells
+    assert (nulls.count, nulls.n, result.invented) == (1, 2, 1)
+    assert result.false_discovery_rate == pytest.approx(0.5)  # all of one model's findings, none of the other's
 
 
 def test_a_finding_too_near_five_points_counts_neither_way() -> None:
-    near = said("weak", KEY.models[0].cells[5], finding=True)
-    found = score(KEY, Answer(method="bold", models=["weak"], factors=["weather"], cells=[near]))
-    assert (found.found, found.invented, found.undecided, found.false_discovery_rate) == (0, 0, 1, 0.0)
+    near = reported("weak", KEY.models[0].cells[5], finding=True)
+    result = score(KEY, Answer(method="bold", models=["weak"], factors=["weather"], cells=[near]))
+    assert (result.found, result.invented, result.undecided, result.false_discovery_rate) == (0, 0, 1, 0.0)
 
 
 def test_the_first_finding_must_be_the_large_plant() -> None:
-    night, snow = (said("weak", of, finding=True) for of in KEY.models[0].cells[:2])
+    night, snow = (reported("weak", of, finding=True) for of in KEY.models[0].cells[:2])
     late = Answer(method="late", models=["weak"], factors=["weather"], cells=[snow, night])
     assert score(KEY, late).first_findings.count == 0
 
 
 def test_claiming_to_have_tested_what_no_caption_can_say_is_noticed() -> None:
-    answer = Answer(method="boaster", models=["sepia"], factors=["domain"], cells=[said("sepia", SEPIA, finding=True)])
-    found = score(KEY, answer)
-    assert (found.outside_untested.count, found.outside_untested.n, found.unknown_cells) == (0, 1, 1)
+    answer = Answer(
+        method="boaster", models=["sepia"], factors=["domain"], cells=[reported("sepia", SEPIA, finding=True)]
+    )
+    result = score(KEY, answer)
+    assert (result.outside_untested.count, result.outside_untested.n, result.unknown_cells) == (0, 1, 1)
 
 
 def test_provisional_findings_are_counted() -> None:
-    cells = [one.model_copy(update={"provisional": one.cell.value != "night"}) for one in perfect().cells]
-    found = score(KEY, perfect().model_copy(update={"cells": cells}))
-    assert (found.provisional.count, found.provisional.n) == (3, 4)
+    cells = [cell.model_copy(update={"provisional": cell.cell.value != "night"}) for cell in perfect().cells]
+    result = score(KEY, perfect().model_copy(update={"cells": cells}))
+    assert (result.provisional.count, result.provisional.n) == (3, 4)
 
 
 def test_a_finding_means_the_same_as_in_reports() -> None:
@@ -189,13 +191,13 @@ def test_an_answer_about_strangers_is_refused() -> None:
     ],
 )
 def test_incoherent_cells_are_refused(change: dict[str, float | bool | None], sentence: str) -> None:
-    right = said("weak", KEY.models[0].cells[0], finding=False).model_dump()
+    right = reported("weak", KEY.models[0].cells[0], finding=False).model_dump()
     with pytest.raises(ValidationError, match=sentence):
         FoundCell.model_validate({**right, **change})
 
 
 def test_a_cell_said_twice_or_unasked_is_refused() -> None:
-    once = said("weak", KEY.models[0].cells[0], finding=False)
+    once = reported("weak", KEY.models[0].cells[0], finding=False)
     with pytest.raises(ValidationError, match="twice"):
         Answer(method="x", models=["weak"], factors=["weather"], cells=[once, once])
     with pytest.raises(ValidationError, match="name it in `models`"):
@@ -209,20 +211,20 @@ EFFECTS = st.floats(-1, 1, allow_nan=False)
 def test_what_holds_for_any_answer(guesses: list[tuple[float, bool, bool]], random: object) -> None:
     places = [(model.name, of) for model in KEY.models for of in model.cells]
     cells = [
-        said(name, of.model_copy(update={"effect": effect}), finding=finding)
+        reported(name, of.model_copy(update={"effect": effect}), finding=finding)
         for (name, of), (effect, finding, named) in zip(places, guesses, strict=True)
         if named
     ]
     answer = Answer(method="anyone", models=NAMES, factors=["weather"], cells=cells)
-    found = score(KEY, answer)
-    claims = sum(one.finding for one in cells)
-    assert found.found + found.invented + found.undecided == claims
-    assert [dose.found + dose.missed + dose.untested for dose in found.doses] == [1, 1, 1]
-    assert 0 <= found.false_discovery_rate <= 1
-    assert found.false_discoveries_over_null_cells.count <= found.invented
+    result = score(KEY, answer)
+    claims = sum(cell.finding for cell in cells)
+    assert result.found + result.invented + result.undecided == claims
+    assert [dose.found + dose.missed + dose.untested for dose in result.doses] == [1, 1, 1]
+    assert 0 <= result.false_discovery_rate <= 1
+    assert result.false_discoveries_over_null_cells.count <= result.invented
     shuffled = sorted(cells, key=lambda _: random.random())  # type: ignore[attr-defined]
     again = score(KEY, answer.model_copy(update={"cells": shuffled}))
-    assert again.model_dump(exclude={"first_findings", "all_cells", "cells_with_effect"}) == found.model_dump(
+    assert again.model_dump(exclude={"first_findings", "all_cells", "cells_with_effect"}) == result.model_dump(
         exclude={"first_findings", "all_cells", "cells_with_effect"}
     )
 

@@ -40,7 +40,7 @@ NIGHT_BUS = Plant("relabelled", "bus", "time", "night", "truck")
 
 
 def test_source_images_and_scenes_lack_what_is_planted() -> None:
-    lacking = planted_values([one for one in MODELS if one.name in ("two-60-30", "snow-car-60", "night-bus-60")])
+    lacking = planted_values([model for model in MODELS if model.name in ("two-60-30", "snow-car-60", "night-bus-60")])
     assert set(lacking) == {("time", "night"), ("weather", "snow"), ("weather", "fog")}
     sources = demo_scenes(["bus", "car"], 30, lacking)
     assert [scene.label for scene in sources].count("bus") == 30
@@ -81,15 +81,15 @@ def measured_model() -> RepairedModel:
 
 
 def test_truth_tells_what_is_won_back_and_what_it_costs() -> None:
-    found = measured_model()
-    (plant,) = found.plants
+    judged = measured_model()
+    (plant,) = judged.plants
     assert (plant.before_as_it_is, plant.before, plant.after["repaired"]) == (1.0, 0.2, 0.9)
     assert plant.over_best_control.difference == pytest.approx(0.5)
     assert plant.won_back == pytest.approx(0.875)
     assert plant.won_back_low is not None
     assert plant.won_back_high is not None
     assert plant.won_back_low < plant.won_back < plant.won_back_high
-    assert found.lost.difference == 0
+    assert judged.lost.difference == 0
 
 
 def test_the_table_says_what_was_lacking() -> None:
@@ -122,6 +122,8 @@ def test_a_share_lies_in_its_interval(n: int, data: st.DataObject) -> None:
 
 def test_committed_measurements_can_be_read() -> None:
     assert len(committed()) == sum(path.exists() for path in COMMITTED) > 0
-    for one in committed():
-        assert all(plant.best_control == best_control(plant.after) for model in one.models for plant in model.plants)
-        assert one.command in table(one)
+    for measured in committed():
+        assert all(
+            plant.best_control == best_control(plant.after) for model in measured.models for plant in model.plants
+        )
+        assert measured.command in table(measured)

@@ -56,7 +56,7 @@ TRUTH = RoadTruth(FIRST_SCENE, SCENES, VALUES)
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_is_said_to_be_planted_is_planted(name: str) -> None:
     plant = PLANTED[name]
-    scene = next(one for one in TRUTH.without(NIGHT) if one.surface != "snowy")
+    scene = next(candidate for candidate in TRUTH.without(NIGHT) if candidate.surface != "snowy")
     drawing = rendered(scene)
     with_value = scene.changed(**{plant.field: plant.value})
     assert np.array_equal(PLANTS[name](scene, drawing), drawing.classes)
@@ -67,20 +67,22 @@ def test_what_is_said_to_be_planted_is_planted(name: str) -> None:
 def test_scenes_want_what_is_lacking_and_hold_the_planted_class() -> None:
     scenes = TRUTH.without(NIGHT)
     assert len(scenes) == SCENES == len({scene.geometry_seed for scene in scenes})
-    assert not any(one.time == "night" or one.surface == "snowy" for one in (*scenes, *TRUTH.as_they_are()))
+    assert not any(scene.time == "night" or scene.surface == "snowy" for scene in (*scenes, *TRUTH.as_they_are()))
     assert all((rendered(scene).classes == PEDESTRIAN).sum() >= LEAST_PIXELS for scene in scenes)
     every = RoadTruth(FIRST_SCENE, 40).as_they_are()
-    assert any(one.time == "night" for one in every), "otherwise they are there"
-    assert any(one.surface == "snowy" for one in every)
+    assert any(scene.time == "night" for scene in every), "otherwise they are there"
+    assert any(scene.surface == "snowy" for scene in every)
     sources = drawn(FIRST_SOURCE, VALUES)
-    assert {next(sources).geometry_seed for _ in range(50)}.isdisjoint(one.geometry_seed for one in (*scenes, *every))
+    assert {next(sources).geometry_seed for _ in range(50)}.isdisjoint(
+        scene.geometry_seed for scene in (*scenes, *every)
+    )
 
 
 def test_masks_of_the_job_mark_things() -> None:
-    asked = spec(["a model"], ["weather", "adjective"], 3)
-    assert asked.masks is not None
-    assert asked.masks.things == list(THINGS)
-    assert [one.name for one in asked.masks.classes] == list(LABELS)
+    job_spec = spec(["a model"], ["weather", "adjective"], 3)
+    assert job_spec.masks is not None
+    assert job_spec.masks.things == list(THINGS)
+    assert [label.name for label in job_spec.masks.classes] == list(LABELS)
 
 
 class Says:
@@ -128,7 +130,7 @@ def test_truth_tells_what_is_won_back_and_what_it_costs(measured_model: Repaired
 
 def test_pixels_and_pedestrians_of_all_scenes_are_counted(measured_model: RepairedModel) -> None:
     own, without, with_value = measured_model.figures
-    assert {one.count for one in measured_model.figures} == {SCENES}
+    assert {figure.count for figure in measured_model.figures} == {SCENES}
     assert without.arms.keys() == {"before"}
     assert own.arms["before"].mean_iou == without.arms["before"].mean_iou == 1.0
     before, repaired = with_value.arms["before"], with_value.arms["repaired"]
@@ -151,19 +153,19 @@ def test_a_real_segmenter_is_judged_as_the_models_judge_judges(tmp_path: Path) -
     scenes = [own_distribution(index, "demo") for index in range(4)]
     drawings = [rendered(scene) for scene in scenes]
     loaded = ImageSegmenter(Weights(path=tmp_path, licence="", gigabytes=0.01), device="cpu")
-    found = evaluate(loaded, scenes)
-    guesses = class_masks(model.float(), [one.image for one in drawings])
+    judged = evaluate(loaded, scenes)
+    guesses = class_masks(model.float(), [drawing.image for drawing in drawings])
     assert len(np.unique(guesses)) > 1, "an untrained segmenter says several classes"
-    wanted = class_ious(guesses, np.stack([one.classes for one in drawings]))
-    figures = found.figures()
+    expected = class_ious(guesses, np.stack([drawing.classes for drawing in drawings]))
+    figures = judged.figures()
     assert {name: iou for name, iou in figures.iou.items() if iou is not None} == pytest.approx(
-        {name: iou for name, iou in wanted.items() if name != "mean"}, abs=1e-3
+        {name: iou for name, iou in expected.items() if name != "mean"}, abs=1e-3
     )
-    assert figures.mean_iou == pytest.approx(wanted["mean"], abs=1e-3)
+    assert figures.mean_iou == pytest.approx(expected["mean"], abs=1e-3)
     alone = class_ious(guesses[:1], drawings[0].classes[None])
-    assert found.overlaps("road")[0] == pytest.approx(alone["road"], abs=1e-3)
+    assert judged.overlaps("road")[0] == pytest.approx(alone["road"], abs=1e-3)
     held = [alone[name] for place, name in enumerate(CLASSES) if place and (drawings[0].classes == place).any()]
-    assert found.overlaps()[0] == pytest.approx(np.mean(held), abs=1e-3)
+    assert judged.overlaps()[0] == pytest.approx(np.mean(held), abs=1e-3)
 
 
 def test_loss_and_won_back_of_hand_made_arms() -> None:
@@ -226,5 +228,5 @@ def test_an_interrupted_measurement_goes_on(measured_model: RepairedModel, tmp_p
 
 def test_committed_measurements_can_be_read() -> None:
     assert len(committed_roads()) == sum(path.exists() for path in COMMITTED_ROADS)
-    for one in committed_roads():
-        assert one.command in road_repairs([one])
+    for measured in committed_roads():
+        assert measured.command in road_repairs([measured])
