@@ -11,7 +11,7 @@ import pytest
 from gateway.database.tables import Job
 from tests.support.gateway_under_test import Gateway, picture
 from tests.support.hostile.manifests import MANIFESTS, Manifest
-from tests.support.hostile.names import STORED_NAMES, REFUSED_NAMES, Name, form
+from tests.support.hostile.names import REFUSED_NAMES, STORED_NAMES, Name, form
 from tests.support.hostile.packs import MANY_IN_TAR, TARS, ZIPS, Pack, tarred, zipped
 from tests.support.hostile.refusals import refused
 
