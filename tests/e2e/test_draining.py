@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -20,7 +20,9 @@ from gateway.database.events import add_event
 from gateway.database.sessions import migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
 from shared.storage import DirectoryStore
+from tests.support.http_jobs import wait_until_ready
 from tests.support.small_services import SmallServices, serve
+from tests.support.threads import background
 from tests.support.work_site import Site, wait_for
 
 PATIENCE = 300.0  # seconds, which only a hang takes
@@ -42,15 +44,8 @@ def running(
     with log.open("wb") as file:
         process = subprocess.Popen(command, env={**os.environ, **environment}, stderr=file)
     try:
-        url, give_up = f"http://127.0.0.1:{port}", time.monotonic() + PATIENCE
-        while True:
-            try:
-                if httpx.get(f"{url}/readyz", timeout=60).status_code == 200:
-                    break
-            except httpx.TransportError:
-                assert process.poll() is None, log.read_text()
-            assert time.monotonic() < give_up, log.read_text()
-            time.sleep(0.1)
+        url = f"http://127.0.0.1:{port}"
+        wait_until_ready(f"{url}/readyz", process, log)
         yield process, url
     finally:
         process.kill()
@@ -102,12 +97,12 @@ def test_a_gateway_that_stops_lets_its_followers_go(tmp_path: Path) -> None:
                 first.set()
         heard.append("the end")
 
-    with served("gateway.app:create_app", log, environment) as (process, address):
-        follower = threading.Thread(target=follow, args=(address,))
-        follower.start()
+    with (
+        served("gateway.app:create_app", log, environment) as (process, address),
+        background(partial(follow, address)),
+    ):
         assert first.wait(PATIENCE)
         stop(process)
-        follower.join(PATIENCE)
     assert heard[-1] == "the end"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["message"] for line in lines if line["logger"] == "contrafact.http"] == ["GET /jobs/job/events"]
@@ -166,15 +161,8 @@ def test_a_model_service_that_stops_answers_what_it_was_asked(tmp_path: Path) ->
         def ask(number: int) -> None:
             replies.append(httpx.post(f"{address}/v1/squares", json={"number": number}, timeout=PATIENCE))
 
-        asking = [threading.Thread(target=ask, args=(number,)) for number in (3, 4)]
-        for thread in asking:
-            thread.start()
-        give_up = time.monotonic() + PATIENCE
-        while waiting(address) != 1:  # one is being squared, the other waits
-            assert time.monotonic() < give_up
-            time.sleep(0.02)
-        stop(process)
-        for thread in asking:
-            thread.join(PATIENCE)
+        with background(partial(ask, 3), partial(ask, 4)):
+            wait_for(lambda: waiting(address) == 1, beat=0.02)  # one is being squared, the other waits
+            stop(process)
     assert sorted(reply.json()["square"] for reply in replies) == [9, 16]
     assert all(json.loads(line)["time"] for line in log.read_text().splitlines())

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from gateway.export.job import FORMATS
 from shared.images import encode
 from shared.schemas.service import SERVICES
 from tests.support.extras import environment
+from tests.support.http_jobs import finished
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import wait_for
 
@@ -113,11 +113,7 @@ def installed(tmp_path: Path) -> Iterator[str]:
 def test_what_is_installed_by_default_makes_a_job_its_report_and_every_export(installed: str, tmp_path: Path) -> None:
     with httpx.Client(base_url=installed, timeout=120, trust_env=False) as client:
         job = post_job(installed)
-        give_up = time.monotonic() + 300
-        while (state := client.get(f"/jobs/{job}").json()["state"]) == "running":
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
-        assert state == "done"
+        assert finished(client, f"/jobs/{job}")["state"] == "done"
         assert client.get(f"/jobs/{job}/report").status_code == 200
         for name in FORMATS:
             reply = client.get(f"/jobs/{job}/export", params={"format": name, "verdict": "any"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,17 +16,15 @@ from shared.storage import DirectoryStore
 from shared.weights import REPOSITORY
 from tests.support.repair_site import add_job, write_day_classifier
 from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import wait_for
 
 REQUEST = RepairRequest(model="m1", steps=80, batch_size=8, learning_rate=5e-3)
 MODEL = '\n[evaluator.models_under_test.m1]\npath = "{path}"\nlicence = "Apache-2.0"\ngigabytes = 0.01\n'
 
 
 def wait(client: Client, repair: str, until: Callable[[RepairView], bool]) -> RepairView:
-    give_up = time.monotonic() + 900
-    while not until(view := client.repair(repair)):
-        assert time.monotonic() < give_up, view
-        time.sleep(0.1)
-    return view
+    wait_for(lambda: until(client.repair(repair)), 900, explain=lambda: client.repair(repair))
+    return client.repair(repair)
 
 
 @contextlib.contextmanager

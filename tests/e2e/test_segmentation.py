@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.repairs import RepairResult
 from shared.schemas.results import JobResults
 from shared.schemas.suites import RunResults
+from tests.support.http_jobs import finished
 from tinyworld.roads.own_distribution import own_distribution
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import CLASSES, PALETTE, THINGS
@@ -101,17 +101,8 @@ def run_job(client: httpx.Client, drawn: list[RoadRendering], methods: list[dict
     reply = client.post("/jobs", files=files)
     assert reply.status_code == 202, reply.text
     job = str(reply.json()["id"])
-    ended(client, f"/jobs/{job}")
+    finished(client, f"/jobs/{job}")
     return job
-
-
-def ended(client: httpx.Client, path: str) -> dict[str, Any]:
-    """A job or repair when it runs no longer."""
-    give_up = time.monotonic() + 1_200
-    while (view := dict(client.get(path).json()))["state"] == "running":
-        assert time.monotonic() < give_up
-        time.sleep(1)
-    return view
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +149,7 @@ def test_it_is_repaired_on_the_counterfactuals_of_other_scenes(job: tuple[httpx.
     reply = client.post(f"/jobs/{name}/repairs", json=request)
     assert reply.status_code == 202, reply.text
     repair = str(reply.json()["id"])
-    view = ended(client, f"/repairs/{repair}")
+    view = finished(client, f"/repairs/{repair}")
     assert (view["state"], view["failure"]) == ("done", "")
     result = RepairResult.model_validate(view["result"])
     assert result.sources_trained_on + result.sources_held_out == SCENES

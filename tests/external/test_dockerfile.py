@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import httpx
 import pytest
 
 from tests.support.compose_files import BASE, composed
+from tests.support.http_jobs import wait_until_ready
 from tests.support.image_steps import ROOT, Image, build, instructions, lineage, stages
 
 DOCKERFILE = ROOT / "Dockerfile"
@@ -73,16 +73,7 @@ def answering(image: Image, probe: str, **environment: str) -> Iterator[httpx.Cl
         process = subprocess.Popen(image.command, cwd=image.folder / "app", env=variables, stdout=output, stderr=output)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10) as client:
-            give_up = time.monotonic() + 300
-            while True:
-                assert process.poll() is None, log.read_text()[-3000:]
-                assert time.monotonic() < give_up, log.read_text()[-3000:]
-                try:
-                    if client.get(probe).status_code == 200:
-                        break
-                except httpx.TransportError:
-                    pass
-                time.sleep(0.5)
+            wait_until_ready(f"http://127.0.0.1:{port}{probe}", process, log)
             yield client
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) in (0, -signal.SIGTERM), log.read_text()[-3000:]

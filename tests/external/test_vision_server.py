@@ -7,15 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from caption_service.app import create_app
 from tests.support.caption_requests import ask, payloads, settings
+from tests.support.http_jobs import wait_until_ready
 from tests.support.serving import serving
 from tests.support.small_models import save_llava
 from tests.support.small_profile import write_profile
@@ -36,15 +35,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         server = subprocess.Popen([*serve, *arguments], stdout=log, stderr=log, env=environment)
     url = f"http://127.0.0.1:{port}"
     try:
-        give_up = time.monotonic() + 600
-        while True:
-            assert server.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < give_up, (folder / "log").read_text()
-            try:
-                httpx.get(f"{url}/health", timeout=60)
-                break
-            except httpx.TransportError:
-                time.sleep(0.1)
+        wait_until_ready(f"{url}/health", server, folder / "log")
         yield write_profile(folder, caption_engine="openai", url=f"{url}/v1", model=str(folder / "model"))
     finally:
         server.terminate()

@@ -34,12 +34,22 @@ class Site:
         self.sessions, self.store, self.small, self.url = sessions, store, small, url
         self.celery = open_celery("memory://localhost")
         self.clients: list[ModelServices] = []
+        self.workers: list[Worker] = []
+
+    def close(self) -> None:
+        """Stop the threads of the workers, and close their clients."""
+        for worker in self.workers:
+            worker.stop()
+        for client in self.clients:
+            client.close()
 
     def worker(self, wait: float = QUICK.service_wait_seconds) -> Worker:
         """A worker that waits so many seconds for a busy service."""
         services = ModelServices(dict.fromkeys(SERVICES, self.url), deadline=120, wait=wait)
         self.clients.append(services)
-        return Worker(QUICK, self.sessions, self.store, services, self.celery)
+        worker = Worker(QUICK, self.sessions, self.store, services, self.celery)
+        self.workers.append(worker)
+        return worker
 
     def add_job(
         self,
@@ -115,8 +125,14 @@ class Site:
         return [tuple(row) for row in counterfactuals], [tuple(row) for row in predictions]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 600.0) -> None:
+def wait_for(
+    condition: Callable[[], bool],
+    seconds: float = 600.0,
+    beat: float = 0.05,
+    explain: Callable[[], object] = lambda: "it did not happen in time",
+) -> None:
+    """Return once the condition holds; fails with what `explain` returns after `seconds`, which only a hang takes."""
     give_up = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.05)
+        assert time.monotonic() < give_up, explain()
+        time.sleep(beat)

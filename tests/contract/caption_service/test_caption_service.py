@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,15 @@ def test_older_blip2_checkpoints_get_their_placeholder_token(tmp_path: Path) -> 
     assert len(set(asyncio.run(main()))) > 1
 
 
+async def failed_readiness(client: httpx.AsyncClient) -> dict[str, Any]:
+    """What `/readyz` answers once loading has failed."""
+    give_up = time.monotonic() + 300
+    while not (document := (await client.get("/readyz")).json()).get("failed"):
+        assert time.monotonic() < give_up, document
+        await asyncio.sleep(0.02)
+    return dict(document)
+
+
 def test_missing_weights_are_named_by_readyz(tmp_path: Path) -> None:
     profile = write_profile(tmp_path, caption_engine="blip2")
 
@@ -121,11 +131,10 @@ def test_missing_weights_are_named_by_readyz(tmp_path: Path) -> None:
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
         ):
-            while not (document := (await client.get("/readyz")).json()).get("failed"):
-                await asyncio.sleep(0.02)
+            document = await failed_readiness(client)
             assert (await client.get("/healthz")).status_code == 200
             assert (await client.post("/v1/captions", json={})).status_code == 503
-            return dict(document)
+            return document
 
     document = asyncio.run(main())
     assert document["status"] == 503

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from contrafact.progress_display import upload_shown_on
 from shared.problems import DependencyFailed
 from shared.schemas.jobs import JobSpec
 from shared.schemas.models import ModelSpec
+from tests.support.threads import background
+from tests.support.work_site import wait_for
 
 SIZE = 3_000_000
 HANG_SECONDS = 120.0
@@ -110,16 +113,9 @@ def test_lines_come_while_the_connection_stalls(archive: Path, monkeypatch: pyte
             client.create_from_archive(JobSpec(task="classify"), archive, None, None, sent)
         client.close()
 
-    with slow_gateway() as gateway:
-        thread = threading.Thread(target=send, args=(gateway.url,), daemon=True)
-        thread.start()
-        waited = threading.Event()
-        while written.getvalue().count("\n") < 5:  # nothing is read meanwhile
-            assert not waited.wait(0.01)
-            assert thread.is_alive()
+    with slow_gateway() as gateway, background(partial(send, gateway.url), release=gateway.read_on):
+        wait_for(lambda: written.getvalue().count("\n") >= 5)  # nothing is read meanwhile
         stalled = [line[10:] for line in written.getvalue().splitlines()]
-        gateway.read_on()
-        thread.join(HANG_SECONDS)
     assert all(line.startswith("uploading set.zip  ") and " of 3.0 MB done" in line for line in stalled)
 
 

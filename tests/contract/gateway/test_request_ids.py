@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import cast
@@ -24,6 +23,7 @@ from shared.problems import InvalidInput
 from shared.schemas.service import SERVICES
 from shared.service import ModelService, ServiceSettings
 from tests.support.gateway_under_test import picture
+from tests.support.http_jobs import finished
 from tests.support.log_lines import Nothing
 from tests.support.serving import serving
 from tests.support.small_services import SmallServices, serve
@@ -48,10 +48,7 @@ def test_it_travels_from_the_gateway_to_the_services_and_into_the_log(tmp_path: 
         created = client.post("/jobs", files={"images": picture(1)}, data={"task": "name the vehicle"}, headers=mine)
         assert (created.status_code, created.headers["X-Request-ID"]) == (202, "mine-1")
         address = created.headers["Location"]
-        give_up = time.monotonic() + 300
-        while client.get(address).json()["state"] == "running":
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
+        finished(client, address)
         assert client.get("/jobs", headers={"X-Request-ID": "a b\tc"}).headers["X-Request-ID"] != "a b\tc"
     paths = {path for path, name in heard if name == "mine-1"}
     assert {"/v1/captions", "/v1/generate", "/v1/renderings", "/v1/predictions"} <= paths

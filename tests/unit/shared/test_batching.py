@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.problems import DeadlineExceeded, DeviceFailed, NotReady, OutOfMemory, Overloaded, Problem
 from shared.turns import ComputeTurns, start_time_from, work_started
+from tests.support.work_site import wait_for
 
 Run = Callable[[str, Sequence[int]], Sequence[int | Exception]]
 PATIENCE = 120.0  # seconds, which only a hang takes
@@ -310,8 +312,8 @@ async def submit_as_of(owner: MicroBatcher[str, int, int], at: float, *items: in
 
 async def until_waiting(registry: CollectorRegistry, count: int) -> None:
     """Return once so many items are queued."""
-    while registry.get_sample_value("contrafact_waiting", {"service": "test"}) != count:
-        await asyncio.sleep(0.005)
+    queued = partial(registry.get_sample_value, "contrafact_waiting", {"service": "test"})
+    await asyncio.to_thread(wait_for, lambda: queued() == count)
 
 
 def test_the_queue_is_ordered_by_the_start_of_the_work() -> None:
@@ -348,8 +350,7 @@ def test_of_batchers_that_share_turns_the_one_with_the_oldest_work_is_next() -> 
         later = asyncio.create_task(submit_as_of(slow, 2.0, 20, 21, 22, 23))
         await run.hold()
         first = asyncio.create_task(submit_as_of(quick, 1.0, 10))
-        while not turns.waiting:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(wait_for, lambda: turns.waiting > 0)
         run.gate.set()
         await asyncio.gather(first, later)
 
@@ -368,8 +369,7 @@ def test_no_younger_work_comes_between_two_batches_of_the_oldest() -> None:
         first = asyncio.create_task(submit_as_of(quick, 1.0, 10, 11, 12))
         await run.hold()
         later = asyncio.create_task(submit_as_of(slow, 2.0, 20, 21))
-        while not turns.waiting:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(wait_for, lambda: turns.waiting > 0)
         run.gate.set()
         await asyncio.gather(first, later)
 
@@ -482,8 +482,7 @@ def test_what_waits_behind_a_failure_of_the_device_is_refused_and_never_runs() -
         tasks = asyncio.gather(
             *(owner.submit(item, key="a", deadline=soon()) for item in (1, 2)), return_exceptions=True
         )
-        while not ran:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(wait_for, lambda: len(ran) > 0)
         gate.set()
         return await tasks
 

@@ -7,7 +7,6 @@ import html
 import io
 import json
 import tarfile
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES
 from shared.storage import image_key
 from tests.support.gateway_under_test import Gateway, key_of, serve_gateway
+from tests.support.http_jobs import finished
 from tests.support.small_services import CLASSES, SEGMENTER, SmallServices, serve
 
 MASKS = {
@@ -84,20 +84,11 @@ def post(client: httpx.Client, data: bytes, spec: dict[str, Any], path: str = "/
     return client.post(path, files=files)
 
 
-def finished(client: httpx.Client, job: str) -> dict[str, Any]:
-    give_up = time.monotonic() + 600
-    while (detail := client.get(f"/jobs/{job}").json())["state"] == "running":
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
-    shown: dict[str, Any] = detail
-    return shown
-
-
 @pytest.fixture(scope="module")
 def job(client: httpx.Client) -> str:
     reply = post(client, archive(13, bad=True), SPEC)
     assert reply.status_code == 202, reply.text
-    detail = finished(client, reply.json()["id"])
+    detail = finished(client, reply.headers["Location"])
     assert (detail["state"], detail["kind"], detail["images"], detail["labelled"]) == ("done", "segmentation", 13, 12)
     assert detail["classes"] == ["sky", "road", "car"]
     (failure,) = detail["failures"]
@@ -289,7 +280,7 @@ def test_an_export_has_the_masks_and_is_a_job_again(client: httpx.Client, job: s
     assert {f"masks/{name}" for name in edited} <= set(names)
     assert masks["classes"][2] == {"name": "car", "index": 2, "colour": None, "thing": True}
     spec = {**SPEC, "masks": masks, "label_map": {}}
-    again = finished(client, post(client, exported.content, spec).json()["id"])
+    again = finished(client, post(client, exported.content, spec).headers["Location"])
     assert (again["state"], again["images"], again["labelled"]) == ("done", 12, 12)
     first, second = (
         client.get(f"/jobs/{name}/results").json()["metrics"]["results"][0]["segmentation"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import httpx
@@ -14,6 +13,7 @@ from gateway.methods import METHODS
 from shared.images import encode
 from shared.schemas.service import SERVICES
 from tests.support import seventh_method
+from tests.support.http_jobs import finished
 from tests.support.small_services import SmallServices, serve
 
 PICTURES = np.random.default_rng(9).integers(0, 255, (4, 16, 16, 3)).astype(np.uint8)
@@ -41,10 +41,8 @@ def test_a_seventh_method_of_under_60_lines_runs_through_the_public_api(
         files = [("images", (f"{n}.png", encode(picture), "image/png")) for n, picture in enumerate(PICTURES)]
         posted = client.post("/jobs", files=[*files, ("spec", ("", SPEC, "application/json"))])
         assert posted.status_code == 202, posted.text
-        job, give_up = posted.json()["id"], time.monotonic() + 300
-        while client.get(f"/jobs/{job}").json()["state"] == "running":
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
+        job = posted.json()["id"]
+        finished(client, f"/jobs/{job}")
         page = client.get(f"/jobs/{job}/results", params={"method": "sepia", "value": "sepia"}).json()
         report = client.get(f"/jobs/{job}/report").text
         wrong = client.post(

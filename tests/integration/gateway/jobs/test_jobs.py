@@ -27,6 +27,7 @@ from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.jobs import JobSpec, ManifestImage, Progress, Stage, StageCounts
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
+from tests.support.threads import run_together
 
 PLAN = Plan([{"name": "dillema", "parameters": {}}], [], ["car"])
 
@@ -95,11 +96,7 @@ def test_racing_requests_with_one_key_make_one_job(sessions: Sessions) -> None:
         start.wait()
         created_jobs.append(create(sessions, order(1, 2, 3, key="k")))
 
-    racers = [threading.Thread(target=race) for _ in range(6)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
+    run_together(*[race] * 6)
     assert len(created_jobs) == 6
     assert len({job for job, _ in created_jobs}) == 1
     assert sum(created for _, created in created_jobs) == 1

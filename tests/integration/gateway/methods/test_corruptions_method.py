@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +29,7 @@ from shared.schemas.diffusion import SEVERITIES, CorruptReply, CorruptRequest
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
+from tests.support.http_jobs import finished
 from tests.support.small_services import CLASSES, SmallServices, serve
 from tinyworld.objects.demo import write_demo_images
 
@@ -148,9 +148,6 @@ def posted(client: httpx.Client, files: list[Any]) -> str:
     """The id of a job, once it is done."""
     reply = client.post("/jobs", files=files)
     assert reply.status_code == 202, reply.text
-    job, give_up = str(reply.json()["id"]), time.monotonic() + 600
-    while (state := client.get(f"/jobs/{job}").json()["state"]) == "running":
-        assert time.monotonic() < give_up
-        time.sleep(0.2)
-    assert state == "done"
+    job = str(reply.json()["id"])
+    assert finished(client, f"/jobs/{job}")["state"] == "done"
     return job

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
+from tests.support.http_jobs import finished
 from tests.support.small_evaluator import CLASSES, write_scorer
 from tests.support.small_packages import hub_files, onnx_files, zipped
 from tests.support.small_profile import write_profile
@@ -28,7 +28,6 @@ SPEC = {
     "task": "classify the vehicle",
     "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2}}],
 }
-SECONDS = 600.0
 
 
 class System:
@@ -45,12 +44,9 @@ class System:
 
     def done(self, job: str) -> dict[str, Any]:
         """The job, once it is over."""
-        give_up = time.monotonic() + SECONDS
-        while (job_view := self.client.get(f"/jobs/{job}").json())["state"] == "running":
-            assert time.monotonic() < give_up, job_view
-            time.sleep(0.2)
-        assert job_view["state"] == "done", job_view
-        return dict(job_view)
+        view = finished(self.client, f"/jobs/{job}")
+        assert view["state"] == "done", view
+        return view
 
     def predictions(self, job: str) -> dict[tuple[str, str], dict[str, Any]]:
         """Model and counterfactual → what the model said of it, of its original and of its null arm."""

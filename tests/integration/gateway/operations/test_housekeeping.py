@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,7 @@ from shared.images import encode
 from shared.problems import DependencyFailed
 from shared.schemas.jobs import ManifestImage
 from shared.storage import ObjectStore, call_key, image_key
+from tests.support.threads import background, run_together
 from tests.support.work_site import Site, wait_for
 
 AT_ONCE = Graces(0, 0)
@@ -70,6 +73,14 @@ def send(site: Site, data: bytes) -> KeptImage:
     with site.sessions.begin() as session:
         images.remember(session, LOCAL_OWNER, [image])
     return image
+
+
+@contextmanager
+def housekeeping_running(site: Site, settings: Settings) -> Iterator[None]:
+    """The loop of housekeeping, in a thread that ends with the block."""
+    stopping = threading.Event()
+    with background(partial(housekeeping_loop, site.sessions, site.store, settings, stopping), release=stopping.set):
+        yield
 
 
 def grow_older(site: Site, seconds: float) -> None:
@@ -179,24 +190,20 @@ def test_vectors_stay_as_long_as_their_recorded_call(site: Site) -> None:
 
 def test_the_object_store_is_listed_less_often(site: Site) -> None:
     site.store.put("reports/gone.html", b"<!doctype html>")
-    stopping = threading.Event()
     settings = Settings(housekeeping_seconds=0.1, grace_seconds=0.001)
     with site.sessions.begin() as session:
         assert is_due(session, 3600, LISTING)  # somebody has just begun
-    keeper = threading.Thread(target=housekeeping_loop, args=(site.sessions, site.store, settings, stopping))
-    keeper.start()
 
     def begun() -> datetime:
         with site.sessions() as session:
             row = session.get(Chore, NAME)
         return row.begun_at if row else datetime(1970, 1, 1, tzinfo=UTC)
 
-    first = begun()
-    wait_for(lambda: begun() > first)
-    second = begun()
-    wait_for(lambda: begun() > second)  # so the first of the two is over
-    stopping.set()
-    keeper.join(60)
+    with housekeeping_running(site, settings):
+        first = begun()
+        wait_for(lambda: begun() > first)
+        second = begun()
+        wait_for(lambda: begun() > second)  # so the first of the two is over
     assert keys(site) == {"reports/gone.html"}
 
 
@@ -251,15 +258,8 @@ def test_housekeeping_and_senders_race_without_harm(site: Site) -> None:
         while not stop.is_set():
             run_housekeeping(site.sessions, site.store, a_moment)
 
-    keepers = [threading.Thread(target=keeper) for _ in range(2)]
-    senders = [threading.Thread(target=sender, args=(seed,)) for seed in range(3)]
-    for thread in keepers + senders:
-        thread.start()
-    for thread in senders:
-        thread.join()
-    stop.set()
-    for thread in keepers:
-        thread.join()
+    with background(keeper, keeper, release=stop.set):
+        run_together(*(partial(sender, seed) for seed in range(3)))
     assert wrong == []
     with site.sessions() as session:
         rows = set(session.scalars(select(Image.digest)))
@@ -301,14 +301,8 @@ def test_a_bug_does_not_end_the_thread(site: Site, monkeypatch: pytest.MonkeyPat
         raise ZeroDivisionError
 
     monkeypatch.setattr(housekeeping, "run_housekeeping", broken)
-    stopping = threading.Event()
-    settings = Settings(housekeeping_seconds=0.01)
-    keeper = threading.Thread(target=housekeeping_loop, args=(site.sessions, site.store, settings, stopping))
-    keeper.start()
-    wait_for(lambda: len(runs) > 1)
-    stopping.set()
-    keeper.join(10)
-    assert not keeper.is_alive()
+    with housekeeping_running(site, Settings(housekeeping_seconds=0.01)):
+        wait_for(lambda: len(runs) > 1)
 
 
 def test_one_worker_of_all_does_it_when_it_is_due(site: Site) -> None:
@@ -319,13 +313,7 @@ def test_one_worker_of_all_does_it_when_it_is_due(site: Site) -> None:
         assert is_due(session, 0)
 
 
-def test_a_worker_keeps_house_by_itself(site: Site) -> None:
+def test_a_worker_does_housekeeping_by_itself(site: Site) -> None:
     site.store.put("reports/gone.html", b"<!doctype html>")
-    stopping = threading.Event()
-    settings = Settings(housekeeping_seconds=0.1, grace_seconds=0.001)
-    keeper = threading.Thread(target=housekeeping_loop, args=(site.sessions, site.store, settings, stopping))
-    keeper.start()
-    wait_for(lambda: keys(site) == set())
-    stopping.set()
-    keeper.join(600)
-    assert not keeper.is_alive()
+    with housekeeping_running(site, Settings(housekeeping_seconds=0.1, grace_seconds=0.001)):
+        wait_for(lambda: keys(site) == set())

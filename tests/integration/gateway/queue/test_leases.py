@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
 from sqlalchemy import select
@@ -25,6 +24,7 @@ from gateway.queue.leases import (
     work_waits,
 )
 from tests.support.rows import add_job, let_time_pass
+from tests.support.threads import run_together
 
 LEASE = 3_600.0  # no test takes as long, however busy the machine
 
@@ -80,11 +80,7 @@ def test_racing_workers_never_hold_the_same_image(sessions: Sessions) -> None:
             else:
                 claimed.append(lease.id)
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[work] * 6)
     assert len(claimed) == 50
     assert max(Counter(claimed).values()) == 1
 

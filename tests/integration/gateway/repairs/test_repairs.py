@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +31,7 @@ from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, Repair
 from shared.storage import DirectoryStore, model_key, repair_key
 from shared.weights import REPOSITORY
 from tests.support.repair_site import add_job, write_day_classifier
+from tests.support.work_site import wait_for
 
 REQUEST = RepairRequest(model="day", steps=32, batch_size=8, learning_rate=5e-3)
 SETTINGS = Settings(max_lost_leases=3)
@@ -116,13 +115,6 @@ def trainer(site: Site) -> Trainer:
     return Trainer(site.store, "tiny", "cpu", beat_seconds=0.2)
 
 
-def wait_for(path: Path, seconds: float = 600) -> None:
-    give_up = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < give_up, f"no {path.name}"
-        time.sleep(0.01)
-
-
 def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weights(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path / 'contrafact.db'}")
     migrate(engine)
@@ -134,8 +126,10 @@ def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weight
     (first,) = site.look()
     started = [sys.executable, "-c", TRAIN, str(site.folder), "bb", first.token]
     with subprocess.Popen(started, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
-        wait_for(site.folder / "repairs" / "bb" / "repaired" / "checkpoint.tar")
-        process.send_signal(signal.SIGKILL)
+        try:
+            wait_for((site.folder / "repairs" / "bb" / "repaired" / "checkpoint.tar").exists, beat=0.01)
+        finally:
+            process.kill()
     assert not site.store.exists(repair_key("bb", "augmented", "judged.json"))
     assert site.look() == []  # heard
     site.silence(SETTINGS.lease_seconds + 1)

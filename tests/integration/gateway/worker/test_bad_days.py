@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import base64
 import resource
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
@@ -52,6 +51,7 @@ from tests.support.deployment import (
 )  # fmt: skip
 from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
+from tests.support.threads import background
 from tests.support.work_site import Site, wait_for
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -74,7 +74,9 @@ class Day:
         services = ModelServices(dict.fromkeys(SERVICES, self.site.url), deadline=deadline, wait=1.5)
         self.site.clients.append(services)
         settings = HASTY.model_copy(update={"pause_seconds": pause})
-        return Worker(settings, self.site.sessions, self.site.store, services, self.site.celery)
+        worker = Worker(settings, self.site.sessions, self.site.store, services, self.site.celery)
+        self.site.workers.append(worker)
+        return worker
 
     def resume(self) -> None:
         """As if the pauses after failures were over."""
@@ -102,8 +104,7 @@ def day(sessions: Sessions, tmp_path: Path) -> Iterator[Day]:
     with serve(small) as url:
         today = Day(sessions, tmp_path, small, url)
         yield today
-        for client in today.site.clients:
-            client.close()
+        today.site.close()
 
 
 def first(number: int, wrong: Response) -> Answer:
@@ -313,6 +314,20 @@ def running(server: Part) -> Iterator[S3Store]:
         server.kill()
 
 
+def stall(server: Part, site: Site) -> None:
+    """Suspend the database's processes for longer than a lease."""
+    assert server.process is not None
+    processes = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]
+    let_time_pass(site.sessions, HASTY.lease_seconds + 1)
+    for process in processes:
+        process.suspend()
+    try:
+        time.sleep(STALL)
+    finally:
+        for process in processes:
+            process.resume()
+
+
 def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Path) -> None:
     server = postgres(tmp_path)
     server.start()
@@ -324,30 +339,16 @@ def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Pa
         with serve(small) as url:
             day = Day(open_sessions(engine), tmp_path, small, url)
             day.site.add_job(images=4)
-            first_worker, second_worker = day.worker(), day.worker()
-            first_worker.start()
-            second_worker.start()
-            steps = [threading.Thread(target=each.step) for each in (first_worker, second_worker)]
-            for step in steps:
-                step.start()
-            wait_for(lambda: any(image.state == "leased" for image in day.site.images()))
-            assert server.process is not None
-            stalled = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]
-            let_time_pass(day.site.sessions, HASTY.lease_seconds + 1)
-            for process in stalled:
-                process.suspend()
-            time.sleep(STALL)
-            for process in stalled:
-                process.resume()
-            for step in steps:
-                step.join(600)
-            let_time_pass(day.site.sessions, HASTY.lease_seconds + 1)  # leases of steps that the stall broke off
-            images = day.until_done(first_worker)
-            first_worker.stop()
-            second_worker.stop()
-            counterfactuals, predictions = day.site.results()
-            for client in day.site.clients:
-                client.close()
+            with closing(day.site):
+                first_worker, second_worker = day.worker(), day.worker()
+                first_worker.start()
+                second_worker.start()
+                with background(first_worker.step, second_worker.step):
+                    wait_for(lambda: any(image.state == "leased" for image in day.site.images()))
+                    stall(server, day.site)
+                let_time_pass(day.site.sessions, HASTY.lease_seconds + 1)  # leases of steps that the stall broke off
+                images = day.until_done(first_worker)
+                counterfactuals, predictions = day.site.results()
         engine.dispose()
     finally:
         server.kill()

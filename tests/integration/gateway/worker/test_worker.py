@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 import httpx
@@ -20,6 +22,7 @@ from shared.problems import InvalidInput, NotReady, Overloaded
 from shared.turns import START_TIME_HEADER
 from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
+from tests.support.threads import background
 from tests.support.work_site import QUICK, Site, wait_for
 
 # Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
@@ -142,13 +145,14 @@ def test_calls_say_when_the_work_on_their_image_was_begun(site: Site) -> None:
     assert start_times == sorted(start_times, key=float)
 
 
-def started_step(site: Site, worker: Worker) -> threading.Thread:
-    """A step that waits for a reply that never comes."""
+@contextmanager
+def waiting_step(site: Site, worker: Worker) -> Iterator[None]:
+    """A step of the worker that waits for a reply that does not come; the block must end the step."""
     site.small.gate.clear()
-    step = threading.Thread(target=worker.step)
-    step.start()
-    wait_for(lambda: site.images()[0].stage == "captioning")
-    return step
+    with background(worker.step):
+        wait_for(lambda: site.images()[0].stage == "captioning")
+        yield
+    site.small.gate.set()
 
 
 @pytest.mark.parametrize("ended_by", ["cancel", "delete"])
@@ -156,16 +160,12 @@ def test_a_cancelled_or_deleted_job_ends_its_calls_in_flight(site: Site, ended_b
     site.add_job(images=2)
     worker = site.worker()
     worker.start()
-    step = started_step(site, worker)
-    with site.sessions.begin() as session:
+    with waiting_step(site, worker), site.sessions.begin() as session:
         if ended_by == "cancel":
             jobs.cancel(session, LOCAL_OWNER, "job")
         else:
             jobs.remove(session, LOCAL_OWNER, "job")
-    step.join(60)
-    assert not step.is_alive()
     worker.stop()
-    site.small.gate.set()
     assert [image.state for image in site.images()] == ["cancelled"] * 2  # housekeeping removes those of a deleted job
     assert site.results() == ([], [])
     assert site.small.calls["render"] == 0
@@ -195,11 +195,8 @@ def test_a_cancelled_job_has_a_report_of_what_is_done(site: Site) -> None:
 def test_a_stopped_worker_ends_its_calls_and_gives_its_image_back(site: Site) -> None:
     site.add_job(images=1)
     worker = site.worker()
-    step = started_step(site, worker)
-    worker.stop()
-    step.join(60)
-    assert not step.is_alive()
-    site.small.gate.set()
+    with waiting_step(site, worker):
+        worker.stop()
     (image,) = site.images()
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
 
@@ -209,12 +206,10 @@ def test_a_worker_that_stops_ends_its_retries(site: Site) -> None:
     site.add_job(images=1)
     site.small.troubles = [Overloaded("full", retry_after=9)] * 3
     worker = site.worker(wait=600)
-    step = threading.Thread(target=worker.step)
-    step.start()
-    wait_for(lambda: len(site.small.troubles) < 3)
-    worker.stop()
-    step.join(5)
-    assert not step.is_alive()
+    with background(worker.step):
+        wait_for(lambda: len(site.small.troubles) < 3)
+        worker.stop()
+    assert site.small.troubles, "there is no further retry"
     assert site.images()[0].state == "pending"
 
 
@@ -238,8 +233,6 @@ def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
     site.add_job(images=1)
     slow, worker = Slow(site), site.worker()
     worker.start()
-    step = threading.Thread(target=worker.step)
-    step.start()
 
     def expires_at() -> datetime:
         with site.sessions() as session:
@@ -247,13 +240,12 @@ def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
         assert at is not None
         return at
 
-    assert slow.writing.wait(300)
-    worker.stop()
-    for _ in range(2):
-        before = expires_at()
-        wait_for(lambda before=before: expires_at() > before, seconds=60)
-    slow.go_on.set()
-    step.join(60)
+    with background(worker.step, release=slow.go_on.set):
+        assert slow.writing.wait(300)
+        worker.stop()
+        for _ in range(2):
+            before = expires_at()
+            wait_for(lambda before=before: expires_at() > before, seconds=60)
     assert site.state() == "done"
     wait_for(lambda: not any(thread.is_alive() for thread in worker._threads))
 
@@ -261,17 +253,14 @@ def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
 def test_an_analysis_that_was_overtaken_leaves_the_newer_report(site: Site) -> None:
     site.add_job(images=2)
     slow = Slow(site)
-    overtaken = threading.Thread(target=site.worker().step)
-    overtaken.start()
-    assert slow.writing.wait(300)
-    with site.sessions.begin() as session:
-        session.get_one(Job, "job").task_description = "the newer task"
-        leases.expire_leases(session)
-        leases.sweep(session, max_lost_leases=20)
-    site.worker().step()
-    newer = site.report()
-    slow.go_on.set()
-    overtaken.join(60)
+    with background(site.worker().step, release=slow.go_on.set):
+        assert slow.writing.wait(300)
+        with site.sessions.begin() as session:
+            session.get_one(Job, "job").task_description = "the newer task"
+            leases.expire_leases(session)
+            leases.sweep(session, max_lost_leases=20)
+        site.worker().step()
+        newer = site.report()
     assert "the newer task" in newer
     assert site.report() == newer
     assert site.metrics().made.task == "the newer task"
