@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.database.tables import LOCAL_OWNER, Job, Owner, Report, SourceImage
+from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
 from gateway.model_services.recorded import ImageShelf
 from shared.images import encode
 from shared.label_maps import VOID
-from shared.schemas.results import JobResults
 from tests.support.job_counts import store_counts
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER
 from tests.support.work_site import METHODS, Site
@@ -62,8 +61,3 @@ def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[d
             for n, (image, mask) in enumerate(stored)
         )  # fmt: skip
         store_counts(session, job_id)
-
-
-def measured(site: Site, job_id: str) -> JobResults:
-    with site.sessions() as session:
-        return JobResults.model_validate(session.get_one(Report, job_id).metrics)

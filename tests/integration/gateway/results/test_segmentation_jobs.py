@@ -19,7 +19,7 @@ from shared.images import decode
 from shared.label_maps import confusion
 from shared.schemas.masks import ALL_CLASSES
 from shared.storage import image_key
-from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, measured, scenes
+from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, scenes
 from tests.support.small_services import ROAD_CLASSES
 from tests.support.work_site import Site, wait_for
 
@@ -29,7 +29,7 @@ def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
     add_job(site, "job", drawn)
     site.worker().step()
     assert site.state() == "done"
-    (result,) = measured(site, "job").results
+    (result,) = site.metrics().results
     assert (result.metric, result.relation, result.metrics, result.sources) == ("iou", "labelled", None, 13)
     pixels = result.segmentation
     assert pixels is not None
@@ -94,7 +94,7 @@ def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -
         expected = [np.mean(changes) for _, changes in sorted(per_source.items())]
         assert scores.correct == pytest.approx(expected)
     again = measure(rows)
-    assert again.results == measured(site, "job").results
+    assert again.results == site.metrics().results
     assert {shown.label for shown in again.sensitivity.classes if again.sensitivity} == set(ROAD_CLASSES)
 
 
@@ -102,7 +102,7 @@ def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -
 def test_without_masks_the_map_of_the_original_must_stay(site: Site) -> None:
     add_job(site, "job", [(image, None) for image, _ in scenes(3)])
     site.worker().step()
-    (result,) = measured(site, "job").results
+    (result,) = site.metrics().results
     assert result.segmentation is not None
     assert (result.relation, result.segmentation.originals.mean_iou) == ("metamorphic", 1.0)
     assert result.segmentation.originals.pixels == 3 * 144
@@ -123,7 +123,7 @@ def test_an_image_without_a_mask_is_left_out_and_one_that_went_missing_fails_alo
     assert [image.state for image in images][:2] == ["done", "done"]
     assert images[2].state == "failed"
     assert lost in images[2].failure
-    (result,) = measured(site, "job").results
+    (result,) = site.metrics().results
     assert (result.sources, result.left_out) == (2, 2)
 
 
@@ -135,7 +135,7 @@ def test_a_repeated_job_asks_nothing_again_and_maps_outlive_housekeeping(site: S
     add_job(site, "again", scenes(2))
     site.worker().step()
     assert site.small.calls == before
-    assert measured(site, "again").results == measured(site, "first").results
+    assert site.metrics("again").results == site.metrics("first").results
     run_housekeeping(site.sessions, site.store, Graces(0.0, 0.0))
     with site.sessions() as session:
         needed = [*session.scalars(select(Prediction.map_digest)), *session.scalars(select(SourceImage.mask_digest))]

@@ -23,7 +23,7 @@ from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
 from shared.schemas.results import Calibration, CheckErrors, JobResults
 from shared.storage import image_key
-from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, measured, scenes
+from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, scenes
 from tests.support.small_services import ROAD_CLASSES
 from tests.support.work_site import METHODS, Site
 
@@ -60,7 +60,7 @@ def test_images_whose_shapes_moved_are_refused_and_null_arms_only_scored(site: S
             assert ("20%" in row.reason, "50%" in row.reason) == (True, True), "the score and its threshold"
         assert "label" in row.lineage["skipped_checks"]
     assert {row.accepted for row, _ in rows} == {True, False}
-    (funnel,) = measured(site, "job").funnels
+    (funnel,) = site.metrics().funnels
     assert funnel.shapes_unchecked == 0
     assert [refusal.check for refusal in funnel.refused_by_image] == ["shapes"]
 
@@ -70,7 +70,7 @@ def test_what_the_segmenter_could_not_judge_is_said_in_results_report_and_on_the
     site.small.judges = False
     add_job(site, "job", scenes(3), STRICT)
     site.worker().step()
-    results = measured(site, "job")
+    results = site.metrics()
     (funnel,) = results.funnels
     assert funnel.shapes_unchecked == funnel.rendered > 0
     page = site.report()
@@ -82,7 +82,7 @@ def test_what_the_segmenter_could_not_judge_is_said_in_results_report_and_on_the
 def test_methods_without_checks_leave_nothing_unchecked(site: Site) -> None:
     add_job(site, "job", scenes(1), [{"name": "corruptions", "parameters": {"corruptions": ["fog"]}}])
     site.worker().step()
-    assert [funnel.shapes_unchecked for funnel in measured(site, "job").funnels] == [None]
+    assert [funnel.shapes_unchecked for funnel in site.metrics().funnels] == [None]
     assert "shapes" not in site.small.calls
 
 
@@ -90,7 +90,7 @@ def test_methods_without_checks_leave_nothing_unchecked(site: Site) -> None:
 def test_errors_of_the_checks_count_in_segmentation_jobs_as_in_others(site: Site) -> None:
     add_job(site, "job", scenes(13))
     site.worker().step()
-    plain = measured(site, "job")
+    plain = site.metrics()
     assert plain.provisional
     assert all(cell.among_valid is None for result in plain.results for cell in result.cells)
     with site.sessions() as session:

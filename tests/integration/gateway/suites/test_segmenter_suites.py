@@ -21,7 +21,7 @@ from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.results import Cell, MeanOverlap
 from shared.schemas.suites import CellComparison, RunResults, SuiteRequest
 from shared.storage import image_key
-from tests.support.segmentation_jobs import ON_SQLITE, add_job, measured, scenes
+from tests.support.segmentation_jobs import ON_SQLITE, add_job, scenes
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER
 from tests.support.work_site import Site, wait_for
 
@@ -83,7 +83,7 @@ def masks_of(site: Site, job: str) -> list[tuple[NDArray[np.uint8], list[str]]]:
 def test_a_run_says_what_the_job_said_though_the_job_is_gone(site: Site) -> None:
     add_job(site, "job", scenes(SOURCES))
     work_off(site, "job")
-    effects = {effect.cell: effect for effect in measured(site, "job").results[0].cells}
+    effects = {effect.cell: effect for effect in site.metrics().results[0].cells}
     before = masks_of(site, "job")
     suite = freeze(site)
     with site.sessions.begin() as session:

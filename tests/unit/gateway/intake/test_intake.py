@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from shared.images import decode, encode
 from shared.manifests import folder_labels
 from shared.problems import InvalidInput, Problem, TooLarge
 from shared.storage import DirectoryStore, image_key
+from tests.support.small_packages import zipped
 
 LIMITS = IntakeLimits(image_bytes=100_000, image_pixels=10_000, images=20, archive_bytes=1_000_000)
 
@@ -32,11 +32,7 @@ def sent(name: str, data: bytes) -> NamedFile:
 
 
 def archive(files: dict[str, bytes]) -> NamedFile:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as target:
-        for name, data in files.items():
-            target.writestr(name, data)
-    return NamedFile("set.zip", packed)
+    return NamedFile("set.zip", io.BytesIO(zipped(files, inside="")))
 
 
 @pytest.fixture

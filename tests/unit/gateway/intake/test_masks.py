@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from shared.label_maps import VOID
 from shared.problems import InvalidInput, Problem
 from shared.schemas.masks import MaskSpec
 from shared.storage import DirectoryStore, image_key
+from tests.support.small_packages import zipped
 
 LIMITS = IntakeLimits(image_bytes=100_000, image_pixels=10_000, images=20, archive_bytes=1_000_000)
 BY_INDEX = MaskSpec.model_validate(
@@ -45,11 +45,7 @@ def png(image: Image.Image, **options: object) -> bytes:
 
 
 def archive(files: dict[str, bytes]) -> NamedFile:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as target:
-        for name, data in files.items():
-            target.writestr(name, data)
-    return NamedFile("set.zip", packed)
+    return NamedFile("set.zip", io.BytesIO(zipped(files, inside="")))
 
 
 def expected(drawn: NDArray[np.int64]) -> NDArray[np.uint8]:
