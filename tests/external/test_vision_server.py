@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from caption_service.app import create_app
-from tests.support.caption_requests import ask, payloads, settings
+from tests.support.caption_requests import ask, payloads
 from tests.support.http_jobs import wait_until_ready
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_models import save_llava
 from tests.support.small_profile import write_profile

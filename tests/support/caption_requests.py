@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,11 +11,6 @@ import numpy as np
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.service import ServiceSettings
-
-
-def settings(profile: Path, **changed: Any) -> ServiceSettings:
-    return ServiceSettings(profile=str(profile), device="cpu", threads=1, **changed)
 
 
 def payloads(count: int) -> list[ImagePayload]:

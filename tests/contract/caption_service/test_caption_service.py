@@ -12,7 +12,8 @@ import pytest
 
 from caption_service.app import create_app
 from shared.schemas.service import ServiceInfo
-from tests.support.caption_requests import ask, payloads, settings
+from tests.support.caption_requests import ask, payloads
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_models import save_blip2, save_llava
 from tests.support.small_profile import write_profile

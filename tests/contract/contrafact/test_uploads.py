@@ -20,16 +20,12 @@ from contrafact.progress_display import upload_shown_on
 from shared.problems import DependencyFailed
 from shared.schemas.jobs import JobSpec
 from shared.schemas.models import ModelSpec
+from tests.support.terminal import Terminal
 from tests.support.threads import background
 from tests.support.work_site import wait_for
 
 SIZE = 3_000_000
 HANG_SECONDS = 120.0
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class SlowGateway:

@@ -13,13 +13,14 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import Rendering
 from shared.schemas.service import ServiceInfo
 from tests.support.diffusion_requests import folder as folder
-from tests.support.diffusion_requests import photo, render, request, settings
+from tests.support.diffusion_requests import photo, render, request
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 
 
 def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
             first_request = request(
                 photo(90, 70),
                 Rendering(prompt="A red car.", seed=1),
@@ -40,7 +41,7 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
 @pytest.mark.parametrize("size", [(50, 75), (200, 96), (33, 64), (400, 20)])
 def test_images_controls_and_masks_have_the_sources_size(folder: Path, size: tuple[int, int]) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
             reply = await render(client, request(photo(*size), Rendering(prompt="Snow.", seed=1, region="structure")))
             assert decode(reply.images[0].png).shape == (size[1], size[0], 3)
             assert reply.keep_mask is not None
@@ -52,7 +53,9 @@ def test_images_controls_and_masks_have_the_sources_size(folder: Path, size: tup
 
 def test_deterministic_replies_do_not_depend_on_company_or_order(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
+        async with serving(
+            create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
+        ) as client:
             first = request(photo(), Rendering(prompt="A red car.", seed=1), Rendering(prompt="Snow.", seed=2))
             others = [request(photo(), Rendering(prompt=f"A bus {n}.", seed=n)) for n in range(3)]
             alone = await render(client, first)
@@ -69,7 +72,7 @@ def test_deterministic_replies_do_not_depend_on_company_or_order(folder: Path) -
 
 def test_requests_that_cannot_be_rendered_are_refused_in_words(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, "blind"))) as client:
+        async with serving(create_app(settings(folder / "blind.toml"))) as client:
             source = photo()
             full = request(source, Rendering(prompt="A red car.", seed=1))
             keep = request(source, Rendering(prompt="A red car.", seed=1, region="object"))
@@ -92,7 +95,7 @@ def test_weights_that_do_not_load_are_named(folder: Path) -> None:
 
     async def scenario() -> None:
         with pytest.raises(AssertionError, match="keep_labels"):
-            async with serving(create_app(settings(folder, "wrong"))):
+            async with serving(create_app(settings(folder / "wrong.toml"))):
                 pass
 
     asyncio.run(scenario())

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from diffusion_service.app import create_app
-from shared.images import decode, encode
+from shared.images import decode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest, PromptEdit, Rendering, RenderRequest
-from shared.service import ServiceSettings
+from tests.support.diffusion_requests import photo
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_diffusion import write_diffusion
 from tests.support.small_profile import write_profile
 
-RANDOM = np.random.default_rng(6)
 CAPTION = "A red car stands on a beach. It rains."
 NIGHT = "A red car stands on a beach at night. It rains."
 BLUE = "A blue car stands on a beach. It rains."
@@ -31,14 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_diffusion(folder, prediction="v_prediction")
     write_profile(folder)
     return folder
-
-
-def settings(folder: Path, **changed: Any) -> ServiceSettings:
-    return ServiceSettings(profile=str(folder / "small.toml"), device="cpu", threads=1, **changed)
-
-
-def photo(width: int = 32, height: int = 32) -> ImagePayload:
-    return ImagePayload(png=encode(RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)))
 
 
 def request(source: ImagePayload, *prompts: str, **changed: Any) -> EditRequest:
@@ -56,7 +48,7 @@ async def edit(client: httpx.AsyncClient, body: EditRequest) -> EditReply:
 
 def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
             night = request(photo(45, 35), NIGHT, CAPTION, self_fractions=[0.0, 1.0], attention_to=["red car", "beach"])
             reply = await edit(client, night)
             assert [len(row) for row in reply.images] == [2, 2]
@@ -78,11 +70,15 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
 
 def test_deterministic_replies_do_not_depend_on_company_or_on_what_is_kept(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
-            first, other = photo(), photo()
+        async with serving(
+            create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
+        ) as client:
+            first, other = photo(32, 32), photo(32, 32)
             null_text = request(first, NIGHT, BLUE, inversion="null_text", guidance=3)
             alone = await edit(client, null_text)
-        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
+        async with serving(
+            create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
+        ) as client:
             drawn = RenderRequest(source=other, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
             crowd = await asyncio.gather(
                 edit(client, request(other, BLUE, inversion="null_text", guidance=3)),
@@ -100,8 +96,8 @@ def test_renderings_know_nothing_of_edits(folder: Path) -> None:
     """Both use one UNet: what an edit injects must not stay behind in its layers."""
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
-            source = photo()
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            source = photo(32, 32)
             drawn = RenderRequest(source=source, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
             before = await client.post("/v1/renderings", content=drawn.model_dump_json())
             await edit(client, request(source, BLUE, self_fractions=[1.0]))
@@ -112,8 +108,8 @@ def test_renderings_know_nothing_of_edits(folder: Path) -> None:
 
 def test_requests_that_cannot_be_edited_are_refused_in_words(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
-            night = request(photo(), NIGHT)
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            night = request(photo(32, 32), NIGHT)
             plain = night.model_dump(mode="json")
             many = [{"prompt": NIGHT}] * 4
             for change, words in [

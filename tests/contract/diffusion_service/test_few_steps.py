@@ -17,17 +17,18 @@ from diffusion_service.app import create_app
 from diffusion_service.control_images import ControlImages
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor
 from diffusion_service.few_steps import load_few_step
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.stable_diffusion import StableDiffusion
 from shared.problems import InvalidInput
 from shared.profiles import FewStep
 from shared.schemas.diffusion import ControlStrength, Rendering, RenderReply
 from shared.schemas.service import ServiceInfo
 from shared.weights import Dtype
 from tests.support.control_sources import source
-from tests.support.controlnet_items import images, item, weights
-from tests.support.diffusion_requests import photo, render, request, settings
+from tests.support.controlnet_items import images, item, load_networks, weights
+from tests.support.diffusion_requests import photo, render, request
 from tests.support.protected_items import HalfSegmenter, Watched
 from tests.support.protected_items import item as protected
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_few_step import matrices, merged, write_lora, write_unet, write_unet_file
@@ -57,11 +58,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def networks(folder: Path) -> StableDiffusion:
     return load_networks(folder)
-
-
-def load_networks(folder: Path, dtype: Dtype = "float32") -> StableDiffusion:
-    torch.set_num_threads(1)
-    return load(weights(folder / "base", dtype), {"canny": weights(folder / "control", dtype)}, device="cpu")
 
 
 def few_step(folder: Path, file: str | None = None, **changed: Any) -> FewStep:
@@ -288,7 +284,7 @@ def test_the_service_renders_with_few_steps_and_says_so(folder: Path) -> None:
     many = request(picture, rendering, steps=4, guidance=3.0)
 
     async def ask(profile: str) -> tuple[ServiceInfo, RenderReply, RenderReply]:
-        async with serving(create_app(settings(folder, profile))) as client:
+        async with serving(create_app(settings(folder / f"{profile}.toml"))) as client:
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
             return info, await render(client, few), await render(client, many)
 

@@ -19,8 +19,9 @@ from shared.schemas.diffusion import Protection, Rendering, RenderRequest
 from tests.support.control_sources import source
 from tests.support.controlnet_items import weights
 from tests.support.diffusion_requests import folder as service_folder  # noqa: F401
-from tests.support.diffusion_requests import photo, render, settings
+from tests.support.diffusion_requests import photo, render
 from tests.support.protected_items import KEY, HalfSegmenter, Watched, image, item
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 
@@ -100,7 +101,7 @@ def test_what_cannot_be_protected_is_refused_in_words(editor: ControlNetEditor) 
 
 def test_the_service_answers_in_the_sources_pixels(service_folder: Path) -> None:  # noqa: F811
     async def scenario() -> None:
-        async with serving(create_app(settings(service_folder))) as client:
+        async with serving(create_app(settings(service_folder / "small.toml"))) as client:
             plain = RenderRequest(source=photo(90, 70), renderings=[Rendering(prompt="Snow.", seed=1)] * 2, steps=2)
             relit = plain.model_copy(update={"protection": Protection(classes=("object",), by="relit", strength=0.5)})
             reply = await render(client, relit)

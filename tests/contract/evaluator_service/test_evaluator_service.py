@@ -26,8 +26,8 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
-from shared.service import ServiceSettings
 from shared.weights import Weights
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_evaluator import CLASSES, write_classifier, write_scorer
 from tests.support.small_profile import write_profile
@@ -49,10 +49,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profile = write_profile(folder)
     profile.write_text(profile.read_text().replace("[evaluator]\n", MODELS))
     return folder
-
-
-def settings(folder: Path, **changed: Any) -> ServiceSettings:
-    return ServiceSettings(profile=str(folder / "small.toml"), device="cpu", threads=1, **changed)
 
 
 def pixels(width: int = 80, height: int = 64) -> np.ndarray:
@@ -79,7 +75,7 @@ def test_predictions_are_the_models_own_on_its_own_preprocessing(folder: Path) -
         expected = model(**inputs).logits.softmax(-1)[0].numpy()
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
             body = PredictRequest(model="second", images=[payload(image), payload(pixels(50, 99))])
             reply = PredictReply.model_validate_json(await post(client, "/v1/predictions", body))
             assert reply.classes == CLASSES
@@ -108,7 +104,7 @@ def test_embeddings_are_clips_and_unit_length(folder: Path) -> None:
         both = clip(**processor(Image.fromarray(image), return_tensors="pt"), **tokens)
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
             body = EmbedRequest(images=[payload(image)], texts=texts)
             reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", body))
             assert np.allclose(reply.images[0], both.image_embeds[0].numpy(), atol=1e-5)
@@ -127,7 +123,7 @@ def test_more_texts_than_the_queue_holds_are_embedded_beside_images(folder: Path
     texts = [f"a photo of a thing {number}." for number in range(100)]
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, capacity=16))) as client:
+        async with serving(create_app(settings(folder / "small.toml", capacity=16))) as client:
             body = EmbedRequest(images=[payload(pixels()) for _ in range(3)], texts=texts)
             reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", body))
             assert (len(reply.images), len(reply.texts)) == (3, 100)
@@ -149,7 +145,9 @@ def test_a_siglip_can_be_the_scorer(tmp_path: Path) -> None:
 
 def test_deterministic_replies_do_not_depend_on_company(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
+        async with serving(
+            create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
+        ) as client:
             requests = [PredictRequest(model="first", images=[payload(pixels())]) for _ in range(4)]
             alone = await post(client, "/v1/predictions", requests[0])
             crowd = await asyncio.gather(*(post(client, "/v1/predictions", body) for body in reversed(requests)))
@@ -174,7 +172,7 @@ def test_structure_agreement_counts_kept_edges(folder: Path) -> None:
     left_half[:, :40] = 255
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
             body = StructureRequest(source=payload(source), images=[payload(i) for i in (source, dark, half, blank)])
             reply = StructureReply.model_validate_json(await post(client, "/v1/structure", body))
             assert reply.agreements[0] > 0.95
@@ -198,7 +196,7 @@ def test_structure_agreement_counts_kept_edges(folder: Path) -> None:
 
 def test_an_unknown_model_is_answered_with_those_that_exist(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
             body = PredictRequest(model="third", images=[payload(pixels())])
             reply = await client.post("/v1/predictions", content=body.model_dump_json())
             assert reply.status_code == 404

@@ -23,8 +23,8 @@ from shared.problems import InvalidInput
 from shared.profiles import load_profile
 from shared.schemas.language import GenerateReply, GenerateRequest, Message, ScoreReply
 from shared.schemas.service import ServiceInfo
-from shared.service import ServiceSettings
 from tests.support.language_requests import KEYWORDS, SYSTEM, generate, generate_request
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_models import save_llama
 from tests.support.small_profile import write_profile
@@ -37,10 +37,6 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("language")
     save_llama(folder / "language")
     return write_profile(folder, language_engine="transformers")
-
-
-def settings(profile: Path, **changed: Any) -> ServiceSettings:
-    return ServiceSettings(profile=str(profile), device="cpu", threads=1, **changed)
 
 
 def requests() -> list[GenerateRequest]:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from contrafact.progress_display import BYTES, LONGEST_SILENCE_SECONDS, SHORTEST_GAP_SECONDS, Pace, ProgressDisplay
+from tests.support.terminal import Terminal
 
 
 class Clock:
@@ -17,11 +18,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,15 +17,11 @@ from gateway.settings import Settings
 from shared import images
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.service import ServiceSettings
+from tests.support.hostile.png import saved
+from tests.support.memory import PeakMemory
 
 RGB = arrays.arrays(np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12), st.just(3)))
 GREY = arrays.arrays(np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12)))
-
-
-def saved(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format, **options)
-    return buffer.getvalue()
 
 
 def gradient() -> Image.Image:
@@ -172,14 +166,8 @@ def test_vast_flat_pictures_are_decoded_one_after_another() -> None:
     side = 5_000
     data = saved(Image.new("RGB", (side, side)))
     assert len(data) < 200_000
-    before = memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark
+    memory = PeakMemory()
     with ThreadPoolExecutor(4) as pool:
         decoded = list(pool.map(lambda _: images.canonical(data, working_side=256), range(4)))
     assert {(image.width, image.height, image.file_size) for image in decoded} == {(256, 256, (side, side))}
-    assert memory("VmHWM") - before < 300 * 1024**2
-
-
-def memory(name: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name + ":"))
-    return int(line.split()[1]) * 1024
+    assert memory.growth() < 300 * 1024**2

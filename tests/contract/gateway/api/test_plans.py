@@ -5,26 +5,18 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
 from contrafact.cli import app
 from gateway.database.tables import Image, Job, OwnedImage, Table, Upload
-from tests.support.gateway_under_test import Gateway, picture, serve_gateway
+from tests.support.gateway_under_test import Gateway, picture
 
 TASK = "classify the vehicle"
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        yield served
 
 
 def packed(**per_class: int) -> bytes:

@@ -23,12 +23,6 @@ def locked(tmp_path: Path) -> Iterator[Gateway]:
         yield gateway
 
 
-@pytest.fixture
-def key(locked: Gateway) -> str:
-    with locked.context.sessions.begin() as session:
-        return create_key(session, "ann")
-
-
 def detail(reply: httpx.Response, status: int) -> str:
     assert reply.status_code == status, reply.text
     assert reply.headers["Content-Type"] == "application/problem+json"

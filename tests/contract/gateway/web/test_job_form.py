@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ GREY_MASK = encode(np.repeat(np.array([[0, 7, 255, 0]], np.uint8), 4, axis=0))
 COLOURED_MASK = encode(np.repeat(np.array([[[0x80, 0x40, 0x80], [0, 0, 0x8E]] * 2], np.uint8), 4, axis=0))
 NOTHING = ("", b"")  # what a browser sends of a field for files in which none was chosen
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve_gateway(tmp_path_factory.mktemp("form")) as gateway:
-        yield gateway
 
 
 def sent(

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from gateway.auth.keys import create_key, revoke_key
+from gateway.auth.keys import revoke_key
 from gateway.auth.middleware import COOKIE, TOKEN_COOKIE
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
 
 HTML = {"Accept": "text/html,*/*"}
-
-
-@pytest.fixture
-def locked(tmp_path: Path) -> Iterator[Gateway]:
-    with serve_gateway(tmp_path, authentication=True) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def key(locked: Gateway) -> str:
-    with locked.context.sessions.begin() as session:
-        return create_key(session, "ann")
 
 
 def log_in(gateway: Gateway, key: str, address: str = "/", **headers: str) -> httpx.Response:

@@ -6,17 +6,10 @@ import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
-from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
 from shared.schemas.results import Cell
-
-
-def cell(value: str, label: str = "bus") -> Cell:
-    return Cell(label=label, factor="weather", value=value, direction="to")
-
-
-def differences(correct: Floats) -> Differences:
-    return Differences(np.arange(len(correct)), correct.astype(float), correct / 2, 2 * len(correct))
+from tests.support.effects import cell, differences
 
 
 def graded(cells: int) -> dict[Cell, Differences]:

@@ -5,21 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.reviews import Reviewed, Tally
 from gateway.analysis.validity import Screened
 from gateway.results.wording import with_sentences
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, CellEffect, CheckErrors, Metric, Relation
-
-
-def cell(value: str, label: str = "bus") -> Cell:
-    return Cell(label=label, factor="weather", value=value, direction="to")
-
-
-def differences(correct: Floats) -> Differences:
-    return Differences(np.arange(len(correct)), correct.astype(float), correct / 2, 2 * len(correct))
+from tests.support.effects import cell, differences
 
 
 def effects_of(
