@@ -93,7 +93,8 @@ def test_nothing_is_compiled_without_a_compiler(
         caplog.clear()
         gpu_of_capability(monkeypatch, 9)
         assert replace(OFF, compile=mode).on(device, "float32") == OFF
-        assert f"compile={mode} is ignored on {device}: torch.compile needs a C++ compiler" in caplog.text
+        assert f"compile={mode} is ignored on {device}" in caplog.text
+        assert "C++ compiler" in caplog.text
 
 
 def test_nothing_is_compiled_for_a_cpu_without_vector_extensions(
@@ -102,7 +103,8 @@ def test_nothing_is_compiled_for_a_cpu_without_vector_extensions(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     with caplog.at_level(logging.WARNING, "contrafact.diffusion"):
         assert Acceleration(compile="default").on("cpu", "float32") == OFF
-    assert "compile=default is ignored on cpu: torch.compile needs a CPU with AVX2" in caplog.text
+    assert "compile=default" in caplog.text
+    assert "AVX2" in caplog.text
 
 
 def gpu_of_capability(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
@@ -202,7 +204,7 @@ def test_an_autoencoder_that_overflows_is_never_in_float16(
     options = replace(OFF, vae_dtype=chosen)
     assert options.coder_dtype(torch.float16, device, overflows) == expected
     ignored = chosen == "float16" and overflows
-    assert ("vae_dtype=float16 is ignored: this autoencoder overflows" in caplog.text) == ignored
+    assert ("vae_dtype=float16 is ignored" in caplog.text) == ignored
 
 
 @pytest.mark.parametrize("kernel", ["flash", "math"])

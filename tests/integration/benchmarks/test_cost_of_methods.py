@@ -88,9 +88,8 @@ def test_a_side_without_a_counterfactual_is_named_and_not_left_out(rows: list[Ro
     pairs = sum(theirs.papers and not ours.papers and theirs.method == ours.method for theirs in rows for ours in rows)
     assert len(sentences) == len(ratios(rows)) == 3 * pairs
     settings, ours = (sentences[at].partition("accepted counterfactual: ")[2] for at in (1, 4))
-    assert settings == "no ratio: 0 of 2 accepted by lance, papers' way"
-    assert ours == "no ratio: 0 of 2 accepted by lance, papers' way and 0 of 2 accepted by lance"
-    assert "no ratio: lance, papers' way is not judged and lance, their settings is not judged" in ratios(rows)[2]
+    assert [sentence.count("0 of 2 accepted") for sentence in (settings, ours)] == [1, 2]
+    assert ratios(rows)[2].count("is not judged") == 2
 
 
 def test_operations_are_those_that_torch_counts(arms: Arms) -> None:

@@ -59,9 +59,9 @@ def test_an_arm_without_a_good_counterfactual_is_named() -> None:
         Arm(name, "dillema", name == "papers", "", (), Meter({}), lambda _: [], spent, produced=2, good=good)
         for name, good in (("papers", 1), ("ours", 0))
     )
-    assert full_size_table(prices, [papers, ours])[-1] == (
-        "papers against ours: 1.0 × the CPU seconds, per produced; per good one no ratio: 0 of 2 good by ours"
-    )
+    ratio = full_size_table(prices, [papers, ours])[-1]
+    assert "1.0 ×" in ratio
+    assert "0 of 2 good by ours" in ratio
 
 
 def test_the_full_size_is_that_of_stable_diffusion_1_5() -> None:

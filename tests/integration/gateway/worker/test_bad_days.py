@@ -186,11 +186,11 @@ def test_an_image_that_breaks_its_service_is_left_out_by_name_and_the_others_go_
 @ON_SQLITE
 def test_an_image_that_lacks_memory_where_others_of_its_size_do_not_fails_after_three_attempts(day: Day) -> None:
     day.site.add_job(images=2)
-    day.answer = about(day, 0, problem_reply(OutOfMemory("12 GB are wanted and 8 GB free, for one image")))
+    day.answer = about(day, 0, problem_reply(OutOfMemory("one image needs 12 GB, and 8 GB are free")))
     images = day.until_done(day.worker())
     assert [(image.state, image.attempts) for image in images] == [("failed", 3), ("done", 0)]
     assert images[0].lost_leases <= 1  # the first time, when nobody knew
-    assert "12 GB are wanted" in images[0].failure
+    assert "needs 12 GB" in images[0].failure
 
 
 @ON_SQLITE
