@@ -24,9 +24,9 @@ def contrafact(deployment: Deployment, *arguments: str | Path) -> str:
     """What the command line prints, as a user of the deployment would see it."""
     environment = {**os.environ, "CONTRAFACT_URL": gateway_url(deployment), "CONTRAFACT_API_KEY": deployment.key}
     command = [str(Path(sys.executable).with_name("contrafact")), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def gateway_url(deployment: Deployment) -> str:

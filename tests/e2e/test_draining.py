@@ -87,15 +87,15 @@ def test_a_gateway_that_stops_lets_its_followers_go(tmp_path: Path) -> None:
     engine.dispose()
     environment = {"CONTRAFACT_DATABASE_URL": url, "CONTRAFACT_OBJECT_STORE": f"directory:{tmp_path / 'objects'}"}
     log = tmp_path / "log"
-    heard: list[str] = []
+    stream: list[str] = []
     first = threading.Event()
 
     def follow(address: str) -> None:
         with httpx.stream("GET", f"{address}/jobs/job/events", timeout=PATIENCE) as reply:
             for text in reply.iter_lines():
-                heard.append(text)
+                stream.append(text)
                 first.set()
-        heard.append("the end")
+        stream.append("the end")
 
     with (
         served("gateway.app:create_app", log, environment) as (process, address),
@@ -103,7 +103,7 @@ def test_a_gateway_that_stops_lets_its_followers_go(tmp_path: Path) -> None:
     ):
         assert first.wait(PATIENCE)
         stop(process)
-    assert heard[-1] == "the end"
+    assert stream[-1] == "the end"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["message"] for line in lines if line["logger"] == "contrafact.http"] == ["GET /jobs/job/events"]
 

@@ -52,10 +52,10 @@ def test_a_stopped_system_ends_and_goes_on_when_started_again(tmp_path: Path) ->
             assert show(system.base_url, job)["state"] == "running"
         with run_embedded(tmp_path, service_urls=urls) as system:
             wait_for(lambda: show(system.base_url, job)["state"] != "running")
-            shown = show(system.base_url, job)
+            view = show(system.base_url, job)
             report = httpx.get(f"{system.base_url}/jobs/{job}/report", timeout=120)
-    assert shown["state"] == "done"
-    assert shown["failures"] == []
+    assert view["state"] == "done"
+    assert view["failures"] == []
     assert report.status_code == 200
 
 

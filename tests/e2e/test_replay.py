@@ -36,8 +36,8 @@ def test_real_models_make_the_same_counterfactual_again(tmp_path: Path) -> None:
         } | {f"CONTRAFACT_{n.removesuffix('_service').upper()}_URL": url for n, url in system.service_urls.items()}
 
         def run(*arguments: str) -> tuple[int, str]:
-            done = CliRunner().invoke(app, arguments, env=environment)
-            return done.exit_code, done.output
+            result = CliRunner().invoke(app, arguments, env=environment)
+            return result.exit_code, result.output
 
         wait_for(lambda: client.get("/models").status_code == 200)
         spec = ("spec.json", json.dumps(SPEC), "application/json")

@@ -32,8 +32,8 @@ BUILDS = {
 def test_hadolint_finds_nothing() -> None:
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert hadolint
-    done = subprocess.run([hadolint, "--format", "json", str(DOCKERFILE)], text=True, capture_output=True)
-    assert json.loads(done.stdout) == []
+    result = subprocess.run([hadolint, "--format", "json", str(DOCKERFILE)], text=True, capture_output=True)
+    assert json.loads(result.stdout) == []
 
 
 def test_the_base_is_pinned_and_the_user_is_a_number_that_is_not_root() -> None:
@@ -96,13 +96,13 @@ def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path)
     url = {"CONTRAFACT_DATABASE_URL": f"sqlite:///{tmp_path}/contrafact.db"}
     url["CONTRAFACT_OBJECT_STORE"] = f"directory:{tmp_path}/objects"
     for step in ("python -m gateway.database.migrations", "python -m gateway.storage.object_store"):
-        done = image.run(step, **url)
-        assert done.returncode == 0, done.stderr
+        result = image.run(step, **url)
+        assert result.returncode == 0, result.stderr
     key = "cf_" + "a1" * 32
     _, _, script = composed(BASE)["services"]["first-key"]["command"]
     for _ in range(2):
-        done = image.run(script.replace("$$", "$"), CONTRAFACT_API_KEY=key, **url)
-        assert done.returncode == 0, done.stderr
+        result = image.run(script.replace("$$", "$"), CONTRAFACT_API_KEY=key, **url)
+        assert result.returncode == 0, result.stderr
     url["CONTRAFACT_BROKER_URL"] = "redis://127.0.0.1:1/0"  # nobody is there, but the transport is loaded
     with answering(image, "/readyz", CONTRAFACT_AUTHENTICATION="true", **url) as client:
         assert client.get("/jobs").status_code == 401
@@ -112,9 +112,9 @@ def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path)
 @pytest.mark.slow
 def test_weights_steps_make_a_small_program(tmp_path: Path) -> None:
     image = build(DOCKERFILE, "weights", BUILDS["weights"]["args"], tmp_path / "image")
-    done = image.run(" ".join(image.command), CONTRAFACT_PROFILE="tiny")
-    assert done.returncode == 0, done.stderr
-    assert "0 sets of weights" in done.stdout
+    result = image.run(" ".join(image.command), CONTRAFACT_PROFILE="tiny")
+    assert result.returncode == 0, result.stderr
+    assert "0 sets of weights" in result.stdout
     assert image.run("python -c 'import torch'").returncode != 0
 
 

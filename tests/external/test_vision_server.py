@@ -50,12 +50,12 @@ def test_a_vision_server_captions_each_image(profile: Path) -> None:
             images = payloads(3)
             captions = await ask(client, images, min_tokens=0)
             again = await ask(client, images, min_tokens=0)
-            refused = await client.post(
+            refusal = await client.post(
                 "/v1/captions", json={"images": [images[0].model_dump(mode="json")], "beams": 2}
             )
         assert captions == again
         assert len(set(captions)) > 1
-        assert refused.status_code == 422
-        assert "has no beam search" in refused.json()["detail"]
+        assert refusal.status_code == 422
+        assert "has no beam search" in refusal.json()["detail"]
 
     asyncio.run(main())

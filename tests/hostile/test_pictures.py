@@ -14,7 +14,7 @@ from shared.images import canonical, decode
 from shared.problems import Problem
 from tests.support.gateway_under_test import Gateway, picture
 from tests.support.hostile.pictures import ACCEPTED, PAYLOAD, REFUSED, AcceptedPicture, RefusedPicture
-from tests.support.hostile.refusals import refused
+from tests.support.hostile.refusals import assert_refused
 
 pytestmark = pytest.mark.usefixtures("watch")
 
@@ -26,7 +26,7 @@ def put(gateway: Gateway, data: bytes) -> httpx.Response:
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
 def test_a_hostile_picture_is_refused_in_words(gateway: Gateway, case: RefusedPicture) -> None:
-    refused(put(gateway, case.build()), case.status, case.words)
+    assert_refused(put(gateway, case.build()), case.status, case.words)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
@@ -59,7 +59,7 @@ def test_in_a_job_each_hostile_picture_fails_alone(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
 def test_a_file_beyond_the_limit_is_refused_before_it_is_read(gateway: Gateway) -> None:
-    refused(put(gateway, bytes(20 * 1024**2 + 1)), 413, "larger than 20,971,520 bytes")
+    assert_refused(put(gateway, bytes(20 * 1024**2 + 1)), 413, "larger than 20,971,520 bytes")
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)

@@ -22,8 +22,8 @@ def payloads(count: int) -> list[ImagePayload]:
     return [ImagePayload(png=encode(picture)) for picture in pictures]
 
 
-async def ask(client: httpx.AsyncClient, images: Sequence[ImagePayload], **changed: Any) -> list[str]:
-    request = CaptionRequest(images=list(images), max_tokens=12, min_tokens=4).model_copy(update=changed)
+async def ask(client: httpx.AsyncClient, images: Sequence[ImagePayload], **changes: Any) -> list[str]:
+    request = CaptionRequest(images=list(images), max_tokens=12, min_tokens=4).model_copy(update=changes)
     reply = await client.post("/v1/captions", content=request.model_dump_json())
     assert reply.status_code == 200, reply.text
     return CaptionReply.model_validate_json(reply.content).captions

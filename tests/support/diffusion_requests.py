@@ -41,8 +41,8 @@ def photo(width: int = 64, height: int = 64) -> ImagePayload:
     return ImagePayload(png=encode(RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)))
 
 
-def request(source: ImagePayload, *renderings: Rendering, **changed: Any) -> RenderRequest:
-    return RenderRequest(source=source, renderings=list(renderings), **{"steps": 2, **changed})
+def request(source: ImagePayload, *renderings: Rendering, **changes: Any) -> RenderRequest:
+    return RenderRequest(source=source, renderings=list(renderings), **{"steps": 2, **changes})
 
 
 async def render(client: httpx.AsyncClient, body: RenderRequest) -> RenderReply:

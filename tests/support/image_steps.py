@@ -100,8 +100,8 @@ def build(file: Path, target: str, arguments: Mapping[str, str], folder: Path) -
                 for source in sources:
                     _copy(ROOT / source, folder / "app" / goal)
             elif head == "RUN" and not rest.startswith("useradd"):
-                done = image.run(rest, **values)
-                assert done.returncode == 0, f"{rest}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+                result = image.run(rest, **values)
+                assert result.returncode == 0, f"{rest}\n{result.stdout[-2000:]}{result.stderr[-4000:]}"
             elif head == "CMD":
                 image.command = re.findall(r'"([^"]*)"', rest)
             elif head == "USER":

@@ -8,6 +8,6 @@ from typing import Any
 from shared.service import ServiceSettings
 
 
-def settings(profile: Path, **changed: Any) -> ServiceSettings:
+def settings(profile: Path, **changes: Any) -> ServiceSettings:
     """The service of this profile, on one thread of the processor."""
-    return ServiceSettings(profile=str(profile), device="cpu", threads=1, **changed)
+    return ServiceSettings(profile=str(profile), device="cpu", threads=1, **changes)

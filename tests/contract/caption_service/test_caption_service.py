@@ -28,16 +28,16 @@ def profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return write_profile(folder, caption_engine=request.param)
 
 
-@pytest.mark.parametrize("changed", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 5}, {"prompt": "a photo of"}])
-def test_deterministic_captions_are_the_same_alone_and_in_company(profile: Path, changed: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 5}, {"prompt": "a photo of"}])
+def test_deterministic_captions_are_the_same_alone_and_in_company(profile: Path, changes: dict[str, Any]) -> None:
     images = payloads(5)
 
     async def main() -> None:
         async with serving(create_app(settings(profile, deterministic=True, max_batch=3))) as client:
-            together = await ask(client, images, **changed)
-            alone = [(await ask(client, [image], **changed))[0] for image in images]
-            turned = await ask(client, images[::-1], **changed)
-            crowd = await asyncio.gather(*(ask(client, [image], **changed) for image in images))
+            together = await ask(client, images, **changes)
+            alone = [(await ask(client, [image], **changes))[0] for image in images]
+            turned = await ask(client, images[::-1], **changes)
+            crowd = await asyncio.gather(*(ask(client, [image], **changes) for image in images))
         assert together == alone == turned[::-1] == [captions[0] for captions in crowd]
         assert len(set(together)) > 1
 
@@ -78,8 +78,8 @@ def test_bad_requests_are_refused_in_a_sentence(profile: Path) -> None:
 
 
 def test_info_names_the_weights_and_its_revision_follows_them(profile: Path) -> None:
-    async def info(**changed: Any) -> ServiceInfo:
-        async with serving(create_app(settings(profile, **changed))) as client:
+    async def info(**changes: Any) -> ServiceInfo:
+        async with serving(create_app(settings(profile, **changes))) as client:
             return ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
 
     plain, again, deterministic = [asyncio.run(info(**changed)) for changed in ({}, {}, {"deterministic": True})]

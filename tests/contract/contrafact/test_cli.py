@@ -49,9 +49,9 @@ def testset(tmp_path: Path) -> Path:
 
 def contrafact(url: str, *arguments: object, code: int = 0) -> tuple[str, str]:
     """stdout and stderr of a command that ends with `code`."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"CONTRAFACT_URL": url})
-    assert done.exit_code == code, done.output
-    return done.stdout, done.stderr
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"CONTRAFACT_URL": url})
+    assert result.exit_code == code, result.output
+    return result.stdout, result.stderr
 
 
 def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     assert "3 of 3 images done" in stderr
     assert "images done" not in stdout
     gallery = stderr.partition("first counterfactual after ")[2].split()[2]
-    shown = httpx.get(gallery)
-    assert (shown.status_code, "/jobs/" + job in gallery, 'class="pair' in shown.text) == (200, True, True)
+    page = httpx.get(gallery)
+    assert (page.status_code, "/jobs/" + job in gallery, 'class="pair' in page.text) == (200, True, True)
     assert "m1 under dillema" in "\n".join(lines)
     detail = json.loads(contrafact(url, "status", job, "--json")[0])
     assert (detail["state"], detail["models"], detail["seed"]) == ("done", ["m1"], 3)
@@ -95,8 +95,8 @@ def test_a_job_of_which_nothing_succeeds_ends_with_its_reason_and_a_code(testset
         submitted = [system.base_url, "submit", testset, *TASK, "--model", "m1", "--wait"]
         job, first, *others = contrafact(*submitted, code=1)[0].splitlines()
         assert (first, others) == ("3 of 3 source images failed:", ["  3: this picture is refused"])
-        shown = json.loads(contrafact(system.base_url, "status", job, "--json", code=1)[0])
-        assert (shown["state"], shown["report"]) == ("failed", f"/jobs/{job}/report")
+        view = json.loads(contrafact(system.base_url, "status", job, "--json", code=1)[0])
+        assert (view["state"], view["report"]) == ("failed", f"/jobs/{job}/report")
         assert "this picture is refused" in contrafact(system.base_url, "report", job, "--out", "-")[0]
 
 

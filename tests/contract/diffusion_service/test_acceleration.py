@@ -48,7 +48,7 @@ def test_all_is_off_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "device", "count"),
+    ("changes", "device", "count"),
     [
         ({}, "cpu", 2),
         ({}, "cpu:0", 2),
@@ -58,10 +58,10 @@ def test_all_is_off_by_default() -> None:
     ],
 )
 def test_batches_are_computed_side_by_side_only_where_they_do_not_disturb_each_other(
-    changed: dict[str, Any], device: str, count: int, caplog: pytest.LogCaptureFixture
+    changes: dict[str, Any], device: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "contrafact.diffusion"):
-        assert batches_at_once(ServiceSettings(batches_at_once=2, **changed), device) == count
+        assert batches_at_once(ServiceSettings(batches_at_once=2, **changes), device) == count
     assert ("CONTRAFACT_BATCHES_AT_ONCE is for a CPU" in caplog.text) == (count == 1)
 
 

@@ -55,17 +55,17 @@ def rendered(editor: ControlNetEditor, *controls: ControlStrength, region: str =
     return outcome
 
 
-def strength(kind: ControlKind, **changed: float) -> ControlStrength:
-    return ControlStrength(kind=kind, **changed)
+def strength(kind: ControlKind, **changes: float) -> ControlStrength:
+    return ControlStrength(kind=kind, **changes)
 
 
 def test_each_kind_shows_its_own_of_the_source(editor: ControlNetEditor) -> None:
-    shown = {kind: rendered(editor, strength(kind)).controls[0] for kind in KINDS}
-    assert np.array_equal(np.unique(shown["segmentation"].reshape(-1, 3), axis=0), [COLOURS["object"]])
-    assert {shown[kind].shape for kind in ("canny", "depth", "soft_edges")} == {(64, 64)}
-    assert (shown["depth"].min(), shown["depth"].max()) == (0, 255)
-    strong = shown["soft_edges"].astype(int)
-    assert strong[shown["canny"] > 0].mean() > 2 * strong[shown["canny"] == 0].mean()
+    images = {kind: rendered(editor, strength(kind)).controls[0] for kind in KINDS}
+    assert np.array_equal(np.unique(images["segmentation"].reshape(-1, 3), axis=0), [COLOURS["object"]])
+    assert {images[kind].shape for kind in ("canny", "depth", "soft_edges")} == {(64, 64)}
+    assert (images["depth"].min(), images["depth"].max()) == (0, 255)
+    strong = images["soft_edges"].astype(int)
+    assert strong[images["canny"] > 0].mean() > 2 * strong[images["canny"] == 0].mean()
     assert len({rendered(editor, strength(kind)).image.tobytes() for kind in KINDS}) == len(KINDS)
 
 
@@ -151,9 +151,9 @@ def test_kinds_without_what_they_need_are_refused(editor: ControlNetEditor) -> N
     blind = ControlNetEditor(editor._weights, None)
     for kind, says in [("segmentation", "'segmentation'"), ("depth", "'depth'")]:
         key = BatchKey(64, 64, 2, 3.0, (ControlStrength.model_validate({"kind": kind}),))
-        (refused,) = blind.render(key, [RenderItem(source(), Rendering(prompt="A car.", seed=1), "")])
-        assert isinstance(refused, InvalidInput)
-        assert says in refused.detail
+        (refusal,) = blind.render(key, [RenderItem(source(), Rendering(prompt="A car.", seed=1), "")])
+        assert isinstance(refusal, InvalidInput)
+        assert says in refusal.detail
 
 
 def test_controls_are_chosen_in_one_way_and_a_plain_request_is_written_as_ever() -> None:

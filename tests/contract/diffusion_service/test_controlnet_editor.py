@@ -136,9 +136,9 @@ def test_one_bad_item_does_not_touch_the_others(editor: ControlNetEditor, folder
     assert isinstance(bad, InvalidInput)
     assert isinstance(good, Rendered)
     blind = open_editor(folder)
-    refused = blind.render(KEY, [item(region="object")])[0]
-    assert isinstance(refused, InvalidInput)
-    assert "segmenter" in refused.detail
+    refusal = blind.render(KEY, [item(region="object")])[0]
+    assert isinstance(refusal, InvalidInput)
+    assert "segmenter" in refusal.detail
     assert (blind.images.regions, editor.images.regions) == (("full",), ("full", "structure", "object"))
 
 

@@ -33,10 +33,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def request(source: ImagePayload, *prompts: str, **changed: Any) -> EditRequest:
+def request(source: ImagePayload, *prompts: str, **changes: Any) -> EditRequest:
     edits = [PromptEdit(prompt=prompt) for prompt in prompts]
     return EditRequest(
-        source=source, **{"caption": CAPTION, "edits": edits, "self_fractions": [0.5], "steps": 2, **changed}
+        source=source, **{"caption": CAPTION, "edits": edits, "self_fractions": [0.5], "steps": 2, **changes}
     )
 
 

@@ -60,16 +60,16 @@ def networks(folder: Path) -> StableDiffusion:
     return load_networks(folder)
 
 
-def few_step(folder: Path, file: str | None = None, **changed: Any) -> FewStep:
+def few_step(folder: Path, file: str | None = None, **changes: Any) -> FewStep:
     """Of the whole UNet in a folder or, as `unet_file`, in a file; or of the LoRA in `file`."""
-    used: dict[str, Any] = {"licence": "none", "gigabytes": 0.01, "dtype": changed.pop("dtype", "float32")}
-    scale = changed.pop("scale", 1.0)
+    used: dict[str, Any] = {"licence": "none", "gigabytes": 0.01, "dtype": changes.pop("dtype", "float32")}
+    scale = changes.pop("scale", 1.0)
     if file is None:
-        unet_file = changed.pop("unet_file", None)
+        unet_file = changes.pop("unet_file", None)
         source = {"unet": {"path": folder if unet_file else folder / "unet", "file": unet_file, **used}}
     else:
         source = {"lora": {"path": folder, "file": file, "scale": scale, **used}}
-    return FewStep.model_validate({"steps": STEPS, **TRAILING, **source, **changed})
+    return FewStep.model_validate({"steps": STEPS, **TRAILING, **source, **changes})
 
 
 def open_editor(folder: Path, networks: StableDiffusion, chosen: FewStep) -> ControlNetEditor:
@@ -163,11 +163,11 @@ def test_a_file_that_is_no_unet_of_the_bases_layout_is_refused(folder: Path, net
         load_few_step(few_step(folder, unet_file="absent.safetensors"), base, networks)
 
 
-@pytest.mark.parametrize("changed", ARRANGEMENTS)
+@pytest.mark.parametrize("changes", ARRANGEMENTS)
 def test_other_steps_and_guidance_use_the_base(
-    folder: Path, networks: StableDiffusion, changed: dict[str, Any]
+    folder: Path, networks: StableDiffusion, changes: dict[str, Any]
 ) -> None:
-    plain, both = ControlNetEditor(networks, None), open_editor(folder, networks, few_step(folder, **changed))
+    plain, both = ControlNetEditor(networks, None), open_editor(folder, networks, few_step(folder, **changes))
     others = [(STEPS + 1, 1.0), (STEPS, 4.0), (1, 2.0)]
     for steps, guidance in others:
         key = BatchKey(64, 64, steps, guidance, CONTROLS)
@@ -176,11 +176,11 @@ def test_other_steps_and_guidance_use_the_base(
     assert not np.array_equal(image, expected)
 
 
-@pytest.mark.parametrize("changed", ARRANGEMENTS)
+@pytest.mark.parametrize("changes", ARRANGEMENTS)
 def test_an_image_follows_from_its_seed_and_no_neighbour_changes_a_bit(
-    folder: Path, networks: StableDiffusion, changed: dict[str, Any]
+    folder: Path, networks: StableDiffusion, changes: dict[str, Any]
 ) -> None:
-    editor = open_editor(folder, networks, few_step(folder, **changed))
+    editor = open_editor(folder, networks, few_step(folder, **changes))
     torch.manual_seed(1)
     alone = images(editor.render(FEW, [item()] * 4))
     torch.manual_seed(2)
@@ -206,13 +206,13 @@ def test_noise_within_steps_is_drawn_where_the_scheduler_draws_it(folder: Path, 
     assert not torch.equal(draws[0], networks.noise(3, 64, 64).flatten()[:8]), "not the noise that it starts from"
 
 
-@pytest.mark.parametrize("changed", ARRANGEMENTS)
+@pytest.mark.parametrize("changes", ARRANGEMENTS)
 def test_protected_shapes_are_held_in_few_steps_too(
-    folder: Path, networks: StableDiffusion, changed: dict[str, Any]
+    folder: Path, networks: StableDiffusion, changes: dict[str, Any]
 ) -> None:
     write_segmenter(folder / "segmenter")
     segmenter = HalfSegmenter(weights(folder / "segmenter"), ["object"], device="cpu")
-    few = load_few_step(few_step(folder, **changed), weights(folder / "base"), networks)
+    few = load_few_step(few_step(folder, **changes), weights(folder / "base"), networks)
     recorded: list[torch.Tensor] = []
     watched: Any = Watched(few.networks, recorded)
     editor = ControlNetEditor(networks, ControlImages(segmenter), replace(few, networks=watched))

@@ -75,7 +75,7 @@ def test_an_image_that_is_not_finite_is_null_in_the_reply_and_all_of_them_an_err
             assert [image is None for image in reply.images] == [False, True]
             assert set(reply.controls) == {"full"}
             unlucky = request(photo(), Rendering(prompt="A red car.", seed=UNLUCKY))
-            refused = await client.post("/v1/renderings", content=unlucky.model_dump_json())
-            assert (refused.status_code, refused.json()["type"]) == (500, "urn:contrafact:problem:not-finite")
+            refusal = await client.post("/v1/renderings", content=unlucky.model_dump_json())
+            assert (refusal.status_code, refusal.json()["type"]) == (500, "urn:contrafact:problem:not-finite")
 
     asyncio.run(scenario())

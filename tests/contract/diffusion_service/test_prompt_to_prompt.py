@@ -86,8 +86,8 @@ def editor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return open_editor(folder)
 
 
-def target(inversion: Inversion, prompt: str, fraction: float = 0.5, **changed: object) -> EditItem:
-    return EditItem(inversion, PromptEdit.model_validate({"prompt": prompt, **changed}), fraction)
+def target(inversion: Inversion, prompt: str, fraction: float = 0.5, **changes: object) -> EditItem:
+    return EditItem(inversion, PromptEdit.model_validate({"prompt": prompt, **changes}), fraction)
 
 
 def round_trip(editor: Editor, pixels: Pixels = PHOTO) -> Pixels:

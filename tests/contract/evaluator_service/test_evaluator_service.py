@@ -187,9 +187,9 @@ def test_structure_agreement_counts_kept_edges(folder: Path) -> None:
             reply = StructureReply.model_validate_json(await post(client, "/v1/structure", masked))
             assert reply.agreements[2] > 0.95, "what lies outside the mask does not count"
             other = body.model_copy(update={"images": [payload(pixels(30, 30))]})
-            refused = await client.post("/v1/structure", content=other.model_dump_json())
-            assert refused.status_code == 422
-            assert "same size" in refused.json()["detail"]
+            refusal = await client.post("/v1/structure", content=other.model_dump_json())
+            assert refusal.status_code == 422
+            assert "same size" in refusal.json()["detail"]
 
     asyncio.run(scenario())
 

@@ -31,11 +31,11 @@ from tests.support.small_services import SmallServices, serve
 
 def test_it_travels_from_the_gateway_to_the_services_and_into_the_log(tmp_path: Path) -> None:
     small = SmallServices()
-    heard: set[tuple[str, str | None]] = set()
+    requests: set[tuple[str, str | None]] = set()
 
     @small.app.middleware("http")
     async def hear(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        heard.add((request.url.path, request.headers.get("X-Request-ID")))
+        requests.add((request.url.path, request.headers.get("X-Request-ID")))
         return await answer(request)
 
     small.troubles = [InvalidInput("not this time")]
@@ -50,7 +50,7 @@ def test_it_travels_from_the_gateway_to_the_services_and_into_the_log(tmp_path: 
         address = created.headers["Location"]
         finished(client, address)
         assert client.get("/jobs", headers={"X-Request-ID": "a b\tc"}).headers["X-Request-ID"] != "a b\tc"
-    paths = {path for path, name in heard if name == "mine-1"}
+    paths = {path for path, name in requests if name == "mine-1"}
     assert {"/v1/captions", "/v1/generate", "/v1/renderings", "/v1/predictions"} <= paths
     lines = [json.loads(line) for line in (tmp_path / "contrafact.log").read_text().splitlines()]
     failed = [line for line in lines if line["logger"] == "contrafact.worker" and "traceback" in line]
@@ -60,14 +60,14 @@ def test_it_travels_from_the_gateway_to_the_services_and_into_the_log(tmp_path: 
 
 
 def test_the_message_carries_it() -> None:
-    heard: list[str] = []
+    request_ids: list[str] = []
     rung = threading.Event()
 
     class Bell:
         """Hears who rang."""
 
         def step(self) -> None:
-            heard.append(request_id())
+            request_ids.append(request_id())
             rung.set()
 
         def start(self) -> None:
@@ -85,7 +85,7 @@ def test_the_message_carries_it() -> None:
         assert rung.wait(120)
     finally:
         thread.stop()
-    assert heard == ["mine-2"]
+    assert request_ids == ["mine-2"]
 
 
 def test_a_model_service_logs_and_answers_it(log: io.StringIO) -> None:

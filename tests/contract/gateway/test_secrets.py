@@ -68,9 +68,9 @@ def test_a_deployment_without_its_parts_tells_nothing(secrets: None, log: io.Str
     answers = [answer for answer in examine(read_settings()) if not answer.fine]
     assert {answer.part for answer in answers} >= {"database", "broker", "object store", "caption_service"}
     wake_worker(open_celery(ENVIRONMENT["CONTRAFACT_BROKER_URL"]))
-    done = CliRunner().invoke(command_line, ["keys", "list"])
-    assert done.exit_code != 0
-    everything = [str(end.value), log.getvalue(), done.output, *(str(asdict(answer)) for answer in answers)]
+    result = CliRunner().invoke(command_line, ["keys", "list"])
+    assert result.exit_code != 0
+    everything = [str(end.value), log.getvalue(), result.output, *(str(asdict(answer)) for answer in answers)]
     assert CANARY not in "".join(everything)
     assert "wake-up" in log.getvalue()
 

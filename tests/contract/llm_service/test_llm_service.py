@@ -177,9 +177,9 @@ UNBOUNDED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("schema", "says"), UNBOUNDED)
 def test_unbounded_schemas_are_refused_with_the_place(profile: Path, schema: dict[str, Any], says: str) -> None:
 
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as refusal:
         checked_validator(schema)
-    assert says in refused.value.detail
+    assert says in refusal.value.detail
 
 
 def test_requests_that_do_not_fit_are_refused_in_a_sentence(profile: Path) -> None:

@@ -152,11 +152,11 @@ def test_a_full_line_is_429_with_retry_after(squares: Squares, url: str) -> None
 
 def test_bodies_are_bounded_while_they_stream(url: str) -> None:
     ready(url)
-    sent = [0]
+    chunks = [0]
 
     async def endless() -> AsyncIterator[bytes]:
         while True:
-            sent[0] += 1
+            chunks[0] += 1
             yield b" " * 1_000_000
 
     async def main() -> int:
@@ -168,7 +168,7 @@ def test_bodies_are_bounded_while_they_stream(url: str) -> None:
     except httpx.TransportError:  # the server answers and closes while we still write
         status = 413
     assert status == 413
-    assert sent[0] < 2 * MAX_MESSAGE_BYTES / 1_000_000
+    assert chunks[0] < 2 * MAX_MESSAGE_BYTES / 1_000_000
     declared = HTTP.post(f"{url}/v1/squares", content=b"x" * (MAX_MESSAGE_BYTES + 1))
     assert declared.status_code == 413
 

@@ -71,8 +71,8 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def fetch(profile: Path, home: Path, address: str, *options: str, token: str = "hf_ours") -> tuple[int, str]:
     environment = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    done = run("shared.fetch_weights", "--profile", str(profile), *options, HF_TOKEN=token, **environment)
-    return done.returncode, done.stdout + done.stderr
+    result = run("shared.fetch_weights", "--profile", str(profile), *options, HF_TOKEN=token, **environment)
+    return result.returncode, result.stdout + result.stderr
 
 
 def test_everything_is_fetched_but_code_and_pickles(profile: Path, hub: SmallHub, address: str, tmp_path: Path) -> None:
@@ -163,9 +163,9 @@ def test_services_start_offline_from_the_volume(service: str, profile: Path, add
     assert code == 0, text
     before = (home / LISTING).read_text()
     environment = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    done = run("tests.support.start_service", service, CONTRAFACT_PROFILE=str(profile), **environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert COMMIT in done.stdout
+    result = run("tests.support.start_service", service, CONTRAFACT_PROFILE=str(profile), **environment)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert COMMIT in result.stdout
     assert (home / LISTING).read_text() == before
 
 
@@ -189,7 +189,7 @@ def test_one_file_of_few_step_weights_is_loaded_offline_from_the_volume(tmp_path
     assert code == 0, text
     assert hub.served == [f"us/few/{file}"]
     environment = {"HF_HOME": str(tmp_path / "volume"), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    done = run("tests.support.start_service", "diffusion_service", CONTRAFACT_PROFILE=str(small), **environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert COMMIT in done.stdout
-    assert f"few-step {kind}" in done.stdout
+    result = run("tests.support.start_service", "diffusion_service", CONTRAFACT_PROFILE=str(small), **environment)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert COMMIT in result.stdout
+    assert f"few-step {kind}" in result.stdout

@@ -30,8 +30,8 @@ def endpoint(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> 
 
 
 def rows(request: httpx.Request) -> NDArray[np.float64]:
-    sent = [base64.b64decode(image) for image in json.loads(request.content)["images"]]
-    return np.array([[0.25, 0.75] if image == b"one" else [1.0, 0.0] for image in sent])
+    images = [base64.b64decode(image) for image in json.loads(request.content)["images"]]
+    return np.array([[0.25, 0.75] if image == b"one" else [1.0, 0.0] for image in images])
 
 
 def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:

@@ -70,11 +70,11 @@ def test_uploads_beyond_the_spool_are_refused_until_others_end() -> None:
     spool = Spool(100)
     with spool.counting() as add:
         add(80)
-        with spool.counting() as other, pytest.raises(NotReady) as refused:
+        with spool.counting() as other, pytest.raises(NotReady) as refusal:
             other(30)
         with pytest.raises(NotReady):
             spool.refuse_without_room(21)
         spool.refuse_without_room(20)
-    assert refused.value.retry_after
+    assert refusal.value.retry_after
     with spool.counting() as add:
         add(100)

@@ -179,10 +179,10 @@ def test_a_full_queue_refuses_all_or_nothing_and_says_when_to_come_back() -> Non
         await run.hold()
         waiting = asyncio.create_task(owner.submit_all([2, 3], key="a", deadline=soon()))
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded) as refused:
+        with pytest.raises(Overloaded) as refusal:
             await owner.submit_all([4, 5], key="a", deadline=soon())
-        assert refused.value.retry_after is not None
-        assert 1 <= refused.value.retry_after <= 60
+        assert refusal.value.retry_after is not None
+        assert 1 <= refusal.value.retry_after <= 60
         last = asyncio.create_task(owner.submit(6, key="a", deadline=soon()))
         await asyncio.sleep(0)
         run.gate.set()

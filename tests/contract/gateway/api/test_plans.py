@@ -36,7 +36,7 @@ def ask(gateway: Gateway, dry_run: str = "true", **spec: Any) -> httpx.Response:
     return gateway.client.post("/jobs", params={"dry_run": dry_run}, files=files, data=data)
 
 
-def written(gateway: Gateway) -> list[int]:
+def row_counts(gateway: Gateway) -> list[int]:
     tables: list[type[Table]] = [Job, Image, OwnedImage, Upload]
     with gateway.context.sessions() as session:
         rows = [session.scalar(select(func.count()).select_from(table)) or 0 for table in tables]
@@ -44,11 +44,11 @@ def written(gateway: Gateway) -> list[int]:
 
 
 def test_a_dry_run_says_what_the_images_can_show_and_writes_nothing(gateway: Gateway) -> None:
-    before, wakes = written(gateway), len(gateway.wakes)
+    before, wakes = row_counts(gateway), len(gateway.wakes)
     reply = ask(gateway, methods=[{"name": "dillema", "parameters": {"counterfactuals_per_image": 2}}])
     assert reply.status_code == 200, reply.text
     plan = reply.json()
-    assert (written(gateway), len(gateway.wakes)) == (before, wakes)
+    assert (row_counts(gateway), len(gateway.wakes)) == (before, wakes)
     assert (plan["images"], plan["labelled"], plan["missing"]) == (19, 19, 0)
     assert [failure["name"] for failure in plan["failures"]] == ["bus/broken.png"]
     assert plan["sensitivity"]["family"] == 4
@@ -66,12 +66,12 @@ def test_a_dry_run_says_what_the_images_can_show_and_writes_nothing(gateway: Gat
 
 
 def test_a_manifest_is_planned_before_its_images_are_uploaded(gateway: Gateway) -> None:
-    before = written(gateway)
+    before = row_counts(gateway)
     images = [{"digest": f"{number:064x}", "label": "bus"} for number in range(40)]
     plan = gateway.client.post("/jobs?dry_run=true", json={"task": TASK, "images": images})
     assert plan.status_code == 200, plan.text
     assert (plan.json()["images"], plan.json()["missing"]) == (40, 40)
-    assert written(gateway) == before
+    assert row_counts(gateway) == before
 
 
 def test_a_dry_run_refuses_what_the_job_would_be_refused_for(gateway: Gateway) -> None:
@@ -94,14 +94,14 @@ def test_the_command_line_shows_the_plan(gateway: Gateway, tmp_path: Path) -> No
         path = tmp_path / "testset" / "bus" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(picture(100 + number))
-    before = written(gateway)
+    before = row_counts(gateway)
     environment = {"CONTRAFACT_URL": str(gateway.client.base_url)}
     arguments = ["submit", str(tmp_path / "testset"), "--task", TASK]
-    done = CliRunner().invoke(app, [*arguments, "--dry-run"], env=environment)
-    assert done.exit_code == 0, done.output
-    assert "14 to upload" in done.stdout
-    assert "`bus`, 14 images" in done.stdout
-    assert written(gateway) == before
+    result = CliRunner().invoke(app, [*arguments, "--dry-run"], env=environment)
+    assert result.exit_code == 0, result.output
+    assert "14 to upload" in result.stdout
+    assert "`bus`, 14 images" in result.stdout
+    assert row_counts(gateway) == before
     as_json = CliRunner().invoke(app, [*arguments, "--dry-run", "--json"], env=environment)
     assert json.loads(as_json.stdout)["missing"] == 14
     (tmp_path / "set.zip").write_bytes(packed(bus=14))
@@ -111,4 +111,4 @@ def test_the_command_line_shows_the_plan(gateway: Gateway, tmp_path: Path) -> No
     assert "unusable  bus/broken.png" in of_archive.stdout
     started = CliRunner().invoke(app, arguments, env=environment)
     assert "`bus`, 14 images" in started.stderr
-    assert written(gateway)[0] == before[0] + 1
+    assert row_counts(gateway)[0] == before[0] + 1

@@ -44,7 +44,7 @@ def labels(gateway: Gateway, job: str) -> list[str | None]:
         return [source.ground_truth for source in session.get_one(Job, job).source_images]
 
 
-def refused(reply: httpx.Response, status: int, *words: str) -> dict[str, Any]:
+def assert_refused(reply: httpx.Response, status: int, *words: str) -> dict[str, Any]:
     assert reply.status_code == status, reply.text
     assert reply.headers["Content-Type"] == "application/problem+json"
     document: dict[str, Any] = reply.json()
@@ -86,7 +86,7 @@ def test_labels_come_from_manifest_folders_or_nowhere(gateway: Gateway) -> None:
         archive.writestr("set/automobile/1.png", picture(1))
         archive.writestr("set/bus/2.png", picture(2))
     folders = [("images", ("set.zip", packed.getvalue()))]
-    refused(create(gateway, folders), 422, "'automobile'", "label_map")
+    assert_refused(create(gateway, folders), 422, "'automobile'", "label_map")
     assert labels(gateway, create(gateway, folders, label_map={"automobile": "car"}).json()["id"]) == ["car", "bus"]
     assert labels(gateway, create(gateway, folders, ground_truth="none").json()["id"]) == [None, None]
     job = create(gateway, folders, models=[]).json()
@@ -105,13 +105,13 @@ def test_one_bad_image_fails_alone(gateway: Gateway) -> None:
     (failure,) = job["failures"]
     assert (failure["position"], failure["name"]) == (1, "bad.png")
     assert "PNG" in failure["reason"]
-    refused(create(gateway, [("images", ("bad.png", b"no picture"))]), 422, "none of the 1 images")
+    assert_refused(create(gateway, [("images", ("bad.png", b"no picture"))]), 422, "none of the 1 images")
 
 
 def test_images_uploaded_before_make_a_job(gateway: Gateway) -> None:
     data, digest = picture(3), hashlib.sha256(picture(3)).hexdigest()
     entry = {"digest": digest, "label": "bus", "name": "bus/3.png"}
-    missing = refused(gateway.client.post("/jobs", json={"task": TASK, "images": [entry]}), 422, "PUT /images")
+    missing = assert_refused(gateway.client.post("/jobs", json={"task": TASK, "images": [entry]}), 422, "PUT /images")
     assert missing["missing"] == [digest]
     assert gateway.client.head(f"/images/{digest}").status_code == 404
     first = gateway.client.put(f"/images/{digest}", content=data)
@@ -138,19 +138,19 @@ def test_an_image_is_served_once_and_only_to_its_owner(tmp_path: Path) -> None:
         assert reply.headers["Cache-Control"].startswith("private")
         again = gateway.client.get(f"/images/{digest}", headers={**ann, "If-None-Match": reply.headers["ETag"]})
         assert again.status_code == 304
-        refused(gateway.client.get(f"/images/{digest}", headers=ben), 404)
+        assert_refused(gateway.client.get(f"/images/{digest}", headers=ben), 404)
         job = gateway.client.post("/jobs", files=images(1), data={"task": TASK}, headers=ann).json()["id"]
         for path in ("", "/results", "/events", "/report"):
-            refused(gateway.client.get(f"/jobs/{job}{path}", headers=ben), 404)
-        refused(gateway.client.delete(f"/jobs/{job}", headers=ben), 404)
+            assert_refused(gateway.client.get(f"/jobs/{job}{path}", headers=ben), 404)
+        assert_refused(gateway.client.delete(f"/jobs/{job}", headers=ben), 404)
         assert gateway.client.get("/jobs", headers=ben).json()["jobs"] == []
 
 
 def test_uploads_that_are_not_what_they_say_are_refused(gateway: Gateway) -> None:
     digest = hashlib.sha256(b"no picture").hexdigest()
-    refused(gateway.client.put(f"/images/{digest}", content=picture(1)), 422, "SHA-256")
-    refused(gateway.client.put(f"/images/{digest}", content=b"no picture"), 400, "PNG, JPEG or WebP")
-    refused(gateway.client.put("/images/abc", content=picture(1)), 422)
+    assert_refused(gateway.client.put(f"/images/{digest}", content=picture(1)), 422, "SHA-256")
+    assert_refused(gateway.client.put(f"/images/{digest}", content=b"no picture"), 400, "PNG, JPEG or WebP")
+    assert_refused(gateway.client.put("/images/abc", content=picture(1)), 422)
 
 
 def test_the_same_idempotency_key_makes_one_job(gateway: Gateway) -> None:
@@ -158,8 +158,8 @@ def test_the_same_idempotency_key_makes_one_job(gateway: Gateway) -> None:
     again = create(gateway, key="k1")
     assert again.status_code == 202
     assert again.json() == first.json()
-    refused(create(gateway, key="k1", seed=1), 409, "Idempotency-Key")
-    refused(create(gateway, images(1, 3), key="k1"), 409)
+    assert_refused(create(gateway, key="k1", seed=1), 409, "Idempotency-Key")
+    assert_refused(create(gateway, images(1, 3), key="k1"), 409)
     assert create(gateway, key="k2").json()["id"] != first.json()["id"]
     assert len(gateway.client.get("/jobs").json()["jobs"]) == 2
 
@@ -182,23 +182,27 @@ def test_the_same_idempotency_key_makes_one_job(gateway: Gateway) -> None:
     ],
 )
 def test_a_wrong_spec_is_refused_in_words(gateway: Gateway, spec: dict[str, Any], words: tuple[str, ...]) -> None:
-    refused(create(gateway, **spec), 422, *words)
+    assert_refused(create(gateway, **spec), 422, *words)
     assert gateway.wakes == []
 
 
 def test_a_wrong_form_is_refused_in_words(gateway: Gateway) -> None:
     post = gateway.client.post
-    refused(post("/jobs", files=images(1), data={"taks": TASK}), 422, "unknown part taks", "images, masks, task, spec")
-    refused(post("/jobs", files=images(1)), 422, "say what your model does")
-    refused(post("/jobs", files=[("spec", ("s", b'{"task": "abc"}'))]), 422, "no images")
-    refused(post("/jobs", files=images(1), data={"spec": "{"}), 400, "spec")
-    refused(post("/jobs", files=images(1), data={"spec": "[" * 100_000}), 400, "spec")
-    refused(post("/jobs", files=images(1), data={"spec": "[" * 100_000, "task": TASK}), 400, "spec")
-    refused(post("/jobs", files=[("images", (None, "text")), *images(1)], data={"task": TASK}), 422, "with the @")
-    refused(post("/jobs", content=b"x", headers={"Content-Type": "text/plain"}), 415, "multipart/form-data")
-    refused(post("/jobs", json={"task": TASK, "images": []}), 422, "images")
+    assert_refused(
+        post("/jobs", files=images(1), data={"taks": TASK}), 422, "unknown part taks", "images, masks, task, spec"
+    )
+    assert_refused(post("/jobs", files=images(1)), 422, "say what your model does")
+    assert_refused(post("/jobs", files=[("spec", ("s", b'{"task": "abc"}'))]), 422, "no images")
+    assert_refused(post("/jobs", files=images(1), data={"spec": "{"}), 400, "spec")
+    assert_refused(post("/jobs", files=images(1), data={"spec": "[" * 100_000}), 400, "spec")
+    assert_refused(post("/jobs", files=images(1), data={"spec": "[" * 100_000, "task": TASK}), 400, "spec")
+    assert_refused(
+        post("/jobs", files=[("images", (None, "text")), *images(1)], data={"task": TASK}), 422, "with the @"
+    )
+    assert_refused(post("/jobs", content=b"x", headers={"Content-Type": "text/plain"}), 415, "multipart/form-data")
+    assert_refused(post("/jobs", json={"task": TASK, "images": []}), 422, "images")
     many = [("images", (f"{i}.png", b"x")) for i in range(1_001)]
-    refused(post("/jobs", files=many, data={"task": TASK}), 400, "zip or tar", "PUT /images")
+    assert_refused(post("/jobs", files=many, data={"task": TASK}), 400, "zip or tar", "PUT /images")
 
 
 NAMES = st.sampled_from(["task", "methods", "models", "classes", "label_map", "ground_truth", "seed", "images", "x"])
@@ -227,22 +231,22 @@ def test_any_spec_is_a_job_or_a_problem(gateway: Gateway, spec: dict[str, Any], 
 
 
 def test_characters_that_no_database_keeps_are_refused(gateway: Gateway) -> None:
-    refused(create(gateway, task="a\0bc"), 422, "U+0000")
-    refused(gateway.client.get("/jobs/a%00b"), 400, "%00")
-    refused(gateway.client.get("/jobs?cursor=%00"), 400, "%00")
+    assert_refused(create(gateway, task="a\0bc"), 422, "U+0000")
+    assert_refused(gateway.client.get("/jobs/a%00b"), 400, "%00")
+    assert_refused(gateway.client.get("/jobs?cursor=%00"), 400, "%00")
     manifest = ("manifest", ("m.csv", b"file,label\n1.png,\0\n2.png,\n"))
-    refused(create(gateway, [*images(1, 2), manifest]), 422, "U+0000")
+    assert_refused(create(gateway, [*images(1, 2), manifest]), 422, "U+0000")
     assert create(gateway, [("images", ("a\0b\u202f.png", picture()))]).status_code == 202
 
 
 def test_unknown_parameters_and_paths_are_refused(gateway: Gateway) -> None:
-    refused(gateway.client.get("/jobs?limt=3"), 422, "unknown parameter limt", "cursor, limit")
-    refused(gateway.client.get("/methods?a=1"), 422, "unknown parameter a")
-    refused(gateway.client.get("/jobs?limit=0"), 422, "limit")
-    refused(gateway.client.get("/nothing"), 404)
-    refused(gateway.client.put("/jobs"), 405)
-    refused(gateway.client.get("/jobs/nothing"), 404, "GET /jobs lists yours")
-    refused(gateway.client.get("/jobs?cursor=abc"), 422, "cursor")
+    assert_refused(gateway.client.get("/jobs?limt=3"), 422, "unknown parameter limt", "cursor, limit")
+    assert_refused(gateway.client.get("/methods?a=1"), 422, "unknown parameter a")
+    assert_refused(gateway.client.get("/jobs?limit=0"), 422, "limit")
+    assert_refused(gateway.client.get("/nothing"), 404)
+    assert_refused(gateway.client.put("/jobs"), 405)
+    assert_refused(gateway.client.get("/jobs/nothing"), 404, "GET /jobs lists yours")
+    assert_refused(gateway.client.get("/jobs?cursor=abc"), 422, "cursor")
 
 
 def test_jobs_are_listed_newest_first_page_by_page(gateway: Gateway) -> None:
@@ -266,14 +270,14 @@ def test_cancel_and_delete(gateway: Gateway) -> None:
         assert cancelled.json()["state"] == "cancelled"
         assert cancelled.json()["progress"]["images"]["cancelled"] == 2
     assert gateway.client.delete(f"/jobs/{job}").status_code == 204
-    refused(gateway.client.get(f"/jobs/{job}"), 404)
+    assert_refused(gateway.client.get(f"/jobs/{job}"), 404)
     with gateway.context.sessions() as session:
         assert session.query(SourceImage).count() == 0
-    done = create(gateway).json()["id"]
+    done_job = create(gateway).json()["id"]
     with gateway.context.sessions.begin() as session:
-        session.get_one(Job, done).state = "done"
-    refused(gateway.client.post(f"/jobs/{done}/cancel"), 409, "the job is done")
-    refused(gateway.client.get(f"/jobs/{done}/report"), 404, "when it is done")
+        session.get_one(Job, done_job).state = "done"
+    assert_refused(gateway.client.post(f"/jobs/{done_job}/cancel"), 409, "the job is done")
+    assert_refused(gateway.client.get(f"/jobs/{done_job}/report"), 404, "when it is done")
 
 
 def test_the_catalogue(gateway: Gateway) -> None:
@@ -293,11 +297,11 @@ def test_the_catalogue(gateway: Gateway) -> None:
 
 def test_a_cancelled_job_is_taken_up_again(gateway: Gateway) -> None:
     job = create(gateway).json()["id"]
-    refused(gateway.client.post(f"/jobs/{job}/retry"), 409, "no image")
+    assert_refused(gateway.client.post(f"/jobs/{job}/retry"), 409, "no image")
     assert gateway.client.post(f"/jobs/{job}/cancel").json()["progress"]["images"]["cancelled"] == 2
     before = len(gateway.wakes)
     again = gateway.client.post(f"/jobs/{job}/retry")
     assert again.status_code == 200, again.text
     assert (again.json()["state"], again.json()["progress"]["images"]["waiting"]) == ("running", 2)
     assert len(gateway.wakes) == before + 1
-    refused(gateway.client.post("/jobs/unknown/retry"), 404)
+    assert_refused(gateway.client.post("/jobs/unknown/retry"), 404)

@@ -172,7 +172,7 @@ def follow(
 ) -> list[tuple[int, str]]:
     """(id, kind) of the events of one connection, which is left after `stop_after` of them; `after` some, act."""
     headers = {"Last-Event-ID": str(last)} if last else {}
-    heard: list[tuple[int, str]] = []
+    events: list[tuple[int, str]] = []
     kind = ""
     with gateway.client.stream("GET", f"/jobs/{job}/events", headers=headers) as reply:
         assert reply.status_code == 200
@@ -181,12 +181,12 @@ def follow(
             if line.startswith("event: "):
                 kind = line.removeprefix("event: ")
             elif line.startswith("id: "):
-                heard.append((int(line.removeprefix("id: ")), kind))
-                if len(heard) == stop_after:
-                    return heard
-                if after and heard[-1][0] in after:
-                    after[heard[-1][0]]()
-    return heard
+                events.append((int(line.removeprefix("id: ")), kind))
+                if len(events) == stop_after:
+                    return events
+                if after and events[-1][0] in after:
+                    after[events[-1][0]]()
+    return events
 
 
 def test_followers_share_one_poller_and_all_hear_everything(tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ def test_followers_share_one_poller_and_all_hear_everything(tmp_path: Path) -> N
                 add_event(session, "drawn", "image", {"position": number})
             session.get_one(Job, "drawn").state = "done"
             add_event(session, "drawn", "job", {"state": "done"})
-        for heard in following:
-            assert [sequence for sequence, _ in heard.result()] == list(range(1, BATCH + 13))
+        for follower in following:
+            assert [sequence for sequence, _ in follower.result()] == list(range(1, BATCH + 13))
 
 
 def polls_of(sessions: Sessions) -> Callable[[], int]:

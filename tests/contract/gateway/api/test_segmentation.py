@@ -154,7 +154,7 @@ def test_masks_come_as_parts_too_and_a_dry_run_says_what_would_be(client: httpx.
     ]
     plan = client.post("/jobs", params={"dry_run": "true"}, files=files).json()
     assert (plan["kind"], plan["images"], plan["labelled"]) == ("segmentation", 1, 1)
-    assert [shown["label"] for shown in plan["sensitivity"]["classes"]] == ["car", "road", "sky"]
+    assert [view["label"] for view in plan["sensitivity"]["classes"]] == ["car", "road", "sky"]
     stray = client.post("/jobs", files=[*files, ("masks", ("b.png", mask, "image/png"))])
     assert (stray.status_code, "b.png" in stray.text) == (422, True)
     loose = client.post("/jobs", files=[*files[:2], ("task", (None, "segment the street"))])
@@ -318,8 +318,8 @@ def test_a_parquet_export_has_the_mask_beside_the_image(client: httpx.Client, jo
     assert "task_categories: [image-segmentation]" in card
     for line in ("| 0 | sky |", "| 1 | road |", "| 2 | car |", "| 255 | not judged |"):
         assert line in card.splitlines()
-    refused = post(client, exports["huggingface"], SPEC)
-    assert (refused.status_code, "export the job as folders" in refused.text) == (422, True)
+    refusal = post(client, exports["huggingface"], SPEC)
+    assert (refusal.status_code, "export the job as folders" in refusal.text) == (422, True)
 
 
 @pytest.mark.parametrize(
@@ -367,8 +367,8 @@ def test_the_command_line_sends_masks_and_prints_classes(client: httpx.Client, t
         word for setting in ("counterfactuals_per_image=1", "steps=2", "thresholds={}") for word in ("--set", setting)
     ]
     run = ["submit", str(tmp_path / "set"), *options, "--wait"]
-    done = CliRunner().invoke(app, run, env={"CONTRAFACT_URL": str(client.base_url)})
-    assert done.exit_code == 0, done.output
-    assert "2 images, 2 with ground truth" in done.stderr
-    assert "mIoU 100 % on originals" in done.stdout.replace("\N{NO-BREAK SPACE}", " ")
-    assert "IoU originals" in done.stdout
+    result = CliRunner().invoke(app, run, env={"CONTRAFACT_URL": str(client.base_url)})
+    assert result.exit_code == 0, result.output
+    assert "2 images, 2 with ground truth" in result.stderr
+    assert "mIoU 100 % on originals" in result.stdout.replace("\N{NO-BREAK SPACE}", " ")
+    assert "IoU originals" in result.stdout

@@ -61,10 +61,10 @@ def test_uploads_in_progress_leave_no_room_for_others_until_they_end(gateway: Ga
     with begun(gateway, 390_000, HEAD + bytes(300_000)):
         wait_for(lambda: not has_room(gateway, 110_000))
         declared, counted = post(gateway, 200_000), streamed(gateway, 200_000)
-        for refused in (declared, counted):
-            assert refused.status_code == 503
-            assert refused.headers["Content-Type"] == "application/problem+json"
-            assert int(refused.headers["Retry-After"]) > 0
+        for refusal in (declared, counted):
+            assert refusal.status_code == 503
+            assert refusal.headers["Content-Type"] == "application/problem+json"
+            assert int(refusal.headers["Retry-After"]) > 0
         assert post(gateway, 10).status_code == 202, "there is room for a small one"
     wait_for(lambda: has_room(gateway, 400_000))
     assert post(gateway, 200_000).status_code == 202

@@ -193,9 +193,9 @@ def test_fiftyone_has_a_group_for_each_counterfactual(gateway: Gateway, tmp_path
 
 @pytest.mark.parametrize("format_name", FILES)
 def test_an_export_is_a_job_again(gateway: Gateway, format_name: str) -> None:
-    sent = export(gateway, format=format_name).content
+    archive = export(gateway, format=format_name).content
     reply = gateway.client.post(
-        "/jobs", files={"images": ("e.tar", sent)}, data={"spec": '{"task": "classify it", "models": []}'}
+        "/jobs", files={"images": ("e.tar", archive)}, data={"spec": '{"task": "classify it", "models": []}'}
     )
     assert reply.status_code == 202, reply.text
     job = reply.json()
@@ -219,8 +219,8 @@ def test_a_repacked_export_is_a_job_again_wherever_its_note_lies(gateway: Gatewa
         for path in sorted(folder.rglob("*"), reverse=True):
             if path.is_file():
                 archive.add(path, f"mine/{path.relative_to(folder)}")
-    sent = {"images": ("e.tar.gz", packed.getvalue())}
-    reply = gateway.client.post("/jobs", files=sent, data={"spec": '{"task": "classify it", "models": []}'})
+    files = {"images": ("e.tar.gz", packed.getvalue())}
+    reply = gateway.client.post("/jobs", files=files, data={"spec": '{"task": "classify it", "models": []}'})
     assert reply.status_code == 202, reply.text
     assert (reply.json()["images"], reply.json()["labelled"]) == (12, 12)
 
@@ -230,16 +230,16 @@ def test_a_repacked_export_is_a_job_again_wherever_its_note_lies(gateway: Gatewa
     [({"format": "huggingface"}, "export the job as folders"), ({"arm": "counterfactual"}, "no originals")],
 )
 def test_what_cannot_be_a_job_again_says_so(gateway: Gateway, query: dict[str, str], sentence: str) -> None:
-    sent = {"images": ("e.tar", export(gateway, **query).content)}
-    reply = gateway.client.post("/jobs", files=sent, data={"task": "classify it"})
+    files = {"images": ("e.tar", export(gateway, **query).content)}
+    reply = gateway.client.post("/jobs", files=files, data={"task": "classify it"})
     assert reply.status_code == 422
     assert sentence in reply.json()["detail"]
 
 
 def test_filters_choose_counterfactuals_and_their_null_arms(gateway: Gateway, tmp_path: Path) -> None:
     query = {"class": "bus", "value": "night", "flipped": "true", "model": "night-bus"}
-    shown = gateway.client.get("/jobs/drawn/results", params={**query, "verdict": "accepted", "limit": 200}).json()
-    expected = {view["id"] for view in shown["counterfactuals"]}
+    page = gateway.client.get("/jobs/drawn/results", params={**query, "verdict": "accepted", "limit": 200}).json()
+    expected = {view["id"] for view in page["counterfactuals"]}
     records = provenance(unpacked(gateway, tmp_path / "all", **query))
     assert {r["id"] for r in records if r["arm"] == "counterfactual"} == expected != set()
     assert {r["label"] for r in records} == {"bus"}
@@ -341,8 +341,8 @@ def test_it_flows_from_s3(gateway: Gateway, s3_server: S3Server) -> None:
     sessions, few = gateway.context.sessions, Selection(arm=["original"])
     for image in exported_images(sessions, "drawn", few):
         store.put(image_key(image.image), gateway.context.store.get(image_key(image.image)))
-    sent = b"".join(open_export(sessions, LOCAL_OWNER, "drawn", "folders", few).chunks(sessions, store))
-    assert sent == export(gateway, arm="original").content
+    streamed = b"".join(open_export(sessions, LOCAL_OWNER, "drawn", "folders", few).chunks(sessions, store))
+    assert streamed == export(gateway, arm="original").content
 
 
 def test_the_command_saves_it(gateway: Gateway, tmp_path: Path) -> None:
@@ -350,10 +350,10 @@ def test_the_command_saves_it(gateway: Gateway, tmp_path: Path) -> None:
         return CliRunner().invoke(app, ["export", *arguments, "--url", str(gateway.client.base_url)])
 
     out = tmp_path / "set.tar"
-    done = contrafact("drawn", "--format", "coco", "--where", "arm=original", "--where", "class=bus", "-o", str(out))
-    assert (done.exit_code, done.stdout) == (0, f"{out}\n"), done.output
+    result = contrafact("drawn", "--format", "coco", "--where", "arm=original", "--where", "class=bus", "-o", str(out))
+    assert (result.exit_code, result.stdout) == (0, f"{out}\n"), result.output
     with tarfile.open(out) as archive:
         assert sum(name.startswith("original/bus/") for name in archive.getnames()) == 4
-    refused = contrafact("nobodys", "-o", str(tmp_path / "none.tar"))
-    assert (refused.exit_code, refused.stdout) == (3, "")
+    refusal = contrafact("nobodys", "-o", str(tmp_path / "none.tar"))
+    assert (refusal.exit_code, refusal.stdout) == (3, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set.tar"], "nothing half is left"

@@ -56,8 +56,8 @@ def test_dry_run_and_plan_count_the_images_at_the_working_side(gateway: Gateway)
     dry = post(gateway, GENERATE, *files, dry_run="true").json()
     job = post(gateway, GENERATE, *files).json()["id"]
     plan = gateway.client.get(f"/jobs/{job}/plan").json()
-    for shown in (dry, plan):
-        assert (shown["images"], shown["working_side"], shown["at_working_side"]) == (3, SIDE, 2)
+    for view in (dry, plan):
+        assert (view["images"], view["working_side"], view["at_working_side"]) == (3, SIDE, 2)
 
 
 def test_uploaded_masks_fit_their_images_after_both_were_scaled(gateway: Gateway) -> None:

@@ -42,7 +42,7 @@ def picture(drawn: Scene) -> np.ndarray:
     return np.ascontiguousarray(render(drawn).image)
 
 
-def named(services: ModelServices, truth: str, source: Scene, *images: Scene) -> list[float | None]:
+def named_shares(services: ModelServices, truth: str, source: Scene, *images: Scene) -> list[float | None]:
     source_image = MethodImage("source", payload(picture(source)), truth)
     recaptions = recaptioned(services, source_image, TASK, [payload(picture(image)) for image in images])
     return [None if recaption is None else recaption.named for recaption in recaptions]
@@ -52,11 +52,11 @@ def named(services: ModelServices, truth: str, source: Scene, *images: Scene) ->
 def test_the_class_is_named_by_night_too_and_another_class_is_not_it(services: ModelServices, label: str) -> None:
     other = "car" if label != "bird" else "house"
     shown = (scene(label, "night"), scene(label, "day"), scene(other), scene(other, "night"))
-    assert named(services, label, scene(label), *shown) == [1.0, 1.0, 0.0, 0.0]
+    assert named_shares(services, label, scene(label), *shown) == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_nothing_is_said_where_the_source_shows_another_class_than_its_label(services: ModelServices) -> None:
-    assert named(services, "bus", scene("boat"), scene("boat", "night"), scene("bus")) == [None, None]
+    assert named_shares(services, "bus", scene("boat"), scene("boat", "night"), scene("bus")) == [None, None]
 
 
 def test_what_it_adds_is_measured_on_judged_pictures(services: ModelServices, tmp_path: Path) -> None:

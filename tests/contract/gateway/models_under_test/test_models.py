@@ -186,9 +186,9 @@ def test_the_command_line_adds_lists_and_removes(tmp_path: Path) -> None:
 
         def contrafact(*arguments: object, code: int = 0) -> str:
             url = {"CONTRAFACT_URL": str(served.client.base_url)}
-            done = CliRunner().invoke(app, ["models", *map(str, arguments)], env=url)
-            assert done.exit_code == code, done.output
-            return done.output if code else done.stdout
+            result = CliRunner().invoke(app, ["models", *map(str, arguments)], env=url)
+            assert result.exit_code == code, result.output
+            return result.output if code else result.stdout
 
         assert contrafact("add", folder, "--name", "mine").strip() == "mine"
         options = ["--classes", tmp_path / "classes.txt", "--preprocessing", tmp_path / "prepare.json", "--json"]

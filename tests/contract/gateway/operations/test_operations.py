@@ -174,9 +174,9 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
     monkeypatch.setenv("CONTRAFACT_AUTHENTICATION", "true")
 
     def run(*arguments: str, code: int = 0, stdin: str | None = None) -> str:
-        done = CliRunner().invoke(command_line, ["keys", *arguments], input=stdin)
-        assert done.exit_code == code, done.output
-        return done.stdout if code == 0 else done.stderr
+        result = CliRunner().invoke(command_line, ["keys", *arguments], input=stdin)
+        assert result.exit_code == code, result.output
+        return result.stdout if code == 0 else result.stderr
 
     with pytest.raises(SystemExit, match="no API key yet"):
         create_app()
@@ -215,16 +215,16 @@ def test_housekeeping_from_the_command_line_says_what_it_removed(
     store.put("reports/of-no-job.html", b"a report")
     monkeypatch.setenv("CONTRAFACT_DATABASE_URL", f"sqlite:///{tmp_path / 'contrafact.db'}")
     monkeypatch.setenv("CONTRAFACT_OBJECT_STORE", f"directory:{tmp_path / 'objects'}")
-    done = CliRunner().invoke(command_line, ["housekeeping", "--no-grace"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["reports"] == 1
+    result = CliRunner().invoke(command_line, ["housekeeping", "--no-grace"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["reports"] == 1
     assert not store.exists("reports/of-no-job.html")
 
 
 def test_a_command_whose_package_is_not_installed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as refused:
+    with pytest.raises(typer.Exit) as exit_request:
         become("contrafact_of_nobody.commands", [])
-    assert refused.value.exit_code == 2
+    assert exit_request.value.exit_code == 2
     assert "contrafact_of_nobody" in capsys.readouterr().err
 
 

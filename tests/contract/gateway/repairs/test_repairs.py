@@ -33,8 +33,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
         add_job(served.context.sessions, served.context.store)
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        for name, sent in (("day", files), ("day-onnx", onnx_files(folder))):
-            archive = zipped(sent)
+        for name, content in (("day", files), ("day-onnx", onnx_files(folder))):
+            archive = zipped(content)
             reply = served.client.post("/models", data={"name": name}, files={"model": ("m.zip", archive)})
             assert reply.status_code == 201, reply.text
         yield served
@@ -94,7 +94,7 @@ def test_the_model_reads_back_has_a_card_and_goes_in_as_a_model_under_test(
     nights = [picture(label, "night", 77_000 + place) for place, label in enumerate(CLASSES * 4)]
     with torch.inference_mode():
         predictions = model(**processor(images=nights, return_tensors="pt")).logits.argmax(1).tolist()
-    assert sum(got == place % 3 for place, got in enumerate(predictions)) >= 11
+    assert sum(predicted == place % 3 for place, predicted in enumerate(predictions)) >= 11
     added = gateway.client.post("/models", data={"name": "repaired"}, files={"model": ("model.tar", reply.content)})
     assert added.status_code == 201, added.text
     control = gateway.client.get(f"/repairs/{repair}/model", params={"arm": "originals"})
@@ -185,6 +185,6 @@ def test_the_command_prints_the_table(gateway: Gateway, repair: str) -> None:
     url = str(gateway.client.base_url)
     listed = CliRunner().invoke(app, ["repairs", "list", "--json", "--url", url])
     assert repair in [json.loads(line)["id"] for line in listed.stdout.splitlines()]
-    refused = CliRunner().invoke(app, ["repair", "--job", "made", "--model", "day-onnx", "--url", url])
-    assert refused.exit_code == 3
-    assert "ONNX" in refused.stderr
+    refusal = CliRunner().invoke(app, ["repair", "--job", "made", "--model", "day-onnx", "--url", url])
+    assert refusal.exit_code == 3
+    assert "ONNX" in refusal.stderr

@@ -128,9 +128,9 @@ def test_each_key_has_its_own_review_and_needs_the_scope(database_url: str, tmp_
         reviews = gateway.client.get("/jobs/drawn/reviews", headers=ann).json()["reviews"]
         assert [view["verdict"] for view in reviews] == ["valid", "invalid"]
         assert {len(view["reviewer"]) for view in reviews} == {12}, "the id of the key, which tells nothing of it"
-        refused = gateway.client.put(address, json=VALID, headers=headers("submit"))
-        assert refused.status_code == 403
-        assert "needs review" in refused.json()["detail"]
+        refusal = gateway.client.put(address, json=VALID, headers=headers("submit"))
+        assert refusal.status_code == 403
+        assert "needs review" in refusal.json()["detail"]
         stranger = headers("review", owner="carl")
         assert gateway.client.put(address, json=VALID, headers=stranger).status_code == 404
         assert gateway.client.get("/jobs/drawn/reviews", headers=stranger).status_code == 404
@@ -139,9 +139,9 @@ def test_each_key_has_its_own_review_and_needs_the_scope(database_url: str, tmp_
 
 def test_the_command_line_writes_reviews_and_lists_them(gateway: Gateway) -> None:
     def contrafact(*arguments: str, code: int = 0) -> str:
-        done = CliRunner().invoke(app, list(arguments), env={"CONTRAFACT_URL": str(gateway.client.base_url)})
-        assert done.exit_code == code, done.output
-        return done.output
+        result = CliRunner().invoke(app, list(arguments), env={"CONTRAFACT_URL": str(gateway.client.base_url)})
+        assert result.exit_code == code, result.output
+        return result.output
 
     edit = edits(gateway)[0]
     graded = ("--verdict", "valid", "--edit-not-shown", "--realism", "3", "--note", "[still] day")

@@ -113,18 +113,18 @@ def runs(gateway: Gateway) -> dict[str, str]:
         assert reply.status_code == 202, reply.text
         assert len(gateway.wakes) == wakes + 1
         ids[model] = reply.json()["id"]
-        shown = gateway.client.get(reply.headers["Location"]).json()
-        assert (shown["state"], shown["model"], shown["revision"]) == ("running", model, "1")
-        assert shown["progress"]["images"]["waiting"] == 2 * SOURCES
+        view = gateway.client.get(reply.headers["Location"]).json()
+        assert (view["state"], view["model"], view["revision"]) == ("running", model, "1")
+        assert view["progress"]["images"]["waiting"] == 2 * SOURCES
         assert gateway.client.get(f"/suites/street/runs/{ids[model]}/results").status_code == 409
         predict(gateway, ids[model], weak)
     return ids
 
 
 def contrafact(url: str, *arguments: object, code: int = 0) -> Result:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"CONTRAFACT_URL": url})
-    assert done.exit_code == code, done.output
-    return done
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"CONTRAFACT_URL": url})
+    assert result.exit_code == code, result.output
+    return result
 
 
 def test_a_suite_is_shown_by_name_and_id(gateway: Gateway) -> None:

@@ -25,7 +25,7 @@ NOTHING = ("", b"")  # what a browser sends of a field for files in which none w
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
-def sent(
+def submit_form(
     gateway: Gateway,
     typed: dict[str, Any],
     images: list[tuple[str, bytes]],
@@ -56,7 +56,7 @@ def job_of(gateway: Gateway, reply: httpx.Response) -> dict[str, Any]:
     return job
 
 
-def refused(reply: httpx.Response, status: int) -> tuple[str, str]:
+def refusal_on_page(reply: httpx.Response, status: int) -> tuple[str, str]:
     """The sentence on the form, and the whole page."""
     assert reply.status_code == status, reply.text
     assert reply.headers["Content-Type"].startswith("text/html")
@@ -91,11 +91,11 @@ def test_what_is_ticked_is_what_the_job_does(gateway: Gateway) -> None:
         "methods": ["shifts", "corruptions"],
         "shifts": "in thick fog\r\n\r\n at dusk ",
     }
-    job = job_of(gateway, sent(gateway, typed, [("a.png", picture())]))
+    job = job_of(gateway, submit_form(gateway, typed, [("a.png", picture())]))
     assert [method["name"] for method in job["methods"]] == ["shifts", "corruptions"]
     assert [shift["phrase"] for shift in job["methods"][0]["parameters"]["shifts"]] == ["in thick fog", "at dusk"]
     assert job["models"] == gateway.context.profile.defaults.models
-    plain = job_of(gateway, sent(gateway, {"task": TASK, "models": ["m1"]}, [("a.png", picture())]))
+    plain = job_of(gateway, submit_form(gateway, {"task": TASK, "models": ["m1"]}, [("a.png", picture())]))
     assert ([method["name"] for method in plain["methods"]], plain["models"]) == (["dillema"], ["m1"])
 
 
@@ -108,7 +108,7 @@ def test_masks_come_by_index_and_by_colour(
     typed = {"task": TASK, "models": [SEGMENTER], "classes": "" if as_file else classes}
     file = ("classes.json", classes.encode()) if as_file else NOTHING
     images = [("a.png", picture(size=4)), ("b.png", picture(9, size=4))]
-    job = job_of(gateway, sent(gateway, typed, images, [("a.png", mask)], file))
+    job = job_of(gateway, submit_form(gateway, typed, images, [("a.png", mask)], file))
     assert (job["kind"], job["images"], job["labelled"]) == ("segmentation", 2, 1)
     assert (job["classes"], job["failures"]) == (["road", "car"], [])
 
@@ -136,8 +136,8 @@ def test_a_refusal_stands_on_the_form_as_it_was_filled_in(
 ) -> None:
     typed = {"task": 'segment "streets" & <roads>', "methods": ["dillema", "corruptions"], **typed}
     wakes = len(gateway.wakes)
-    reply = sent(gateway, typed, [("a.png", picture(size=4))], [(name, GREY_MASK) for name in masks])
-    sentence, text = refused(reply, 400 if "Invalid JSON" in words else 422)
+    reply = submit_form(gateway, typed, [("a.png", picture(size=4))], [(name, GREY_MASK) for name in masks])
+    sentence, text = refusal_on_page(reply, 400 if "Invalid JSON" in words else 422)
     assert words in sentence
     assert f'name="task" value="{typed["task"]}"' in text
     assert "<roads>" not in reply.text
@@ -151,28 +151,28 @@ def test_a_refusal_stands_on_the_form_as_it_was_filled_in(
 def test_a_file_that_says_what_masks_mean_comes_back_as_text_to_mend(gateway: Gateway) -> None:
     wrong = json.dumps({"classes": [{"name": "road", "indx": 0}]}).encode()
     typed = {"task": TASK, "models": ["street-classifier"]}
-    reply = sent(gateway, typed, [("a.png", picture())], [("a.png", GREY_MASK)], ("classes.json", wrong))
-    sentence, text = refused(reply, 422)
+    reply = submit_form(gateway, typed, [("a.png", picture())], [("a.png", GREY_MASK)], ("classes.json", wrong))
+    sentence, text = refusal_on_page(reply, 422)
     assert "indx" in sentence
     assert f">{wrong.decode()}</textarea>" in text
     assert ticked(text, "models") == {"street-classifier"}
     both = {**typed, "classes": json.dumps(INDICES)}
-    reply = sent(gateway, both, [("a.png", picture())], [("a.png", GREY_MASK)], ("classes.json", wrong))
-    sentence, text = refused(reply, 422)
+    reply = submit_form(gateway, both, [("a.png", picture())], [("a.png", GREY_MASK)], ("classes.json", wrong))
+    sentence, text = refusal_on_page(reply, 422)
     assert "as text" in sentence
     assert f">{both['classes']}</textarea>" in text
     for content, status in ((b"\xff\xfe", 400), (b"[" * 100_000, 413)):
-        reply = sent(gateway, typed, [("a.png", picture())], [("a.png", GREY_MASK)], ("classes.json", content))
-        assert "the meaning of the masks" in refused(reply, status)[0]
+        reply = submit_form(gateway, typed, [("a.png", picture())], [("a.png", GREY_MASK)], ("classes.json", content))
+        assert "the meaning of the masks" in refusal_on_page(reply, status)[0]
         assert f'value="{TASK}"' in reply.text
 
 
 def test_without_images_the_form_says_so(gateway: Gateway) -> None:
-    assert "there are no images" in refused(sent(gateway, {"task": TASK}, []), 422)[0]
+    assert "there are no images" in refusal_on_page(submit_form(gateway, {"task": TASK}, []), 422)[0]
 
 
 def test_a_script_gets_the_problem_itself(gateway: Gateway) -> None:
-    reply = sent(gateway, {"task": TASK, "methods": []}, [("a.png", picture())], headers={"Accept": "*/*"})
+    reply = submit_form(gateway, {"task": TASK, "methods": []}, [("a.png", picture())], headers={"Accept": "*/*"})
     assert (reply.status_code, reply.headers["Content-Type"]) == (422, "application/problem+json")
     assert "no method is chosen" in reply.json()["detail"]
     other = gateway.client.post("/", content=b"{}", headers={**BROWSER, "Content-Type": "application/json"})
@@ -181,5 +181,5 @@ def test_a_script_gets_the_problem_itself(gateway: Gateway) -> None:
 
 def test_the_forms_own_limits_are_those_of_jobs(tmp_path: Path) -> None:
     with serve_gateway(tmp_path, max_request_bytes=100_000) as gateway:
-        assert job_of(gateway, sent(gateway, {"task": TASK}, [("a.png", picture(size=4) + bytes(80_000))]))
-        assert sent(gateway, {"task": TASK}, [("a.png", picture() + bytes(120_000))]).status_code == 413
+        assert job_of(gateway, submit_form(gateway, {"task": TASK}, [("a.png", picture(size=4) + bytes(80_000))]))
+        assert submit_form(gateway, {"task": TASK}, [("a.png", picture() + bytes(120_000))]).status_code == 413

@@ -30,9 +30,9 @@ def test_a_page_leads_to_the_login_and_back(locked: Gateway, key: str) -> None:
     wrong = log_in(locked, "cf_wrong")
     assert (wrong.status_code, COOKIE in wrong.cookies) == (401, False)
     assert "not valid" in wrong.text
-    done = log_in(locked, key, "/jobs/x/view?class=bus")
-    assert (done.status_code, done.headers["Location"]) == (303, "/jobs/x/view?class=bus")
-    session, token = done.headers.get_list("Set-Cookie")
+    reply = log_in(locked, key, "/jobs/x/view?class=bus")
+    assert (reply.status_code, reply.headers["Location"]) == (303, "/jobs/x/view?class=bus")
+    session, token = reply.headers.get_list("Set-Cookie")
     assert COOKIE in session
     assert "HttpOnly" in session
     assert "SameSite=lax" in session
@@ -46,8 +46,8 @@ def test_a_page_leads_to_the_login_and_back(locked: Gateway, key: str) -> None:
 
 def test_over_https_the_cookies_stay_there(locked: Gateway, key: str) -> None:
     host = str(locked.client.base_url).removeprefix("http://").rstrip("/")
-    done = log_in(locked, key, Origin=f"https://{host}")
-    assert all("Secure" in cookie for cookie in done.headers.get_list("Set-Cookie"))
+    reply = log_in(locked, key, Origin=f"https://{host}")
+    assert all("Secure" in cookie for cookie in reply.headers.get_list("Set-Cookie"))
 
 
 def test_a_change_needs_the_sessions_token_and_our_own_page(locked: Gateway, key: str) -> None:

@@ -33,7 +33,7 @@ def page(client: httpx.Client, path: str = "/jobs/drawn/review") -> str:
     return html.unescape(reply.text)
 
 
-def shown(text: str) -> str:
+def counterfactual_on(text: str) -> str:
     form = re.search(r'<form id="review" action="/jobs/\w+/reviews/(\w+)"', text)
     assert form
     return form[1]
@@ -41,7 +41,7 @@ def shown(text: str) -> str:
 
 def test_it_shows_source_and_counterfactual_and_nothing_that_sways(client: httpx.Client) -> None:
     text = page(client, "/jobs/other/review")
-    view = client.get(f"/jobs/other/results/{shown(text)}").json()
+    view = client.get(f"/jobs/other/results/{counterfactual_on(text)}").json()
     assert f"/images/{view['source']['image']}" in text
     assert f"/images/{view['image']}" in text
     assert f"Is <em>{view['source']['ground_truth']}</em> still right?" in text
@@ -57,25 +57,25 @@ def test_it_shows_source_and_counterfactual_and_nothing_that_sways(client: httpx
 def test_failures_and_lots_of_both_verdicts_come_mixed_each_once(client: httpx.Client) -> None:
     metrics = client.get("/jobs/drawn/results?limit=1").json()["metrics"]
     rejected = client.get("/jobs/drawn/results?verdict=rejected&limit=200").json()["counterfactuals"]
-    refused = {row["id"] for row in rejected if row["image"]}
+    rejected_ids = {row["id"] for row in rejected if row["image"]}
     names: list[str] = []
     missing = []
     for _ in range(60):
         text = page(client)
-        names.append(shown(text))
+        names.append(counterfactual_on(text))
         missing.append(int(re.search(r"(\d+) more randomly|large enough()", text)[1] or 0))
         review = {"verdict": "valid", "realism": 5, "note": "as it was"}
         assert client.put(f"/jobs/drawn/reviews/{names[-1]}", json=review).status_code == 200
     assert len(set(names)) == 60
-    kinds = Counter("rejected" if name in refused else "accepted" for name in names)
-    assert kinds["rejected"] == min(len(refused), max(10, -(-len(refused) // 10)))
+    kinds = Counter("rejected" if name in rejected_ids else "accepted" for name in names)
+    assert kinds["rejected"] == min(len(rejected_ids), max(10, -(-len(rejected_ids) // 10)))
     failures = [name for name in names if name in metrics["review"]]
     assert failures[:5] == [name for name in metrics["review"] if name in set(names)][:5]
     assert missing[0] == 30
     assert missing[-1] == 0
     assert sorted(missing, reverse=True) == missing
     again = page(client, f"/jobs/drawn/review?counterfactual={names[-1]}")
-    assert shown(again) == names[-1]
+    assert counterfactual_on(again) == names[-1]
     assert 'value="as it was"' in again
     assert re.search(r'name="realism" value="5" data-key="5" checked', again)
     assert re.search(r'<button value="valid" data-key="v" aria-pressed="true">', again)

@@ -127,7 +127,7 @@ def test_the_evaluator_answers_by_class_and_thing_and_says_what_it_cannot_judge(
         classes=[*CLASSES[1:], "tram"],
         things=[*THINGS, "tram"],
     )
-    reply = answered(profile, body)
+    reply = ask(profile, body)
     night, moved = reply.outcomes
     assert np.mean(night.classes) > np.mean(moved.classes) + 0.3
     bus = max(range(len(reply.things)), key=lambda place: reply.things[place].share)
@@ -135,10 +135,10 @@ def test_the_evaluator_answers_by_class_and_thing_and_says_what_it_cannot_judge(
     assert night.things[bus] >= 0.7
     assert moved.things[bus] <= 0.3
     unknown = [name if name != "vehicle" else "Fahrzeug" for name in body.classes]
-    reply = answered(profile, body.model_copy(update={"classes": unknown, "things": ["Fahrzeug"]}))
+    reply = ask(profile, body.model_copy(update={"classes": unknown, "things": ["Fahrzeug"]}))
     assert "Fahrzeug" in reply.unjudged
     assert (reply.things, len(reply.outcomes)) == ([], 2)
-    free = answered(profile, body.model_copy(update={"mask": None}))
+    free = ask(profile, body.model_copy(update={"mask": None}))
     assert not free.unjudged
     assert {thing.label for thing in free.things} <= {"vehicle", "pedestrian"}
 
@@ -147,7 +147,7 @@ def test_a_profile_without_a_segmenter_judges_nothing(profile: Path, tmp_path: P
     write_scorer(tmp_path / "scorer")
     image = payload(np.zeros((SIDE, SIDE, 3), np.uint8))
     body = ShapesRequest(source=image, images=[image] * 2, classes=["road"])
-    reply = answered(write_profile(tmp_path), body)
+    reply = ask(write_profile(tmp_path), body)
     assert (reply.judged, reply.things, [outcome.classes for outcome in reply.outcomes]) == ([], [], [[], []])
 
 
@@ -173,7 +173,7 @@ def test_what_the_segmenter_is_told_of_names_changes_the_revision(profile: Path)
     assert revision(profile) != revision(path)
 
 
-def answered(profile: Path, body: ShapesRequest) -> ShapesReply:
+def ask(profile: Path, body: ShapesRequest) -> ShapesReply:
     async def use() -> ShapesReply:
         app = create_app(ServiceSettings(profile=str(profile), device="cpu", threads=1))
         async with serving(app) as client:

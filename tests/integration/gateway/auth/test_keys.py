@@ -51,10 +51,10 @@ def rewind(sessions: Sessions, seconds: float) -> None:
 def test_a_limit_refuses_until_there_is_room_again(sessions: Sessions) -> None:
     key = new_key(sessions, requests_per_minute=4)
     assert [caller_of(sessions, key) is not None for _ in range(4)] == [True] * 4
-    with pytest.raises(Overloaded, match="4 requests a minute") as refused:
+    with pytest.raises(Overloaded, match="4 requests a minute") as refusal:
         caller_of(sessions, key)
-    assert refused.value.retry_after is not None
-    assert 10 < refused.value.retry_after <= 16
+    assert refusal.value.retry_after is not None
+    assert 10 < refusal.value.retry_after <= 16
     rewind(sessions, 16)
     assert caller_of(sessions, key) is not None
     with pytest.raises(Overloaded):
@@ -70,9 +70,9 @@ def test_bytes_are_limited_by_the_hour_and_a_refusal_books_nothing(sessions: Ses
     caller = caller_of(sessions, key, size=3_000_000)
     assert caller is not None
     assert caller.max_bytes == 3_600_000
-    with pytest.raises(Overloaded, match="3,600,000 bytes an hour") as refused:
+    with pytest.raises(Overloaded, match="3,600,000 bytes an hour") as refusal:
         caller_of(sessions, key, size=1_000_000)
-    assert refused.value.retry_after == pytest.approx(400, abs=30)
+    assert refusal.value.retry_after == pytest.approx(400, abs=30)
     assert caller_of(sessions, key, size=500_000) is not None
 
 

@@ -208,9 +208,9 @@ def test_a_manifest_names_uploads_or_pixels(sessions: Sessions) -> None:
         assert (first.image, first.label) == (stored_image(1), "car")
         assert second.image is not None
         assert (second.image.digest, second.name) == (stored_image(2).digest, "b")
-        with pytest.raises(InvalidInput) as refused:
+        with pytest.raises(InvalidInput) as refusal:
             images.from_manifest(session, LOCAL_OWNER, [*entries, ManifestImage(digest=stored_image(3).digest)])
-        assert refused.value.members["missing"] == [stored_image(3).digest]
+        assert refusal.value.members["missing"] == [stored_image(3).digest]
         with pytest.raises(NotFound):
             images.find(session, "somebody else", stored_image(1).digest)
 

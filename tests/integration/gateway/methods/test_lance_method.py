@@ -80,15 +80,15 @@ def test_edits_are_rendered_under_all_fractions_in_one_request_and_the_best_is_k
 
 
 def test_what_words_refuse_is_kept_with_its_reason_and_never_rendered(services: CaptioningServices) -> None:
-    refused = {
+    refusal = {
         (row.edit.changes[0].factor, row.verdict.check): row
         for row in lance_of(services)
         if row.edit and row.image is None
     }
-    assert set(refused) == {("subject", "class words"), ("adjective", "word diff"), ("weather", "duplicate edit")}
-    assert "“sunny” → “rainy”" in refused["adjective", "word diff"].verdict.reason
-    assert all(row.null_ordinal is None and row.lineage["evaluations"] == 0 for row in refused.values())
-    assert all(row.lineage["exchanges"][0]["reply"] for row in refused.values())
+    assert set(refusal) == {("subject", "class words"), ("adjective", "word diff"), ("weather", "duplicate edit")}
+    assert "“sunny” → “rainy”" in refusal["adjective", "word diff"].verdict.reason
+    assert all(row.null_ordinal is None and row.lineage["evaluations"] == 0 for row in refusal.values())
+    assert all(row.lineage["exchanges"][0]["reply"] for row in refusal.values())
 
 
 def test_factors_and_numbers_are_as_asked(services: CaptioningServices) -> None:

@@ -42,7 +42,7 @@ class System:
         parts = {"model": ("model.zip", zipped(files)), "spec": ("spec", json.dumps(spec).encode())}
         return self.client.post("/models", files=parts)
 
-    def done(self, job: str) -> dict[str, Any]:
+    def finished_job(self, job: str) -> dict[str, Any]:
         """The job, once it is over."""
         view = finished(self.client, f"/jobs/{job}")
         assert view["state"] == "done", view
@@ -81,12 +81,12 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 def images() -> list[tuple[str, tuple[str, bytes]]]:
     random = np.random.default_rng(3)
-    named = []
+    files = []
     for number, label in enumerate(("car", "bus")):
         buffer = io.BytesIO()
         Image.fromarray(random.integers(0, 256, (40, 56, 3), dtype=np.uint8)).save(buffer, "PNG")
-        named.append(("images", (f"{label}-{number}.png", buffer.getvalue())))
-    return named
+        files.append(("images", (f"{label}-{number}.png", buffer.getvalue())))
+    return files
 
 
 def test_an_uploaded_model_and_its_onnx_export_say_the_same_the_second_without_rendering_again(system: System) -> None:
@@ -107,13 +107,13 @@ def test_an_uploaded_model_and_its_onnx_export_say_the_same_the_second_without_r
     started = system.client.post("/jobs", files=[*images(), labels, spec])
     assert started.status_code == 202, started.text
     job = started.json()["id"]
-    assert system.done(job)["models"] == ["resnet"]
+    assert system.finished_job(job)["models"] == ["resnet"]
     rendered = dict(system.small.calls)
     first = system.predictions(job)
 
     more = system.client.post(f"/jobs/{job}/models", json={"models": ["resnet-onnx"]})
     assert more.status_code == 202, more.text
-    assert system.done(job)["models"] == ["resnet", "resnet-onnx"]
+    assert system.finished_job(job)["models"] == ["resnet", "resnet-onnx"]
     assert dict(system.small.calls) == rendered, "nothing was captioned, edited or rendered again"
     both = system.predictions(job)
     assert {key: prediction for key, prediction in both.items() if key[0] == "resnet"} == first
@@ -142,16 +142,16 @@ def test_a_model_that_does_not_fit_the_job_is_not_added(system: System) -> None:
     assert renamed.status_code == 201, renamed.text
     spec = {**SPEC, "models": ["vehicles"]}
     labels = ("manifest", ("labels.csv", b"file,label\ncar-0.png,car\nbus-1.png,bus\n"))
-    refused = system.client.post("/jobs", files=[*images(), labels, ("spec", ("spec", json.dumps(spec).encode()))])
-    assert refused.status_code == 422
-    assert refused.json()["unknown_labels"] == ["bus", "car"]
+    refusal = system.client.post("/jobs", files=[*images(), labels, ("spec", ("spec", json.dumps(spec).encode()))])
+    assert refusal.status_code == 422
+    assert refusal.json()["unknown_labels"] == ["bus", "car"]
     spec["label_map"] = {"car": "automobile", "bus": "coach"}
     mapped = system.client.post("/jobs", files=[*images(), labels, ("spec", ("spec", json.dumps(spec).encode()))])
     assert mapped.status_code == 202, mapped.text
     job = mapped.json()["id"]
     running = system.client.post(f"/jobs/{job}/models", json={"models": ["resnet-onnx"]})
     assert running.status_code in (409, 422)
-    system.done(job)
+    system.finished_job(job)
     other = system.client.post(f"/jobs/{job}/models", json={"models": ["resnet-onnx"]})
     assert other.status_code == 422
     assert "'automobile', 'coach'" in other.json()["detail"]
@@ -163,8 +163,8 @@ def test_a_model_that_does_not_fit_the_job_is_not_added(system: System) -> None:
 def test_a_model_that_cannot_be_loaded_leaves_nothing(system: System) -> None:
     before = sorted((system.directory / "objects" / "models").rglob("*.tar"))
     other = {**system.hub, "config.json": system.hub["config.json"].replace(b'"basic"', b'"bottleneck"')}
-    refused = system.upload(other, name="broken")
-    assert refused.status_code == 422
-    assert "config.json" in refused.json()["detail"]
+    refusal = system.upload(other, name="broken")
+    assert refusal.status_code == 422
+    assert "config.json" in refusal.json()["detail"]
     assert sorted((system.directory / "objects" / "models").rglob("*.tar")) == before
     assert "broken" not in [model["name"] for model in system.client.get("/models").json()["models"]]

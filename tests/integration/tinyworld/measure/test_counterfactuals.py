@@ -24,43 +24,43 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("measured")
     edits = list(edits_in_turn(FIRST, 2, ("weather", "colour")))
     with drawing("dillema", "tiny", {"steps": 2}, NULL_EVERY) as draw:
-        done = Measurement("dillema", load_profile("tiny"), draw, folder).batch(0, edits)
-    (folder / RECORDS).write_text("".join(record.model_dump_json() + "\n" for record in done))
+        rows = Measurement("dillema", load_profile("tiny"), draw, folder).batch(0, edits)
+    (folder / RECORDS).write_text("".join(record.model_dump_json() + "\n" for record in rows))
     return folder
 
 
 def test_every_image_has_a_record_with_all_that_was_said_of_it(measured: Path) -> None:
-    done = records(measured)
-    assert [(record.id, record.arm, record.field) for record in done] == [
+    rows = records(measured)
+    assert [(record.id, record.arm, record.field) for record in rows] == [
         ("00000", "edit", "weather"),
         ("00000n", "null", "weather"),
         ("00001", "edit", "colour"),
     ]
     profile = load_profile("tiny")
-    for record in done:
+    for record in rows:
         assert (measured / record.image).exists()
         assert (measured / record.source).exists()
         assert set(record.predicted) == set(profile.evaluator.models_under_test)
         assert {"structure", "label", "label_margin"} <= set(record.scores)
         assert record.arm == "edit" or (record.accepted and "caption" not in record.scores)
-    digests = {hashlib.sha256(np.asarray(Image.open(measured / record.image)).tobytes()).hexdigest() for record in done}
+    digests = {hashlib.sha256(np.asarray(Image.open(measured / record.image)).tobytes()).hexdigest() for record in rows}
     assert len(digests) == 3
 
 
 def test_images_are_read_again_as_they_were_read(measured: Path) -> None:
-    done = records(measured)
+    rows = records(measured)
     forgotten = [
-        record.model_copy(update={"kept": not record.kept, "others": ("size",), "known": None}) for record in done
+        record.model_copy(update={"kept": not record.kept, "others": ("size",), "known": None}) for record in rows
     ]
-    assert read_again(measured, forgotten, list(edits_in_turn(FIRST, 2, ("weather", "colour")))) == done
+    assert read_again(measured, forgotten, list(edits_in_turn(FIRST, 2, ("weather", "colour")))) == rows
 
 
 def test_the_report_and_the_sheets_come_from_the_records(measured: Path) -> None:
-    done = records(measured)
-    text = report(done, {"method": "dillema"})
+    rows = records(measured)
+    text = report(rows, {"method": "dillema"})
     assert "2 counterfactuals" in text
     assert "== null arms (1)" in text
-    assert {"sheet-weather.png", "sheet-colour.png"} <= {path.name for path in sheets(measured, done)}
+    assert {"sheet-weather.png", "sheet-colour.png"} <= {path.name for path in sheets(measured, rows)}
 
 
 def test_seen_and_withheld_combinations_are_drawn_apart() -> None:

@@ -120,7 +120,7 @@ def test_pickles_code_and_other_formats_are_refused_by_name(name: str, words: st
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changes", "words"),
     [
         ({"model.safetensors": None}, "there are no weights"),
         ({"config.json": None}, "config.json is missing"),
@@ -147,8 +147,8 @@ def test_pickles_code_and_other_formats_are_refused_by_name(name: str, words: st
         ({"model.safetensors.index.json": b'{"weight_map": {"a": "../../etc/passwd"}}'}, "which was not sent"),
     ],
 )
-def test_a_model_that_is_not_whole_or_leads_elsewhere_is_refused(changed: dict[str, bytes | None], words: str) -> None:
-    sent = {name: data for name, data in {**HUB, **changed}.items() if data is not None}
+def test_a_model_that_is_not_whole_or_leads_elsewhere_is_refused(changes: dict[str, bytes | None], words: str) -> None:
+    sent = {name: data for name, data in {**HUB, **changes}.items() if data is not None}
     problem = refusal(files(sent))
     assert isinstance(problem, InvalidInput | TooLarge)
     assert words in problem.detail
