@@ -1,4 +1,4 @@
-"""Kill every part of a deployed system at random moments: nothing is lost, there twice, or left over.
+"""Kill every part of a deployed system at random moments: nothing is lost, duplicated or left over.
 
 A job is done undisturbed, deleted, and cleared away; the same request under the same key then names everything alike.
 While it is done again, parts are killed: gateway, workers, model services, Redis (which loses its messages), Postgres

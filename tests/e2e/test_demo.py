@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: the planted weakness is found, nothing else is, and a second run repeats nothing."""
+"""The demo: it finds the planted weakness and nothing else, and a second run repeats no work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As deployed: every part a process over real servers, small real models, the main job over HTTP, an orderly end."""
+"""The main job on a deployment: each part a process, real servers, small real models, an orderly stop."""
 
 from __future__ import annotations
 

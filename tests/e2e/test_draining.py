@@ -1,4 +1,4 @@
-"""SIGTERM: a gateway lets go of its followers, a model service finishes what it was asked, both end; logs are JSON."""
+"""SIGTERM: a gateway closes its event streams, a model service finishes its requests, and both exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded system as a whole: one process per directory, a prompt end, and going on where it stopped."""
+"""The embedded system: one process per directory, a quick stop, and resuming where it stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kill the embedded system at random moments: nothing is lost, nothing is there twice, done work is not done again."""
+"""Kill the embedded system at random moments: nothing is lost or duplicated, and no work is repeated."""
 
 from __future__ import annotations
 

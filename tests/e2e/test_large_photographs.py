@@ -1,4 +1,4 @@
-"""Photographs of 12 megapixels through the whole embedded system with the shipped models: classification, and masks.
+"""12-megapixel photographs through the embedded system with the shipped models: classification and masks.
 
 The two photographs of scikit-learn, scaled up to 4,000 × 3,000 with the noise of a sensor. The shipped models know a
 drawn world only, so what they say of them means nothing; what is tested is that each image goes the whole way.

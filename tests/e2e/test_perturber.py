@@ -1,4 +1,4 @@
-"""A perturber for weathers that no shipped model knows: trained, loaded by the service, held against doing without."""
+"""A perturber for weather that no shipped model knows: trained, loaded by the service, compared with no perturber."""
 
 from __future__ import annotations
 

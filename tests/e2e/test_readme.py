@@ -1,4 +1,4 @@
-"""The commands of README.md's "Use it" run as they stand, but for the port and the folder of the executable."""
+"""The commands in the README run as written, apart from the port and the folder of the executable."""
 
 from __future__ import annotations
 

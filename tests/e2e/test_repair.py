@@ -1,4 +1,4 @@
-"""A repair in an embedded system that is stopped midway and started again: it goes on, and ends once."""
+"""A repair in an embedded system that is stopped halfway: after a restart it resumes and finishes once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped models: `contrafact doctor` finds the system sound, and `contrafact replay` makes the same bits again."""
+"""With the shipped models, `contrafact doctor` passes and `contrafact replay` reproduces a counterfactual exactly."""
 
 from __future__ import annotations
 

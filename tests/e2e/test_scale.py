@@ -1,4 +1,4 @@
-"""The benchmark of scale at a small size: real processes, models that wait; what must hold at any size holds here."""
+"""The scale benchmark at a small size, with real processes and models that only wait."""
 
 from __future__ import annotations
 

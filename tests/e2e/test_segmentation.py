@@ -1,4 +1,4 @@
-"""Segmentation in the embedded system: driving scenes with masks, a real SegFormer; its job, repair and releases."""
+"""Segmentation in the embedded system with a real SegFormer: a job with masks, a repair, and releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The yardstick's way through the public API: models saved as it saves them, jobs over all of them, one answer."""
+"""The yardstick over the public API: models saved by it, jobs over all of them, one answer."""
 
 from __future__ import annotations
 

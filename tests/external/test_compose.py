@@ -1,4 +1,4 @@
-"""docker-compose.yml and its GPU override: valid, closed, and true to the code; no engine is needed for that."""
+"""docker-compose.yml and its GPU override are valid, closed and match the code; no container engine is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Dockerfile: linted, closed, and (slow) its steps taken one by one in a fresh folder, to an app that answers."""
+"""The Dockerfile: linted, and (slow) its steps run one by one in a fresh folder up to an app that answers."""
 
 from __future__ import annotations
 

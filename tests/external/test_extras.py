@@ -1,4 +1,4 @@
-"""Each extra leads to every package that its program imports, those that are imported late included."""
+"""Each extra installs every package that its program imports, including late imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""llm_service in front of other people's servers: llama.cpp's real one, and TGI's contract over real decoding."""
+"""llm_service in front of other servers: a real llama.cpp, and TGI's contract over real decoding."""
 
 from __future__ import annotations
 

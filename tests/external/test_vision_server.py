@@ -1,4 +1,4 @@
-"""caption_service in front of somebody else's vision server: `transformers serve`, a real OpenAI-compatible peer."""
+"""caption_service in front of `transformers serve`, a real OpenAI-compatible server."""
 
 from __future__ import annotations
 

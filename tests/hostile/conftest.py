@@ -1,4 +1,4 @@
-"""A gateway to attack: real, on loopback, on SQLite and on Postgres; and a watch over what an attack may not touch."""
+"""A real gateway to attack, on SQLite and Postgres, and a fixture that watches memory, time and files."""
 
 from __future__ import annotations
 

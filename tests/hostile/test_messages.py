@@ -1,4 +1,4 @@
-"""Hostile messages to the model services themselves, which trust their callers no more than the gateway trusts its."""
+"""Hostile requests sent directly to the model services."""
 
 from __future__ import annotations
 

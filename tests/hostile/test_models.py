@@ -1,4 +1,4 @@
-"""Models under test that mean harm, against the gateway: archives, names, pickles, configurations that lead away."""
+"""Hostile models under test: archives, names, pickles, configurations that point elsewhere."""
 
 from __future__ import annotations
 

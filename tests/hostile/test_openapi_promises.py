@@ -1,4 +1,4 @@
-"""schemathesis over the OpenAPI documents of all five services: all checks, what is excluded listed with its reason."""
+"""schemathesis on the OpenAPI documents of all five services; each excluded check has its reason."""
 
 from __future__ import annotations
 

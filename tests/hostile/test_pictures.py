@@ -1,4 +1,4 @@
-"""Hostile image files: refused in words, each by itself; kept ones are their pixels and nothing else."""
+"""Hostile image files are refused one by one; of odd but valid ones only the pixels are stored."""
 
 from __future__ import annotations
 

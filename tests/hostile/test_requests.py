@@ -1,4 +1,4 @@
-"""Specs, addresses, paths, headers and cursors that mean harm, against the gateway on both databases."""
+"""Hostile specs, addresses, paths, headers and cursors, against a gateway on both databases."""
 
 from __future__ import annotations
 

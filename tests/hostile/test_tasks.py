@@ -1,4 +1,4 @@
-"""Hostile task descriptions before the shipped tiny language model: schemas hold, and no class word changes."""
+"""Hostile task descriptions with the shipped language model: schemas hold, and no class word changes."""
 
 from __future__ import annotations
 

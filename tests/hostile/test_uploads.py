@@ -1,4 +1,4 @@
-"""Names, archives and manifests that mean harm, against the gateway on both databases."""
+"""Hostile names, archives and manifests, against a gateway on both databases."""
 
 from __future__ import annotations
 

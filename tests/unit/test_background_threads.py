@@ -1,4 +1,4 @@
-"""Threads that tests start in the background: they end with the block, whether it fails or not."""
+"""Threads that tests start in the background end with their block, also when it fails."""
 
 from __future__ import annotations
 

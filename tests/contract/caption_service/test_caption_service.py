@@ -1,4 +1,4 @@
-"""caption_service over HTTP, on small weights of BLIP-2 and of a chat model: company, seeds, refusals, disconnects."""
+"""caption_service over HTTP, with small BLIP-2 and chat weights: batching, seeds, refusals, disconnects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uploads show the bytes sent: as a bar on a terminal, as lines elsewhere, also while the connection stalls."""
+"""Upload progress in bytes: a bar on a terminal, lines elsewhere, also while the connection stalls."""
 
 from __future__ import annotations
 

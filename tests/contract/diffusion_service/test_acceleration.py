@@ -1,4 +1,4 @@
-"""What makes networks faster on some devices is off by default, dropped with a reason, and draws the same images."""
+"""Acceleration is off by default, is dropped with a reason where it is not supported, and draws the same images."""
 
 from __future__ import annotations
 

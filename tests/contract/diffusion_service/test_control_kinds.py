@@ -1,4 +1,4 @@
-"""Kinds of control on small weights: what each sees of a source, several at once, strength and range, and refusals."""
+"""Each kind of control on small weights: control image, combinations, strength, range, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ControlNet editor on small weights: seeds, company, sizes, layouts, prompts and what it refuses."""
+"""The ControlNet editor on small weights: seeds, batching, sizes, layouts, prompts, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""diffusion_service over HTTP, on small weights: replies, company, refusals, info."""
+"""diffusion_service over HTTP, on small weights: replies, batching, refusals, info."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`POST /v1/edits` of diffusion_service, on small weights: shape of the reply, company, what is shared, refusals."""
+"""`POST /v1/edits` of diffusion_service, on small weights: reply shape, batching, caching, refusals."""
 
 from __future__ import annotations
 

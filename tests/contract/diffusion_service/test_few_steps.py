@@ -1,4 +1,4 @@
-"""Few-step weights on small networks: LoRAs and whole UNets, their schedulers, and which renderings they draw."""
+"""Few-step weights on small networks: LoRAs, whole UNets, schedulers, and the renderings that use them."""
 
 from __future__ import annotations
 

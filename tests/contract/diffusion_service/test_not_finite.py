@@ -1,4 +1,4 @@
-"""What half precision makes of a picture when it overflows: a typed error or null, never a picture."""
+"""Half precision that overflows gives a typed error or null, never a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inversion and prompt-to-prompt on small weights: what is exact, what changes nothing, what is shared."""
+"""Inversion and prompt-to-prompt on small weights: exact reconstruction, edits without effect, shared work."""
 
 from __future__ import annotations
 

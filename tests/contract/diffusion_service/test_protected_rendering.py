@@ -1,4 +1,4 @@
-"""Protected classes on small weights: what is held, for how long, beside whom, and what the service says of it."""
+"""Protected classes on small weights: which latents are held, for how long, and what the reply reports."""
 
 from __future__ import annotations
 

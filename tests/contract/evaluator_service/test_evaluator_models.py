@@ -1,4 +1,4 @@
-"""Models under test that a profile names: an ONNX folder, a segmenter and an HTTP endpoint, asked over the service."""
+"""Models under test of a profile, over HTTP: an ONNX folder, a segmenter, an HTTP endpoint."""
 
 from __future__ import annotations
 

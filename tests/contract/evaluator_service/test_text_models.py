@@ -1,4 +1,4 @@
-"""Words for gaps (llm_service) and text embeddings (evaluator_service) over HTTP, on small BERTs, not trained."""
+"""Words for gaps (llm_service) and text embeddings (evaluator_service) over HTTP, on small untrained BERTs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateways that tests of several folders use; a module with other settings has fixtures of its own."""
+"""Gateways that tests of several folders use; modules that need other settings override them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: a snapshot that changes only on purpose, complete, with examples that are true.
+"""The OpenAPI document: a complete snapshot with valid examples.
 
 After a change that is meant, write the new snapshot with `python -m tests.contract.gateway.test_openapi`.
 """

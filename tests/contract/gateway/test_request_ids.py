@@ -1,4 +1,4 @@
-"""One id from the user's request to the last service: in headers, in the message, in the rows, in every log line."""
+"""One request id from the user to the last service: in headers, messages, rows and log lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A canary in every place that holds a secret: it must sing in no log line, no answer and no sentence."""
+"""Secrets appear in no log line, no reply and no message: each is set to a canary value."""
 
 from __future__ import annotations
 

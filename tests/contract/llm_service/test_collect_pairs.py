@@ -1,4 +1,4 @@
-"""Pairs collected from an OpenAI-compatible server: a small one that fails where it is told to."""
+"""Collecting pairs from an OpenAI-compatible server that fails on demand."""
 
 from __future__ import annotations
 

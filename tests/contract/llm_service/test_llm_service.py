@@ -1,4 +1,4 @@
-"""llm_service over HTTP, on a small Llama with random weights: schemas always hold, whatever the model would say."""
+"""llm_service over HTTP, on a small random Llama: replies follow their schema."""
 
 from __future__ import annotations
 

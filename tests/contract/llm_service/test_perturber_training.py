@@ -1,4 +1,4 @@
-"""A perturber trained on pairs, from JSONL to the service that loads its adapter; on a small random Llama."""
+"""Training a perturber on a small random Llama: from JSONL pairs to the service that loads the adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services whose weights give NaN, as an overflow in half precision does: a typed error, never a text or a vector."""
+"""Services whose weights overflow to NaN reply with a typed error, never with a text or vector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every model service does, over real sockets: readiness, deadlines, disconnects, overload, limits, drain."""
+"""Every model service over real sockets: readiness, deadlines, disconnects, overload, limits, drain."""
 
 from __future__ import annotations
 

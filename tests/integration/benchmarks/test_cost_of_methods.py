@@ -1,4 +1,4 @@
-"""The cost benchmark on random weights of Stable Diffusion's classes: what it counts, and that its loops are right."""
+"""The cost benchmark on random Stable Diffusion weights: its counts, and that its loops are right."""
 
 from __future__ import annotations
 

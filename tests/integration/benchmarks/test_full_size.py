@@ -1,4 +1,4 @@
-"""Prices of passes on small random weights: what is measured, and how a loop's cost follows; the full size's layout."""
+"""Prices of forward passes on small random weights, the cost of a loop, and the layout at full size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database with an object store and small services, over which workers are stepped by hand."""
+"""A database with an object store and small services; tests step the workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model services whose device breaks, as processes: they say so, end by themselves, and work after a restart."""
+"""Model service processes whose device breaks: they report it, exit, and work after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m shared.fetch_weights`: what it fetches, what it never fetches, and that services start offline from it."""
+"""`python -m shared.fetch_weights`: what it fetches, and that services start offline from it."""
 
 from __future__ import annotations
 

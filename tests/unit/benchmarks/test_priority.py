@@ -1,4 +1,4 @@
-"""The figure of an order: APFD as its papers define it."""
+"""APFD, as its papers define it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation of `make simulate`, small: its tables are what they say, and what it measures holds."""
+"""The simulation of `make simulate` at a small size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following a job says what is known while the gateway is away, so that whoever shows progress is never silent."""
+"""Following a job while the gateway is away: progress keeps reporting."""
 
 from __future__ import annotations
 

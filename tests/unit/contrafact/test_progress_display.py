@@ -1,4 +1,4 @@
-"""Progress without a terminal: plain lines, often enough and not too often; rates and times left that are measured."""
+"""Progress without a terminal: the interval of its lines, rates, and time left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classical corruptions: stronger with severity, the same for the same seed, at any size, refused where too small."""
+"""Corruptions: stronger with severity, deterministic by seed, at any size, refused for tiny images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention injection on small tensors, held against a plain implementation that makes every map and knows one row."""
+"""Attention injection on small tensors, against a plain implementation for one row."""
 
 from __future__ import annotations
 

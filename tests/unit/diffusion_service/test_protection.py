@@ -1,4 +1,4 @@
-"""Protected regions: found, held as a naive loop over latents holds them, and looked for again in an image."""
+"""Protected regions: finding them, holding them (against a naive loop), and finding them again."""
 
 from __future__ import annotations
 

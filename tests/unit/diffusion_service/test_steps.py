@@ -1,4 +1,4 @@
-"""DDIM steps: the sampler's own where it is defined, and undone exactly, also from where there is no signal."""
+"""DDIM steps: equal to the sampler's, and inverted exactly, also at zero terminal SNR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models behind HTTP: what is asked of a server, and what becomes of its replies and refusals."""
+"""Models behind HTTP: the requests to the server, and its replies and refusals."""
 
 from __future__ import annotations
 

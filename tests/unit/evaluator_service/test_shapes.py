@@ -1,4 +1,4 @@
-"""The score of shapes: what moved costs, what the segmenter never saw does not, and what is void counts nowhere."""
+"""The shapes score: moved shapes lower it; unseen ones and void pixels do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a repair teaches: masks move with their images, void costs nothing, and one class may be several outputs."""
+"""Repairs of segmenters: masks move with their images, void is ignored, and outputs of one class are merged."""
 
 from __future__ import annotations
 

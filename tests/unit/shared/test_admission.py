@@ -1,4 +1,4 @@
-"""What is in use at a time stays within its limit, and nothing waits for ever."""
+"""Budgets: usage stays within the limit, and nothing waits for ever."""
 
 from __future__ import annotations
 

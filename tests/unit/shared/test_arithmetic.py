@@ -1,4 +1,4 @@
-"""The floating-point type follows the device: half precision only where it is native."""
+"""The dtype follows the device: half precision only where it is native."""
 
 import os
 from pathlib import Path

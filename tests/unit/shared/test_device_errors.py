@@ -1,4 +1,4 @@
-"""Which errors of libraries mean a lack of memory, which a broken device, and which nothing of the kind."""
+"""Which library errors mean a lack of memory, a broken device, or neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image intake: one canonical form, a digest over pixels, and refusals in sentences."""
+"""Decoding images: one canonical form, a digest over pixels, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests: labels come from exactly the rows that were written, and mistakes are named by their line."""
+"""Manifests: labels come from their rows, and mistakes are reported with their line."""
 
 from __future__ import annotations
 

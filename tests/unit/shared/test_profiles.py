@@ -1,4 +1,4 @@
-"""Profiles: the shipped ones are whole and pinned, broken ones are refused in a sentence."""
+"""Profiles: the shipped ones are complete and pinned, broken ones are refused."""
 
 from __future__ import annotations
 

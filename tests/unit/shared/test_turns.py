@@ -1,4 +1,4 @@
-"""Turns of batchers that share a processor: so many at a time, the oldest work first."""
+"""Batchers that share a processor take turns, the oldest work first."""
 
 from __future__ import annotations
 

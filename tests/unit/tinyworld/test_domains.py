@@ -1,4 +1,4 @@
-"""Commands of both domains, the commands that model cards and profiles name, and names that are given once."""
+"""Commands with `--domain`, commands in model cards and profiles, and unique names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`POST /jobs?dry_run=true`, `GET /jobs/{job}/plan` and `contrafact submit --dry-run`: what images can show."""
+"""`POST /jobs?dry_run=true`, `GET /jobs/{job}/plan` and `contrafact submit --dry-run`: the power of a job."""
 
 from __future__ import annotations
 

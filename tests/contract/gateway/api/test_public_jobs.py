@@ -1,4 +1,4 @@
-"""`/jobs` and `/images`: the shortest form, full specs, archives, digests, and every refusal in words."""
+"""`/jobs` and `/images`: the shortest form, full specs, archives, digests, refusals."""
 
 from __future__ import annotations
 

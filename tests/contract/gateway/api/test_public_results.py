@@ -1,4 +1,4 @@
-"""`/jobs/{job}/results`, `/events` and `/report`: filters, cursors, streams that one may leave and come back to."""
+"""`/jobs/{job}/results`, `/events` and `/report`: filters, cursors, resumable streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A segmentation job over the public API, from masks to pages, with services that answer by arithmetic."""
+"""A segmentation job over the public API, from masks to pages, with small services."""
 
 from __future__ import annotations
 

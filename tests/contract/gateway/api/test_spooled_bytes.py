@@ -1,4 +1,4 @@
-"""The bytes of all uploads that a gateway receives at a time are limited: the next one gets 503, and may come again."""
+"""A gateway limits the bytes of all uploads in progress: the next upload gets 503 and may be sent again."""
 
 from __future__ import annotations
 

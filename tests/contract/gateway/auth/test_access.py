@@ -1,4 +1,4 @@
-"""The gate: keys, byte counts and foreign sites are judged before a body is read."""
+"""Keys, byte limits and foreign origins are checked before the body is read."""
 
 from __future__ import annotations
 

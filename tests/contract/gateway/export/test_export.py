@@ -1,4 +1,4 @@
-"""`GET /jobs/{job}/export`: each format read back by its own library, and all but parquet as a new job's input."""
+"""`GET /jobs/{job}/export`: its own library reads each format, and all but parquet can be submitted as a new job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images larger than the working side: scaled down at intake, and every reply that concerns them says so."""
+"""Images larger than the working side are scaled down at intake, and every reply about them says so."""
 
 from __future__ import annotations
 

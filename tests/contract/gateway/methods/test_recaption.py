@@ -1,4 +1,4 @@
-"""The check `recaption` by the shipped captioner behind its real service: other classes are refused, other days not."""
+"""The check `recaption` with the shipped captioner behind its service: it rejects other classes, not other times."""
 
 from __future__ import annotations
 

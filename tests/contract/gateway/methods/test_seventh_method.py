@@ -1,4 +1,4 @@
-"""Adding a method takes one short file and one line in METHODS; everything else is there for it already."""
+"""A new method takes one short file and one line in METHODS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/models` over HTTP: whose they are, what is refused, what stays; the evaluator's part is small here."""
+"""`/models` over HTTP: ownership, refusals, deletion; the evaluator is small."""
 
 from __future__ import annotations
 

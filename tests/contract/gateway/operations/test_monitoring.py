@@ -1,4 +1,4 @@
-"""Prometheus scrapes what there is, and the dashboard asks for metrics that exist."""
+"""Prometheus can scrape the metrics, and the dashboard queries metrics that exist."""
 
 from __future__ import annotations
 

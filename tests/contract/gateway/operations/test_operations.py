@@ -1,4 +1,4 @@
-"""Health, readiness, metrics, and the refusal to start where a gateway must not serve."""
+"""Health, readiness, metrics, and settings with which a gateway refuses to start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/repairs` over HTTP with a really trained classifier: repaired, downloaded, read back, and used again."""
+"""`/repairs` over HTTP with a trained classifier: repair, download, load, and use as a model under test."""
 
 from __future__ import annotations
 

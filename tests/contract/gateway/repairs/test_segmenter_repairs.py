@@ -1,4 +1,4 @@
-"""`/repairs` of a really trained segmenter: nights are won back, pixel by pixel, and what comes back is a segmenter."""
+"""`/repairs` of a trained segmenter: nights improve pixel by pixel, and the download is a segmenter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From rows to figures, report and marks, on a job whose images are drawn and whose predictions are lots."""
+"""From rows to figures, findings and the report, on a job with drawn images and random predictions."""
 
 from __future__ import annotations
 

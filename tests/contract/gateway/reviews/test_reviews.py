@@ -1,4 +1,4 @@
-"""Reviews over HTTP and the command line: what is written down, by whom, what is refused, and pages of them."""
+"""Reviews over HTTP and the command line: what is stored, for whom, what is refused, and pages."""
 
 from __future__ import annotations
 

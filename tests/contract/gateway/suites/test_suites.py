@@ -1,4 +1,4 @@
-"""`/suites` over HTTP, and `contrafact gate`: a line per breach, and exit codes that CI understands."""
+"""`/suites` over HTTP, and `contrafact gate`: a line per breach, and exit codes for CI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form for a new job, as browsers without scripts send it: what it offers, starts, refuses and gives back."""
+"""The form for a new job, as browsers without scripts send it: choices, submission, refusals."""
 
 from __future__ import annotations
 

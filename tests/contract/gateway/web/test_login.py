@@ -1,4 +1,4 @@
-"""Browsers: a key for a session, changes only from our own pages, and a way out."""
+"""Browser sessions: login with a key, CSRF protection, logout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The web pages on a served gateway: what they show, filter and link, and what they refuse to load."""
+"""The web pages of a running gateway: content, filters, links, and the content security policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The review page on a served gateway: what comes next, what it hides, and what it sends."""
+"""The review page of a running gateway: the order of images, what it hides, and what it sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of shapes by the shipped segmenter of driving scenes: over HTTP, in verdicts, and its calibration."""
+"""The shapes check with the shipped segmenter of driving scenes: over HTTP, in verdicts, and its calibration."""
 
 from __future__ import annotations
 

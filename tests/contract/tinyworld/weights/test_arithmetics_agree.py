@@ -1,4 +1,4 @@
-"""The shipped generator in bfloat16 and in float32: the same images to the eye, the same verdicts, the same finding."""
+"""The shipped generator in bfloat16 and float32: similar images, the same verdicts, the same finding."""
 
 from __future__ import annotations
 

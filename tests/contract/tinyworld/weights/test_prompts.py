@@ -1,4 +1,4 @@
-"""The shipped language model was trained on the prompts that the method asks today, and answers them."""
+"""The shipped language model was trained on the current prompts of the methods, and answers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys, their limits and their logins, on SQLite and on a real Postgres."""
+"""API keys, their limits and their logins, on SQLite and Postgres."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema and the database's clock, on SQLite and on a real Postgres."""
+"""The schema and the database's clock, on SQLite and Postgres."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletion of large jobs: hidden at once, removed in portions beside other work, on SQLite and on a real Postgres."""
+"""Deletion of large jobs: hidden at once, removed in portions beside other work, on SQLite and Postgres."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs, images and pages of counterfactuals on SQLite and on a real Postgres."""
+"""Jobs, images and pages of counterfactuals, on SQLite and Postgres."""
 
 from __future__ import annotations
 

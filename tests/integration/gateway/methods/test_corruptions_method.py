@@ -1,4 +1,4 @@
-"""Corruptions: which rows they give, what is asked, and a job of them on the shipped models, as users see it."""
+"""Corruptions: their rows and requests, and a job of them with the shipped models."""
 
 from __future__ import annotations
 

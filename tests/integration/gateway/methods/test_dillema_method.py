@@ -1,4 +1,4 @@
-"""DILLEMA with the shipped language model behind its real service; pictures and scores are arithmetic."""
+"""DILLEMA with the shipped language model behind its service; the other services are small."""
 
 from __future__ import annotations
 

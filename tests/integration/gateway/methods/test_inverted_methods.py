@@ -1,4 +1,4 @@
-"""Reconstruction and shifts: which rows they give, what is asked once, what words refuse. Pictures are arithmetic."""
+"""Reconstruction and shifts: rows, batched requests, refusals by words; the services are small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LANCE: which rows it gives, what is asked once, what words and images refuse. Pictures, vectors: arithmetic."""
+"""LANCE: rows, batched requests, refusals by words and by images; the services are small."""
 
 from __future__ import annotations
 

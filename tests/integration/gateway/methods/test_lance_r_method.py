@@ -1,4 +1,4 @@
-"""LANCE-R: words drawn by chance and filled by the shipped masked words; which rows it gives. Pictures: arithmetic."""
+"""LANCE-R: random words, filled by the shipped masked language model, and the rows; other services are small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded calls: made once per owner, request and weights, and whole after any crash."""
+"""Recorded calls: one per owner, request and weights, and consistent after a crash."""
 
 from __future__ import annotations
 

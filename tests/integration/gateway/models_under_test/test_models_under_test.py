@@ -1,4 +1,4 @@
-"""The embedded system with a real evaluator: models that users upload, in jobs, and added to one that is over."""
+"""The embedded system with a real evaluator: uploaded models in new jobs, and added to a finished one."""
 
 from __future__ import annotations
 

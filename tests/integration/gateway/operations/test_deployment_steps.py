@@ -1,4 +1,4 @@
-"""The one-shot steps of a deployment, as containers run them: several at once, and again."""
+"""The one-shot steps of a deployment, as containers run them: concurrently and repeatedly."""
 
 from __future__ import annotations
 

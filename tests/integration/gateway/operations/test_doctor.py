@@ -1,4 +1,4 @@
-"""`contrafact doctor`: a sound deployment passes, and each thing that is wrong is named with what to do."""
+"""`contrafact doctor`: a sound deployment passes, and each fault is named with its remedy."""
 
 from __future__ import annotations
 

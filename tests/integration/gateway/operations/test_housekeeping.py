@@ -1,4 +1,4 @@
-"""What nothing needs is removed, some time after its last use, and nothing else: on SQLite and a real Postgres."""
+"""Housekeeping removes what is unused for long enough, and nothing else, on SQLite and Postgres."""
 
 from __future__ import annotations
 

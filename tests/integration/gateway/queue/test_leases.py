@@ -1,4 +1,4 @@
-"""The state machine of the work, on SQLite and on a real Postgres: who works on what, and what a dead worker costs."""
+"""Leases on SQLite and Postgres: who works on which image, and what a dead worker costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking a job's images up again for predictions alone: which images, and what a worker makes of them."""
+"""Predicting again for a finished job: which images are taken up, and what a worker makes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must not grow with a job: the statements that an image costs, and the messages in the broker."""
+"""What must not grow with the size of a job: statements per image, and messages in the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repairs on bad days: trainers that die are followed by others, from the last checkpoint, to the same weights."""
+"""Repairs whose trainer dies: the next one resumes from the last checkpoint and ends with the same weights."""
 
 from __future__ import annotations
 

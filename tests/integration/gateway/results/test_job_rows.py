@@ -1,4 +1,4 @@
-"""The rows of a job as a stream: whole, in order, and never more of them in memory than a fetch holds."""
+"""Streaming the rows of a job: complete, in order, and never more in memory than one fetch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check `recaption` in jobs: verdicts with the new caption, what it says nothing of, and what it costs."""
+"""The check `recaption` in jobs: verdicts with their caption, unchecked images, and the error rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segmentation jobs over real HTTP, a real store and both databases: masks in, IoU in cells and pooled figures out."""
+"""Segmentation jobs over HTTP on both databases: masks in, IoU per cell and pooled figures out."""
 
 from __future__ import annotations
 

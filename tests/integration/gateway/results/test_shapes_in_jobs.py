@@ -1,4 +1,4 @@
-"""The check of shapes in segmentation jobs: verdicts, what could not be checked, and errors counted in."""
+"""The shapes check in segmentation jobs: verdicts, unchecked images, and the error rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From reviews to the report: which reviews are a random sample, and when a job is calibrated by them."""
+"""From reviews to the report: which reviews are a random sample, and when they calibrate the job."""
 
 from __future__ import annotations
 

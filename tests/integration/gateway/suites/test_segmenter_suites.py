@@ -1,4 +1,4 @@
-"""Frozen suites of segmentation jobs: masks stay, releases are compared in IoU, and nothing is rendered again."""
+"""Suites of segmentation jobs: masks are kept, releases are compared by IoU, and nothing is rendered again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen suites on both databases: what is copied, what runs without diffusion, what stays, and what a release is."""
+"""Suites on both databases: what is copied, what runs without diffusion, what remains, and what a release is."""
 
 from __future__ import annotations
 

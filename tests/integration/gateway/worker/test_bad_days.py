@@ -1,4 +1,4 @@
-"""Bad days: services that hang, answer 500 or garbage or lack memory, a full store, a stalled database, wrong clocks.
+"""Faults: services that hang, fail or lack memory, a full store, a stalled database, wrong clocks.
 
 Each test states what a job comes to: nothing that passes by itself costs an image an attempt; what an image may have
 caused counts, and leaves it out by name in the end; the others go on.

@@ -1,4 +1,4 @@
-"""A counterfactual made again: equal where nothing changed, and otherwise told what changed, on both databases."""
+"""Replaying a counterfactual: equal if nothing changed, otherwise with the differences and their causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker over real HTTP, a real store and both databases: what is written, what fails alone, what is done once."""
+"""The worker over HTTP on both databases: what it writes, which failures stay with one image, what it does once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods judged by their editing: which edits they are given, and what comes back. Pictures are arithmetic."""
+"""Editors under judgement: the edits they are given, and the drawings they return; the services are small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measuring command with the shipped weights: what it writes can be read again, labelled and reported."""
+"""The measuring command with the shipped weights: its records can be read, labelled and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests and intervals against scipy and statsmodels, and their promises in simulation."""
+"""Tests and intervals against scipy and statsmodels, and their error rates in simulation."""
 
 from __future__ import annotations
 

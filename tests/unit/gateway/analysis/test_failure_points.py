@@ -1,4 +1,4 @@
-"""Failure points: the first severity at which an answer changes, of images that are right when nothing is done."""
+"""Failure points: the first severity at which the prediction changes, for images that are right uncorrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings: the family, selection, and that weak cells are not found."""
+"""Findings: the family of tests, selection, and weak cells."""
 
 from __future__ import annotations
 

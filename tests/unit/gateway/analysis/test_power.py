@@ -1,4 +1,4 @@
-"""Power: the analysis itself finds the drops that the plan names as often as the plan says."""
+"""Power: the analysis finds the drops that the plan names as often as the plan says."""
 
 from __future__ import annotations
 

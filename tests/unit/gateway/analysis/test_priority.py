@@ -1,4 +1,4 @@
-"""What comes first: classes in turn before rendering, what shows most that is new for review; and APFD."""
+"""Priority: classes in turn before rendering, the most informative failures first for review; and APFD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two releases compared: planted drops are told, noise is not, pairs that miss an answer are left out."""
+"""Comparing releases: planted drops are found, noise is not, and incomplete pairs are left out."""
 
 from __future__ import annotations
 

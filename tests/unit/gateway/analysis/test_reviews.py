@@ -1,4 +1,4 @@
-"""What reviews of some counterfactuals say of the others: populations of which every validity is known."""
+"""Estimates from reviews, on populations of known validity."""
 
 from __future__ import annotations
 

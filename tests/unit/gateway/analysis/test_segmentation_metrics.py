@@ -1,4 +1,4 @@
-"""Figures of segmenters against scikit-learn's, which counts in its own way."""
+"""Segmentation metrics against scikit-learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validity in the estimate: breakdown points, valid shares, and effects of tables whose invalid share is known."""
+"""Corrections for validity: breakdown points, valid shares, and effects among valid counterfactuals."""
 
 from __future__ import annotations
 

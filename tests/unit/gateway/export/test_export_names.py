@@ -1,4 +1,4 @@
-"""Names of exported files: safe on any file system, no two alike; and cells that no spreadsheet runs."""
+"""Names of exported files are safe and unique; cells are safe in spreadsheets."""
 
 from __future__ import annotations
 

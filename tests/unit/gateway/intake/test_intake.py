@@ -1,4 +1,4 @@
-"""Intake: every upload becomes a kept image or a failed one with its reason; labels come from where they were given."""
+"""Intake: every upload becomes a stored image or a failure with its reason; where labels come from."""
 
 from __future__ import annotations
 

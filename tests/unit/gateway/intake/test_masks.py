@@ -1,4 +1,4 @@
-"""Masks: whatever a class is written as is read back pixel by pixel, and everything else is refused by name."""
+"""Masks: every encoding of classes is read exactly, and everything else is refused."""
 
 from __future__ import annotations
 

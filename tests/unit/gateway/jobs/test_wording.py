@@ -1,4 +1,4 @@
-"""The sentences of a plan: the one place where their wording is tested."""
+"""The wording of plans."""
 
 from __future__ import annotations
 

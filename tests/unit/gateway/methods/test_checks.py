@@ -1,4 +1,4 @@
-"""The image checks: which scores they give, which check refuses first, what null arms and missing labels do."""
+"""The image checks: their scores, the order of refusals, null arms and missing labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job says of control and protection, and what the checks make of the regions that come back."""
+"""Parameters of control and protection, and the checks of protected regions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LANCE: prompts, the word diff, and which attempt of a sweep is kept; faults of the reference code are named."""
+"""LANCE: prompts, the word diff, and the choice among the images of a sweep."""
 
 from __future__ import annotations
 

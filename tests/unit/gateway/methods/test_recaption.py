@@ -1,4 +1,4 @@
-"""The check `recaption`: what is looked for in new captions, when the check is not made, and what it asks."""
+"""The check `recaption`: the words it looks for, when it is skipped, and its requests."""
 
 from __future__ import annotations
 

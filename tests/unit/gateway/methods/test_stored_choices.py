@@ -1,4 +1,4 @@
-"""Parameters of a stored job: checked when it was submitted, typed once afterwards."""
+"""Parameters of a stored job are validated at submission and typed once afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits that would change the ground truth, or change nothing, are refused by their words."""
+"""Text checks reject edits that would change the ground truth, or change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reasons for which images are refused: the one place where their wording is tested."""
+"""The wording of the reasons for which images are rejected."""
 
 from __future__ import annotations
 

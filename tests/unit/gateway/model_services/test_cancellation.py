@@ -1,4 +1,4 @@
-"""A call that is cancelled ends at once, and its service forgets it."""
+"""A cancelled call ends at once, and the service drops it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idle connections to the model services are given up before the services close them."""
+"""The gateway closes idle connections before the model services do."""
 
 from __future__ import annotations
 

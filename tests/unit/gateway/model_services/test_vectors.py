@@ -1,4 +1,4 @@
-"""Vectors of recorded replies: taken out as float32, put back exactly, and missing where their object is damaged."""
+"""Vectors of recorded replies: stored as float32, restored exactly, and missing if their object is damaged."""
 
 from __future__ import annotations
 

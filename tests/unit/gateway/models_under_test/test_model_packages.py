@@ -1,4 +1,4 @@
-"""What is sent as a model under test and becomes a package, or is refused by name."""
+"""Uploads of models under test: which become a package, and which are refused."""
 
 from __future__ import annotations
 

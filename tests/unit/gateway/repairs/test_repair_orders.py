@@ -1,4 +1,4 @@
-"""What is trained on and what is judged never meet, however a job's images repeat one another."""
+"""Training and test images of a repair never overlap, however images repeat within a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences on effects: the one place where their wording is tested."""
+"""The wording of effects and findings."""
 
 from __future__ import annotations
 

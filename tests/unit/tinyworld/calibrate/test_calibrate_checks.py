@@ -1,4 +1,4 @@
-"""How thresholds are chosen, reported and written; the calibration itself needs the generator and minutes."""
+"""Thresholds: how they are chosen, reported and written."""
 
 from __future__ import annotations
 

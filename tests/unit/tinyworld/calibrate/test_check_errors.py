@@ -1,4 +1,4 @@
-"""Errors of the checks as a profile carries them: the worst kind counts, and what is written is read again."""
+"""Error rates of the checks in a profile: the worst kind of fault counts, and writing round-trips."""
 
 from __future__ import annotations
 

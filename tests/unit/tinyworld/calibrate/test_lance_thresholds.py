@@ -1,4 +1,4 @@
-"""LANCE's thresholds are written into the profile beside those of pictures drawn anew, which stay as they are."""
+"""LANCE's thresholds are written into the profile beside those of ControlNet edits, which stay as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration of segmentation jobs' checks: pictures of known fault by the shipped generator, and their scores."""
+"""Calibration of the checks of segmentation jobs, on images with known faults."""
 
 from __future__ import annotations
 

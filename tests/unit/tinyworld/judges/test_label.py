@@ -1,4 +1,4 @@
-"""Labelling by looking: the sheets give nothing away, answers are read strictly, errors are counted per answer."""
+"""Labelling by hand: the sheets are blind, answers are parsed strictly, errors are counted per answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How oracles read place by place, what they are taught there, and the failures that teach them `none`."""
+"""Oracles: how they read features by position, their training targets, and the failures labelled `none`."""
 
 from __future__ import annotations
 

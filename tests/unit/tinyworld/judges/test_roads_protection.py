@@ -1,4 +1,4 @@
-"""Protection on the roads: the edits and things of driving scenes, readers made on demand, and who says what stayed."""
+"""Protection on driving scenes: edits and things, trained readers, and judgements per thing."""
 
 from __future__ import annotations
 

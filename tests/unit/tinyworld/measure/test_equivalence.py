@@ -1,4 +1,4 @@
-"""Equivalence over source images: what is shown, what is not, and that it errs as often as it says."""
+"""Equivalence tests over source images, and their error rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the measurement of protection asks of drawn scenes, how it judges a picture, and the table it prints."""
+"""Measuring protection: the edits of drawn scenes, the judgement of an image, and the printed table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers learnt from the same texts are the same, in any order of the texts and in every process."""
+"""Learning a tokenizer is deterministic: for any order of the texts, and in every process."""
 
 from __future__ import annotations
 

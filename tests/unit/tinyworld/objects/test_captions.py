@@ -1,4 +1,4 @@
-"""Captions say what is in the scene, no more, and can be read back exactly."""
+"""Captions state what is in the scene and nothing else, and can be parsed back exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language model's examples ask what the method asks, and answer rightly."""
+"""Training examples of the language model use the prompts of the methods, with right answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The renderer's contract: deterministic, factors independent, and a factor touches only what it may."""
+"""The renderer: deterministic, with independent factors that each touch only their own pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures that are rendered once: the same from the cache, and never half of them."""
+"""The cache of rendered pictures: equal to rendering, and never half written."""
 
 from __future__ import annotations
 

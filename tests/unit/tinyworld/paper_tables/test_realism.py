@@ -1,4 +1,4 @@
-"""Kernel distance against the textbook's double sum, without bias from siblings; perplexity by hand."""
+"""Kernel distance against the textbook's double sum, unbiased by siblings; perplexity by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The papers' tables: what is judged of known scenes, what a row keeps, and what the tables say of it."""
+"""The papers' tables: judgements of known scenes, rows, and printed tables."""
 
 from __future__ import annotations
 

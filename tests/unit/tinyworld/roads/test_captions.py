@@ -1,4 +1,4 @@
-"""Captions of driving scenes say what is there, no more, and can be read back exactly."""
+"""Captions of driving scenes state what is there and nothing else, and can be parsed back exactly."""
 
 from __future__ import annotations
 

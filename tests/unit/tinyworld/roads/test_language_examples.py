@@ -1,4 +1,4 @@
-"""The language model's questions about roads are the methods' own, rightly answered; either domain can be learnt."""
+"""Training examples about roads use the prompts of the methods, with right answers, for either domain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of the driving scenes: deterministic, masks exact and of the shapes alone, looks touch what they may."""
+"""The renderer of driving scenes: deterministic, with exact masks, and looks that change their own pixels alone."""
 
 from __future__ import annotations
 

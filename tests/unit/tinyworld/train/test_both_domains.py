@@ -1,4 +1,4 @@
-"""The generator's side can be trained on either domain: a step of each part on real pictures."""
+"""Training the generator's parts on either domain: a step of each on real pictures."""
 
 from __future__ import annotations
 

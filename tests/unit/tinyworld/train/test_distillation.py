@@ -1,4 +1,4 @@
-"""What the few-step generator learns: where the guided teacher goes, held against diffusers' own DDIM sampler."""
+"""The target of the few-step generator: the guided teacher, against diffusers' own DDIM sampler."""
 
 from __future__ import annotations
 

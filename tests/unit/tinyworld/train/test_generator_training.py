@@ -1,4 +1,4 @@
-"""What the generator's training rests on: the quick group normalisation and the control images."""
+"""Training the generator: the fast group normalisation, control images, and smaller widths."""
 
 from __future__ import annotations
 

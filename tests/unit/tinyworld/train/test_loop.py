@@ -1,4 +1,4 @@
-"""The training loop goes on where it stopped; spoilt pictures stay pictures; demo images are always the same."""
+"""The training loop resumes where it stopped; augmentation keeps pictures valid; demo images are deterministic."""
 
 import csv
 import math

@@ -1,4 +1,4 @@
-"""Weights are written in half of fp16's bytes, and read back by transformers in the precision that is asked for."""
+"""Weights are stored in half of fp16's bytes, and transformers loads them in the requested dtype."""
 
 from __future__ import annotations
 

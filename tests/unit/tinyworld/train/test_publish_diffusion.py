@@ -1,4 +1,4 @@
-"""A published generator of the roads: what the diffusion service loads, and the edits by which people look at it."""
+"""Publishing a generator of the roads: what the diffusion service loads, and sample edits."""
 
 from __future__ import annotations
 

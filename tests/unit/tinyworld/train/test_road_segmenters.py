@@ -1,4 +1,4 @@
-"""Segmenters of the roads are made on demand: planted labels, honest figures, weights in Hub layout; the demo set."""
+"""Training segmenters of the roads: planted labels, figures, weights in Hub layout; and the demo set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captioner and scorer can be trained on either domain, from the shipped weights: a few steps on real pictures."""
+"""Training captioner and scorer on either domain from the shipped weights: a few steps on real pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped small models load the way the large ones do, and know their world: modest floors on fresh renders."""
+"""The shipped small models load like the large ones and are accurate enough on new renders."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The cast of the yardstick, what its models are shown, and how the answer key reads a table of right and wrong."""
+"""The models of the yardstick, their training scenes, and the answer key of a table of right and wrong."""
 
 from __future__ import annotations
 

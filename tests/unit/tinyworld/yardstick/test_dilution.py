@@ -1,4 +1,4 @@
-"""Where a planted effect is lost: counted by place, over counterfactuals whose models' answers are given here."""
+"""Where a planted effect is lost, counted over counterfactuals with given predictions."""
 
 from __future__ import annotations
 

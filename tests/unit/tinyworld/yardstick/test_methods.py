@@ -1,4 +1,4 @@
-"""How the yardstick asks each method, how results become its answer, and what is said of all of them."""
+"""The parameters of each method in the yardstick, its answer from results, and the comparison of methods."""
 
 from __future__ import annotations
 

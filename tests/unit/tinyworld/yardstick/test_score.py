@@ -1,4 +1,4 @@
-"""The yardstick's score: known tables with known scores, and what must hold for any answer."""
+"""The yardstick's score: known tables with known scores, and properties of any answer."""
 
 from __future__ import annotations
 

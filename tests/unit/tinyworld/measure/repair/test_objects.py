@@ -1,4 +1,4 @@
-"""Repairs are judged as the models are saved, in half precision, on scenes that show what they should and no more."""
+"""Measuring repairs of classifiers: in half precision, on scenes with the right factor values."""
 
 from __future__ import annotations
 

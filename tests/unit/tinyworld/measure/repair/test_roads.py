@@ -1,4 +1,4 @@
-"""Repairs of segmenters are judged as jobs judge them, on scenes that show what they should and no more."""
+"""Measuring repairs of segmenters: with the metrics of jobs, on scenes with the right factor values."""
 
 from __future__ import annotations
 
