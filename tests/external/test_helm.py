@@ -1,4 +1,4 @@
-"""The chart in k8s/, linted and installed by Helm for each example, and checked against Kubernetes' schemas and our code."""
+"""The chart in k8s/, linted and installed by Helm for each example, and checked against our code."""
 
 from __future__ import annotations
 
