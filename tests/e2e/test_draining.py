@@ -73,7 +73,7 @@ def waiting(address: str) -> float:
     return float(next(line for line in lines if line.startswith("contrafact_waiting{")).split()[-1])
 
 
-def test_a_gateway_that_stops_lets_its_followers_go(tmp_path: Path) -> None:
+def test_a_gateway_that_stops_ends_its_event_streams(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'contrafact.db'}"
     engine = open_engine(url)
     migrate(engine)
@@ -108,7 +108,7 @@ def test_a_gateway_that_stops_lets_its_followers_go(tmp_path: Path) -> None:
     assert [line["message"] for line in lines if line["logger"] == "contrafact.http"] == ["GET /jobs/job/events"]
 
 
-def test_a_worker_answers_the_machinery_and_stops(tmp_path: Path) -> None:
+def test_a_worker_answers_probes_and_stops(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'contrafact.db'}"
     engine = open_engine(url)
     migrate(engine)
@@ -127,7 +127,7 @@ def test_a_worker_answers_the_machinery_and_stops(tmp_path: Path) -> None:
     assert all(json.loads(line)["time"] for line in log.read_text().splitlines())
 
 
-def test_a_worker_that_stops_ends_its_calls_and_gives_its_image_back(tmp_path: Path) -> None:
+def test_a_worker_that_stops_ends_its_calls_and_releases_its_image(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'contrafact.db'}"
     engine = open_engine(url)
     migrate(engine)
@@ -153,7 +153,7 @@ def test_a_worker_that_stops_ends_its_calls_and_gives_its_image_back(tmp_path: P
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
 
 
-def test_a_model_service_that_stops_answers_what_it_was_asked(tmp_path: Path) -> None:
+def test_a_model_service_that_stops_answers_its_open_requests(tmp_path: Path) -> None:
     replies: list[httpx.Response] = []
     log = tmp_path / "log"
     with served("tests.support.slow_service:create_app", log, {}) as (process, address):

@@ -36,7 +36,7 @@ def running(place: Path, profile: str, urls: dict[ServiceName, str]) -> Iterator
         yield client
 
 
-def test_a_stopped_system_goes_on_with_a_repair(tmp_path: Path) -> None:
+def test_a_restarted_system_resumes_a_repair(tmp_path: Path) -> None:
     write_day_classifier(tmp_path / "day", steps=30)
     tiny = shipped_profiles()["tiny"].read_text(encoding="utf-8")
     rooted = tiny.replace('path = "tinyworld/', f'path = "{REPOSITORY.as_posix()}/tinyworld/')

@@ -83,7 +83,7 @@ def answering(image: Image, probe: str, **environment: str) -> Iterator[httpx.Cl
 
 
 @pytest.mark.slow
-def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path) -> None:
+def test_gateway_steps_build_a_gateway_and_a_worker_without_torch(tmp_path: Path) -> None:
     image = build(DOCKERFILE, "gateway", BUILDS["gateway"].get("args", {}), tmp_path / "image")
     listed = image.run("/venv/bin/pip list --format=json").stdout
     names = {item["name"].lower() for item in json.loads(listed)}
@@ -110,7 +110,7 @@ def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_weights_steps_make_a_small_program(tmp_path: Path) -> None:
+def test_weights_steps_build_a_small_program(tmp_path: Path) -> None:
     image = build(DOCKERFILE, "weights", BUILDS["weights"]["args"], tmp_path / "image")
     result = image.run(" ".join(image.command), CONTRAFACT_PROFILE="tiny")
     assert result.returncode == 0, result.stderr
@@ -120,7 +120,7 @@ def test_weights_steps_make_a_small_program(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BUILDS if name.endswith("-service")])
-def test_model_service_steps_make_a_service_that_becomes_ready(name: str, tmp_path: Path) -> None:
+def test_model_service_steps_build_a_service_that_becomes_ready(name: str, tmp_path: Path) -> None:
     arguments = {key: str(value) for key, value in BUILDS[name]["args"].items()}
     arguments["PIP_EXTRA_INDEX_URL"] = ""  # here the CPU build of torch is at hand, by PIP_FIND_LINKS or otherwise
     image = build(DOCKERFILE, "model-service", arguments, tmp_path / "image")

@@ -81,7 +81,7 @@ def test_llama_cpp_replies_satisfy_the_schema(llama_cpp: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_cannot_score_is_a_failed_dependency_by_name(llama_cpp: Path) -> None:
+def test_a_server_that_cannot_score_is_a_failed_dependency(llama_cpp: Path) -> None:
     async def main() -> httpx.Response:
         async with serving(create_app(settings(llama_cpp))) as client:
             return await client.post("/v1/score", json={"texts": ["a bus"]})
@@ -92,7 +92,7 @@ def test_a_server_that_cannot_score_is_a_failed_dependency_by_name(llama_cpp: Pa
 
 
 @pytest.mark.parametrize("engine", ["openai", "tgi"])
-def test_a_dead_server_is_a_failed_dependency_within_the_deadline(tmp_path: Path, engine: str) -> None:
+def test_a_dead_server_is_reported_within_the_deadline(tmp_path: Path, engine: str) -> None:
     profile = write_profile(tmp_path, language_engine=engine)
 
     async def main() -> httpx.Response:
@@ -107,7 +107,7 @@ def test_a_dead_server_is_a_failed_dependency_within_the_deadline(tmp_path: Path
 
 
 @pytest.mark.parametrize("engine", ["openai", "tgi"])
-def test_a_server_that_hangs_is_a_passed_deadline(tmp_path: Path, engine: str) -> None:
+def test_a_call_to_a_hanging_server_exceeds_its_deadline(tmp_path: Path, engine: str) -> None:
     app, released = FastAPI(), threading.Event()
 
     @app.post("/{path:path}")
@@ -128,7 +128,7 @@ def test_a_server_that_hangs_is_a_passed_deadline(tmp_path: Path, engine: str) -
     assert reply.status_code == 504
 
 
-def test_a_busy_server_is_asked_again_when_it_says(tmp_path: Path) -> None:
+def test_a_call_to_a_busy_server_is_repeated_after_its_retry_after(tmp_path: Path) -> None:
     app, moments = FastAPI(), list[float]()
 
     @app.post("/chat/completions")
@@ -152,7 +152,7 @@ def test_a_busy_server_is_asked_again_when_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["no JSON", '{"keywords": 3, "sure": true}', ""])
-def test_a_server_that_ignores_the_schema_is_found_out(tmp_path: Path, text: str) -> None:
+def test_replies_that_ignore_the_schema_are_errors(tmp_path: Path, text: str) -> None:
     app, seeds = FastAPI(), list[int]()
 
     @app.post("/chat/completions")

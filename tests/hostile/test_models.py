@@ -73,7 +73,7 @@ CASES: list[tuple[str, list[tuple[str, bytes]], int, str]] = [
 
 
 @pytest.mark.parametrize(("name", "files", "status", "words"), CASES, ids=[case[0] for case in CASES])
-def test_a_hostile_model_is_refused_in_words(
+def test_a_hostile_model_is_refused_with_a_reason(
     gateway: Gateway, name: str, files: list[tuple[str, bytes]], status: int, words: str
 ) -> None:
     assert_refused(post(gateway, *files), status, words)
@@ -83,7 +83,7 @@ def test_a_hostile_model_is_refused_in_words(
 @pytest.mark.parametrize(
     "name", ["../x", "file:///etc/passwd", "http://10.0.0.1/m.pkl", "a\nb", "", "x" * 5_000, "\u202em"]
 )
-def test_a_name_is_a_plain_one(gateway: Gateway, name: str) -> None:
+def test_only_plain_names_are_accepted(gateway: Gateway, name: str) -> None:
     reply = post(gateway, *HUB.items(), name=name)
     assert_refused(reply, reply.status_code, "")
     assert reply.status_code in (400, 422)
@@ -91,7 +91,7 @@ def test_a_name_is_a_plain_one(gateway: Gateway, name: str) -> None:
     assert added.status_code in (404, 422), added.text
 
 
-def test_a_spec_that_is_none_and_a_form_that_lies_are_refused(gateway: Gateway) -> None:
+def test_invalid_specs_and_wrong_forms_are_refused(gateway: Gateway) -> None:
     def post_spec(spec: bytes) -> httpx.Response:
         return gateway.client.post("/models", files=[*(("model", file) for file in HUB.items()), ("spec", ("s", spec))])
 

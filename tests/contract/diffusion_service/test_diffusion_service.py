@@ -51,7 +51,7 @@ def test_images_controls_and_masks_have_the_sources_size(folder: Path, size: tup
     asyncio.run(scenario())
 
 
-def test_deterministic_replies_do_not_depend_on_company_or_order(folder: Path) -> None:
+def test_deterministic_replies_do_not_depend_on_the_batch_or_its_order(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(
             create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
@@ -70,7 +70,7 @@ def test_deterministic_replies_do_not_depend_on_company_or_order(folder: Path) -
     asyncio.run(scenario())
 
 
-def test_requests_that_cannot_be_rendered_are_refused_in_words(folder: Path) -> None:
+def test_requests_that_cannot_be_rendered_are_refused_with_a_reason(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "blind.toml"))) as client:
             source = photo()

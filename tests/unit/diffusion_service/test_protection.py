@@ -42,7 +42,7 @@ def street(*boxes: tuple[int, int, int, int, int]) -> np.ndarray:
     return label_map
 
 
-def test_regions_are_connected_and_specks_are_none() -> None:
+def test_regions_are_connected_and_specks_are_ignored() -> None:
     regions = find_regions(
         street((1, 5, 5, 8, 20), (1, 40, 5, 8, 20), (2, 60, 60, 20, 10), (1, 90, 90, 2, 2)), LABELS, LABELS[1:]
     )
@@ -75,14 +75,14 @@ boxes = st.tuples(
 
 @settings(deadline=None, max_examples=50)
 @given(before=st.lists(boxes, min_size=1, max_size=5), after=st.lists(boxes, max_size=5))
-def test_overlaps_are_shares_and_whole_where_nothing_changed(
+def test_overlaps_are_shares_and_1_where_nothing_changed(
     before: list[tuple[int, int, int, int, int]], after: list[tuple[int, int, int, int, int]]
 ) -> None:
     assert all(0 <= iou <= 1 for iou in fates(street(*before), street(*after)))
     assert all(iou == 1 for iou in fates(street(*before), street(*before)))
 
 
-def test_a_pasted_edge_is_seen_along_the_outline() -> None:
+def test_a_pasted_edge_raises_the_contrast_of_the_outline() -> None:
     plain = np.full((SIDE, SIDE, 3), 60, np.uint8)
     mask = street((1, 30, 30, 30, 30)) == 1
     pasted, faded = plain.copy(), plain.copy()
@@ -165,7 +165,7 @@ def naive(shape: Shape, latents: torch.Tensor, level: Level, latents_of_source: 
 
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1000), height=st.integers(4, 12), width=st.integers(4, 12), lit=st.booleans())
-def test_latents_are_held_as_a_naive_loop_holds_them(seed: int, height: int, width: int, lit: bool) -> None:
+def test_held_latents_equal_those_of_a_naive_loop(seed: int, height: int, width: int, lit: bool) -> None:
     random = torch.Generator().manual_seed(seed)
     source, noise, latents, source_latents = (torch.randn(1, 2, height, width, generator=random) for _ in range(4))
     mask = (torch.rand(1, 1, height, width, generator=random) * 3 - 1).clamp(0, 1)

@@ -78,7 +78,7 @@ GEMM = helper.make_node("Gemm", ["flat", "weight"], ["logits"])
 OPSETS = [helper.make_opsetid("", 17)]
 
 
-def test_an_onnx_export_says_what_the_model_says(resnet: Path, tmp_path: Path) -> None:
+def test_an_onnx_export_predicts_what_the_model_predicts(resnet: Path, tmp_path: Path) -> None:
     names = {"classes": CLASSES}
     model = load_folder(resnet, device="cpu")
     assert isinstance(model, ImageClassifier)
@@ -99,7 +99,7 @@ def test_an_onnx_export_says_what_the_model_says(resnet: Path, tmp_path: Path) -
     assert np.allclose(described_model.probabilities(PICTURES[2:]), expected[2:], atol=1e-5), "64 × 64: nothing is cut"
 
 
-def test_preprocessing_does_what_its_description_says() -> None:
+def test_preprocessing_follows_its_description() -> None:
     image = RANDOM.integers(0, 256, (20, 40, 3), dtype=np.uint8)
     how = Preprocessing(height=20, width=40, mean=(0.5, 0.25, 0), std=(0.5, 1, 2), channels="bgr", layout="nhwc")
     (row,) = described(how)([image])
@@ -200,7 +200,7 @@ def test_an_onnx_file_is_a_classifier_of_pictures_or_refused(tmp_path: Path) -> 
             classifier(written(tmp_path / str(number), {"model.onnx": data}, **description))
 
 
-def test_a_hub_model_that_is_not_whole_is_refused_instead_of_filled_with_noise(resnet: Path, tmp_path: Path) -> None:
+def test_an_incomplete_hub_model_is_refused_rather_than_initialised_at_random(resnet: Path, tmp_path: Path) -> None:
     files = {path.name: path.read_bytes() for path in resnet.iterdir()}
     deeper = changed(files["config.json"], depths=[1, 2])
     with pytest.raises(InvalidInput, match="missing or of another shape"):
@@ -216,7 +216,7 @@ def test_a_hub_model_that_is_not_whole_is_refused_instead_of_filled_with_noise(r
         load_folder(written(tmp_path / "unknown", files, klasses=["a"]), device="cpu")
 
 
-def test_a_segmenter_tells_a_class_for_every_pixel(tmp_path: Path) -> None:
+def test_a_segmenter_predicts_a_class_for_every_pixel(tmp_path: Path) -> None:
     sizes = {"hidden_sizes": [8] * 4, "depths": [1] * 4, "num_attention_heads": [1] * 4, "decoder_hidden_size": 8}
     names = {0: "road", 1: "car", 2: "bus"}
     SegformerForSemanticSegmentation(SegformerConfig(**sizes, id2label=names)).save_pretrained(tmp_path)
@@ -260,7 +260,7 @@ def segmenter(folder: Path) -> Segmenter:
     return model
 
 
-def test_an_onnx_segmenter_says_what_transformers_says(segformer: Path, tmp_path: Path) -> None:
+def test_an_onnx_segmenter_predicts_what_transformers_predicts(segformer: Path, tmp_path: Path) -> None:
     model = SegformerForSemanticSegmentation.from_pretrained(segformer).eval()
     processor = SegformerImageProcessorPil.from_pretrained(segformer)
     with torch.inference_mode():
@@ -287,7 +287,7 @@ def test_an_onnx_segmenter_says_what_transformers_says(segformer: Path, tmp_path
     assert ((merged.label_maps(PICTURES)[0] == 1) == (expected[0] > 0)).mean() > 0.999
 
 
-def test_what_is_no_segmenter_of_whole_images_is_refused(segformer: Path, resnet: Path, tmp_path: Path) -> None:
+def test_models_that_do_not_segment_whole_images_are_refused(segformer: Path, resnet: Path, tmp_path: Path) -> None:
     processor = (segformer / "preprocessor_config.json").read_bytes()
     logits = as_onnx(Logits(SegformerForSemanticSegmentation.from_pretrained(segformer)))
     changed(processor, do_center_crop=True)
@@ -320,7 +320,7 @@ def package(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def test_uploads_are_fetched_once_from_the_store_alone_and_believed_by_digest(resnet: Path) -> None:
+def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(resnet: Path) -> None:
     data = package({path.name: path.read_bytes() for path in resnet.iterdir()})
     requested: list[str] = []
 

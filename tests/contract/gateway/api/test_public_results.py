@@ -99,7 +99,7 @@ def flips(row: dict[str, Any], *models: str) -> list[bool | None]:
         ),
     ],
 )
-def test_filters_let_through_exactly_what_they_say(gateway: Gateway, filters: dict[str, str], holds: Any) -> None:
+def test_filters_select_exactly_what_they_name(gateway: Gateway, filters: dict[str, str], holds: Any) -> None:
     assert rows(gateway, filters) == [row for row in rows(gateway, {}) if holds(row)]
 
 
@@ -189,7 +189,7 @@ def follow(
     return events
 
 
-def test_followers_share_one_poller_and_all_hear_everything(tmp_path: Path) -> None:
+def test_followers_share_one_poller_and_receive_every_event(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway, ThreadPoolExecutor(FOLLOWERS) as pool:
         sessions = gateway.context.sessions
         add_drawn_job(sessions, gateway.context.store, per_class=1, state="running")
@@ -216,7 +216,7 @@ def polls_of(sessions: Sessions) -> Callable[[], int]:
     return lambda: sum("FROM jobs" in statement for statement in statements)
 
 
-def test_followers_of_a_deleted_job_are_let_go(tmp_path: Path) -> None:
+def test_streams_of_a_deleted_job_end(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway, ThreadPoolExecutor(1) as pool:
         add_drawn_job(gateway.context.sessions, gateway.context.store, per_class=1, state="running")
         tell(gateway.context.sessions, "drawn", 1)
@@ -227,7 +227,7 @@ def test_followers_of_a_deleted_job_are_let_go(tmp_path: Path) -> None:
         assert all(kind in ("image", "job") for _, kind in following.result(60))
 
 
-def test_a_follower_may_leave_and_hears_the_rest_later(tmp_path: Path) -> None:
+def test_a_stream_can_be_resumed(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
         sessions = gateway.context.sessions
         add_drawn_job(sessions, gateway.context.store, per_class=1)

@@ -76,7 +76,9 @@ def pixels_of(path: Path) -> str:
     return digest(decode(path.read_bytes()))
 
 
-def test_folders_hold_what_the_job_made(gateway: Gateway, rows: dict[str, Counterfactual], tmp_path: Path) -> None:
+def test_folders_hold_the_images_and_records_of_the_job(
+    gateway: Gateway, rows: dict[str, Counterfactual], tmp_path: Path
+) -> None:
     folder = unpacked(gateway, tmp_path)
     records = provenance(folder)
     accepted = {row.id for row in rows.values() if row.arm == "edit" and row.accepted}
@@ -192,7 +194,7 @@ def test_fiftyone_has_a_group_for_each_counterfactual(gateway: Gateway, tmp_path
 
 
 @pytest.mark.parametrize("format_name", FILES)
-def test_an_export_is_a_job_again(gateway: Gateway, format_name: str) -> None:
+def test_an_export_can_be_submitted_as_a_job(gateway: Gateway, format_name: str) -> None:
     archive = export(gateway, format=format_name).content
     reply = gateway.client.post(
         "/jobs", files={"images": ("e.tar", archive)}, data={"spec": '{"task": "classify it", "models": []}'}
@@ -229,7 +231,9 @@ def test_a_repacked_export_is_a_job_again_wherever_its_note_lies(gateway: Gatewa
     ("query", "sentence"),
     [({"format": "huggingface"}, "export the job as folders"), ({"arm": "counterfactual"}, "no originals")],
 )
-def test_what_cannot_be_a_job_again_says_so(gateway: Gateway, query: dict[str, str], sentence: str) -> None:
+def test_exports_that_cannot_be_submitted_are_refused_with_a_reason(
+    gateway: Gateway, query: dict[str, str], sentence: str
+) -> None:
     files = {"images": ("e.tar", export(gateway, **query).content)}
     reply = gateway.client.post("/jobs", files=files, data={"task": "classify it"})
     assert reply.status_code == 422
@@ -291,7 +295,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("format_name", FILES)
-def test_one_image_is_held_at_a_time(gateway: Gateway, format_name: Any) -> None:
+def test_one_image_at_a_time_is_in_memory(gateway: Gateway, format_name: Any) -> None:
     store = Counting(gateway.context.store)
     export = open_export(gateway.context.sessions, LOCAL_OWNER, "drawn", format_name, Selection())
     pieces = export.chunks(gateway.context.sessions, store)  # type: ignore[arg-type]
@@ -300,7 +304,7 @@ def test_one_image_is_held_at_a_time(gateway: Gateway, format_name: Any) -> None
         assert store.read <= number, "an image is read when its piece is asked for"
 
 
-def test_a_job_deleted_meanwhile_breaks_the_archive_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_the_job_breaks_the_archive_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "SOURCES_PER_PAGE", 2)
     with serve_gateway(tmp_path) as served:
         sessions, store = served.context.sessions, served.context.store
@@ -314,7 +318,7 @@ def test_a_job_deleted_meanwhile_breaks_the_archive_off(tmp_path: Path, monkeypa
                 pass
 
 
-def test_names_of_strangers_stay_data(tmp_path: Path) -> None:
+def test_names_that_users_choose_stay_data(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as served:
         sessions = served.context.sessions
         add_drawn_job(sessions, served.context.store, per_class=1)
@@ -335,7 +339,7 @@ def test_names_of_strangers_stay_data(tmp_path: Path) -> None:
         assert labels[:2] == ["=HYPERLINK(../x)", None]
 
 
-def test_it_flows_from_s3(gateway: Gateway, s3_server: S3Server) -> None:
+def test_an_export_streams_from_s3(gateway: Gateway, s3_server: S3Server) -> None:
     store = S3Store(s3_server.endpoint, "export", s3_server.access_key, s3_server.secret_key, secure=False)
     store.create_bucket()
     sessions, few = gateway.context.sessions, Selection(arm=["original"])
@@ -345,7 +349,7 @@ def test_it_flows_from_s3(gateway: Gateway, s3_server: S3Server) -> None:
     assert streamed == export(gateway, arm="original").content
 
 
-def test_the_command_saves_it(gateway: Gateway, tmp_path: Path) -> None:
+def test_the_command_saves_an_export(gateway: Gateway, tmp_path: Path) -> None:
     def contrafact(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["export", *arguments, "--url", str(gateway.client.base_url)])
 

@@ -19,7 +19,7 @@ def log_in(gateway: Gateway, key: str, address: str = "/", **headers: str) -> ht
     return gateway.client.post("/login", data={"key": key, "next": address}, headers=ours)
 
 
-def test_a_page_leads_to_the_login_and_back(locked: Gateway, key: str) -> None:
+def test_a_page_redirects_to_the_login_and_back(locked: Gateway, key: str) -> None:
     client = locked.client
     redirect = client.get("/jobs/x/view?class=bus", headers=HTML)
     assert redirect.status_code == 303
@@ -44,13 +44,13 @@ def test_a_page_leads_to_the_login_and_back(locked: Gateway, key: str) -> None:
         assert secret not in client.get("/", headers=HTML).text
 
 
-def test_over_https_the_cookies_stay_there(locked: Gateway, key: str) -> None:
+def test_cookies_set_over_https_are_secure(locked: Gateway, key: str) -> None:
     host = str(locked.client.base_url).removeprefix("http://").rstrip("/")
     reply = log_in(locked, key, Origin=f"https://{host}")
     assert all("Secure" in cookie for cookie in reply.headers.get_list("Set-Cookie"))
 
 
-def test_a_change_needs_the_sessions_token_and_our_own_page(locked: Gateway, key: str) -> None:
+def test_a_change_needs_the_sessions_csrf_token_and_our_origin(locked: Gateway, key: str) -> None:
     client = locked.client
     log_in(locked, key)
     token = client.cookies[TOKEN_COOKIE]
@@ -69,18 +69,18 @@ def test_a_change_needs_the_sessions_token_and_our_own_page(locked: Gateway, key
 
 
 @pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {}])
-def test_nobody_else_logs_a_browser_in(locked: Gateway, key: str, headers: dict[str, str]) -> None:
+def test_other_sites_cannot_log_a_browser_in(locked: Gateway, key: str, headers: dict[str, str]) -> None:
     reply = locked.client.post("/login", data={"key": key}, headers=headers)
     assert (reply.status_code, COOKIE in reply.cookies) == (403, False)
 
 
 @pytest.mark.parametrize("address", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x", ""])
-def test_the_login_leads_nowhere_else(locked: Gateway, key: str, address: str) -> None:
+def test_the_login_redirects_only_within_the_site(locked: Gateway, key: str, address: str) -> None:
     assert log_in(locked, key, address).headers["Location"] == "/"
 
 
 @pytest.mark.parametrize("kind", ["application/json", "multipart/form-data; boundary=x", "text/plain", None])
-def test_what_is_not_the_logins_form_is_refused(locked: Gateway, key: str, kind: str | None) -> None:
+def test_malformed_login_forms_are_refused(locked: Gateway, key: str, kind: str | None) -> None:
     ours = {"Origin": str(locked.client.base_url).rstrip("/"), **({"Content-Type": kind} if kind else {})}
     reply = locked.client.post("/login", content=f"key={key}".encode(), headers=ours)
     assert (reply.status_code, reply.headers["Content-Type"]) == (415, "application/problem+json")
@@ -90,7 +90,7 @@ def test_what_is_not_the_logins_form_is_refused(locked: Gateway, key: str, kind:
     assert locked.client.post("/login", content=f"key={key}".encode(), headers=charset).status_code == 303
 
 
-def test_without_scripts_the_form_for_a_job_works_from_our_own_page_only(locked: Gateway, key: str) -> None:
+def test_the_job_form_works_without_scripts_but_not_from_other_sites(locked: Gateway, key: str) -> None:
     client, ours = locked.client, str(locked.client.base_url).rstrip("/")
     log_in(locked, key)
     data, files = {"task": "classify the vehicle", "methods": "dillema"}, {"images": ("a.png", picture())}
@@ -122,6 +122,6 @@ def test_logging_out_ends_the_session_and_revoking_the_key_ends_all(locked: Gate
     assert log_in(locked, key).status_code == 401
 
 
-def test_without_keys_there_is_nothing_to_log_in_to(tmp_path: Path) -> None:
+def test_without_authentication_there_is_no_login(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
         assert gateway.client.get("/login").headers["Location"] == "/"

@@ -85,7 +85,7 @@ def test_one_word_is_replaced_by_the_most_probable_other_one(services: Captionin
     }
 
 
-def test_words_are_drawn_by_the_seed_and_gone_through_again(services: CaptioningServices) -> None:
+def test_the_seed_decides_which_words_are_replaced(services: CaptioningServices) -> None:
     drawn = [[row.edit for row in lance_r_of(services, seed)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     many = [row.edit for row in lance_r_of(services, counterfactuals_per_image=12) if row.edit]
@@ -116,7 +116,7 @@ def test_an_image_nearer_to_the_old_word_is_refused(services: CaptioningServices
 @pytest.mark.parametrize(
     ("method", "table", "need"), [("lance-r", "language", "masked_words"), ("lance", "evaluator", "text_embedder")]
 )
-def test_a_profile_without_the_weights_is_refused_in_a_sentence(method: str, table: str, need: str) -> None:
+def test_a_profile_without_the_weights_is_refused(method: str, table: str, need: str) -> None:
     tiny = load_profile("tiny")
     section = getattr(tiny, table).model_copy(update={need: None})
     spec = JobSpec.model_validate({"task": "name it", "methods": [{"name": method}], "models": []})

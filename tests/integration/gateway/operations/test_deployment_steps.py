@@ -35,7 +35,7 @@ def test_gateway_and_workers_may_migrate_at_the_same_moment(postgres_url: str) -
     engine.dispose()
 
 
-def test_the_bucket_is_made_once_and_found_afterwards(s3_server: S3Server) -> None:
+def test_creating_the_bucket_again_is_harmless(s3_server: S3Server) -> None:
     environment = {
         "CONTRAFACT_OBJECT_STORE": "s3:made-by-the-step",
         "CONTRAFACT_S3_ENDPOINT": s3_server.endpoint,

@@ -92,7 +92,7 @@ def grow_older(site: Site, seconds: float) -> None:
         )
 
 
-def test_everything_of_a_job_stays_while_it_is_there_and_goes_with_it(site: Site) -> None:
+def test_the_objects_of_a_job_are_kept_until_it_is_deleted(site: Site) -> None:
     site.add_job(images=2)
     site.worker().step()
     before = keys(site)
@@ -109,7 +109,7 @@ def test_everything_of_a_job_stays_while_it_is_there_and_goes_with_it(site: Site
     assert count(site, Image, OwnedImage, RecordedCall) == [0, 0, 0]
 
 
-def test_with_a_grace_it_is_first_noted_and_later_removed(site: Site) -> None:
+def test_with_a_grace_period_objects_are_noted_first_and_removed_later(site: Site) -> None:
     site.add_job(images=1)
     site.worker().step()
     with site.sessions.begin() as session:
@@ -122,7 +122,7 @@ def test_with_a_grace_it_is_first_noted_and_later_removed(site: Site) -> None:
     assert run_housekeeping(site.sessions, site.store, A_DAY).images == len(there) - 1  # not the new report
 
 
-def test_what_another_job_shares_stays(site: Site) -> None:
+def test_objects_shared_with_another_job_are_kept(site: Site) -> None:
     site.add_job("first", images=2)
     site.add_job("second", images=1)  # the same first picture, so the same counterfactuals
     worker = site.worker()
@@ -144,7 +144,7 @@ def test_what_another_job_shares_stays(site: Site) -> None:
     assert site.small.calls == calls, "the calls about a source image stay as long as a job has it"
 
 
-def test_uploads_stay_for_weeks_after_they_were_sent(site: Site) -> None:
+def test_uploads_are_kept_for_weeks(site: Site) -> None:
     site.add_job("other", images=1)
     image = send(site, picture(1))
     assert run_housekeeping(site.sessions, site.store, Graces(0, 3600)).uploads == 0
@@ -171,7 +171,7 @@ def test_objects_without_a_row_are_removed_and_broken_ones_too(site: Site) -> No
     assert keys(site) == {image_key(str(site.images()[0].digest)), "weights/model.safetensors"}
 
 
-def test_vectors_stay_as_long_as_their_recorded_call(site: Site) -> None:
+def test_vectors_are_kept_as_long_as_their_recorded_call(site: Site) -> None:
     site.add_job(images=1)
     site.worker().step()
     with site.sessions() as session:
@@ -207,7 +207,7 @@ def test_the_object_store_is_listed_less_often(site: Site) -> None:
     assert keys(site) == {"reports/gone.html"}
 
 
-def test_who_wants_an_image_keeps_it(site: Site) -> None:
+def test_an_image_in_use_is_kept(site: Site) -> None:
     site.add_job("other", images=1)
     image = send(site, picture(4))
     with site.sessions.begin() as session:
@@ -224,7 +224,7 @@ def test_who_wants_an_image_keeps_it(site: Site) -> None:
     assert site.store.exists(image_key(image.digest))
 
 
-def test_what_was_removed_in_the_middle_of_a_step_is_written_again(site: Site) -> None:
+def test_an_image_removed_during_a_step_is_written_again(site: Site) -> None:
     site.add_job("other", images=1)
     shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
     digest = shelf.keep(picture(6))
@@ -276,7 +276,7 @@ def test_an_object_that_cannot_be_removed_leaves_the_others_to_be_removed(site: 
     assert keys(site) == {"reports/no key.html"}
 
 
-def test_housekeeping_gives_up_where_the_store_is_away(site: Site, tmp_path: Path) -> None:
+def test_housekeeping_gives_up_when_the_store_is_unavailable(site: Site, tmp_path: Path) -> None:
     (tmp_path / "objects" / "reports").mkdir()
     for number in range(MOST_ERRORS + 5):
         (tmp_path / "objects" / "reports" / f"no key {number}.html").write_bytes(b"")
@@ -284,7 +284,7 @@ def test_housekeeping_gives_up_where_the_store_is_away(site: Site, tmp_path: Pat
         run_housekeeping(site.sessions, site.store, AT_ONCE)
 
 
-def test_a_grant_without_a_repair_goes_at_once_so_that_its_trainer_stops(site: Site) -> None:
+def test_a_grant_without_a_repair_is_removed_at_once_so_that_its_trainer_stops(site: Site) -> None:
     for name in ("grant.json", "order.json"):
         site.store.put(f"repairs/r/{name}", b"{}")
     assert run_housekeeping(site.sessions, site.store, A_DAY).repairs == 1
@@ -305,7 +305,7 @@ def test_a_bug_does_not_end_the_thread(site: Site, monkeypatch: pytest.MonkeyPat
         wait_for(lambda: len(runs) > 1)
 
 
-def test_one_worker_of_all_does_it_when_it_is_due(site: Site) -> None:
+def test_only_one_worker_does_housekeeping_when_it_is_due(site: Site) -> None:
     with site.sessions.begin() as session:
         assert is_due(session, 3600)
     with site.sessions.begin() as session:

@@ -35,7 +35,7 @@ def sees_a_car(site: Site, digest: str | None) -> bool:
     return bool(decode(site.store.get(image_key(str(digest))))[0, 0, 0] % 3)
 
 
-def test_images_whose_class_is_not_named_any_more_are_refused_and_null_arms_only_scored(site: Site) -> None:
+def test_images_whose_class_is_no_longer_named_are_rejected_and_null_arms_only_scored(site: Site) -> None:
     site.small.looks = True
     site.add_job(images=6, methods=METHODS)
     site.worker().step()
@@ -70,7 +70,7 @@ def test_images_whose_class_is_not_named_any_more_are_refused_and_null_arms_only
 
 
 @ON_SQLITE
-def test_nobody_is_asked_for_new_captions_by_default_and_a_caption_per_message_more_where_they_are(site: Site) -> None:
+def test_new_captions_are_off_by_default_and_cost_one_request_per_message(site: Site) -> None:
     site.add_job("plain", images=2)
     site.worker().step()
     assert site.small.calls["caption"] == 2
@@ -82,7 +82,7 @@ def test_nobody_is_asked_for_new_captions_by_default_and_a_caption_per_message_m
 
 
 @ON_SQLITE
-def test_the_score_is_kept_and_refuses_nothing_where_a_job_wants_none(site: Site) -> None:
+def test_with_a_threshold_of_0_the_score_is_stored_and_rejects_nothing(site: Site) -> None:
     site.small.looks = True
     parameters = {**METHODS[0]["parameters"], "thresholds": {"recaption": {"default": 0.0}}}  # type: ignore[dict-item]
     site.add_job(images=6, methods=[{"name": "dillema", "parameters": parameters}])

@@ -147,7 +147,7 @@ def test_a_hanging_service_costs_a_lease_and_no_attempt(day: Day, monkeypatch: p
     ],
     ids=["500", "404", "bytes", "another shape", "nothing"],
 )
-def test_nonsense_costs_a_lease_and_no_attempt(day: Day, wrong: Response, words: str) -> None:
+def test_malformed_replies_cost_a_lease_and_no_attempt(day: Day, wrong: Response, words: str) -> None:
     day.site.add_job(images=1)
     day.answer = first(1, wrong)
     worker = day.worker(pause=600)
@@ -162,14 +162,14 @@ def test_nonsense_costs_a_lease_and_no_attempt(day: Day, wrong: Response, words:
 
 @ON_SQLITE
 @pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_proxy_before_a_service_that_is_away_costs_nothing(day: Day, status: int) -> None:
+def test_a_proxy_in_front_of_an_absent_service_costs_nothing(day: Day, status: int) -> None:
     day.site.add_job(images=1)
     day.answer = first(1, Response(b"<html>bad gateway</html>", status))
     (image,) = day.until_done(day.worker())
     assert (image.attempts, image.lost_leases, image.failure) == (0, 0, "")
 
 
-def test_an_image_that_breaks_its_service_is_left_out_by_name_and_the_others_go_on(day: Day) -> None:
+def test_an_image_that_breaks_its_service_fails_with_a_reason_and_the_others_finish(day: Day) -> None:
     day.site.add_job(images=3)
     day.answer = about(day, 1, problem_reply(Problem("a bug that one picture wakes")))
     images = day.until_done(day.worker())
@@ -199,7 +199,7 @@ def test_an_image_that_lacks_memory_where_others_of_its_size_do_not_fails_after_
     [OutOfMemory("somebody else's training"), DeviceFailed("CUDA error: unspecified launch failure"), Problem("dead")],
     ids=lambda trouble: trouble.name,
 )
-def test_a_device_that_fails_for_every_image_holds_the_job_and_burns_nothing(day: Day, trouble: Problem) -> None:
+def test_a_device_that_fails_for_every_image_pauses_the_job_and_costs_no_attempt(day: Day, trouble: Problem) -> None:
     day.site.add_job(images=5)
     day.answer = lambda body: problem_reply(trouble) if b"renderings" in body else None
     worker = day.worker()
@@ -258,7 +258,7 @@ def test_a_service_that_cannot_do_one_image_does_not_make_the_job_endless(day: D
 
 
 @ON_POSTGRES
-def test_a_full_object_store_only_holds_the_work_up(
+def test_a_full_object_store_only_delays_the_work(
     day: Day, sessions: Sessions, database_url: str, tmp_path: Path
 ) -> None:
     day.site.add_job(images=2)
@@ -292,7 +292,7 @@ def test_a_full_object_store_only_holds_the_work_up(
     assert not list((tmp_path / "objects" / ".incoming").iterdir())
 
 
-def test_a_full_s3_server_refuses_in_words_and_takes_objects_again_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_s3_server_is_reported_and_takes_objects_again_when_there_is_room(tmp_path: Path) -> None:
     with running(s3(tmp_path)) as store:
         store.create_bucket()
         store.put("images/a.png", b"12345")
@@ -398,7 +398,7 @@ def test_a_worker_whose_clock_is_wrong_neither_loses_nor_steals_a_lease(
     assert expires - now < timedelta(seconds=3_601)
 
 
-def test_nobody_at_the_broker_costs_no_request_and_little_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_absent_broker_fails_no_request_and_costs_little_time(caplog: pytest.LogCaptureFixture) -> None:
     celery = open_celery("redis://127.0.0.1:1/0")
     assert broker_fault(celery) == ""  # and its client is imported
     wake_worker(celery)
@@ -406,9 +406,7 @@ def test_nobody_at_the_broker_costs_no_request_and_little_time(caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/no-number", "redis://127.0.0.1:none/0", "nonsense://127.0.0.1"])
-def test_whatever_is_wrong_with_the_broker_no_message_fails_a_request(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_broker_fails_no_request(url: str, caplog: pytest.LogCaptureFixture) -> None:
     celery = open_celery(url)
     wake_worker(celery)
     send_repair(celery, RepairLease(repair="a1", token="b2"))

@@ -80,7 +80,7 @@ def test_a_job_without_models_only_generates(site: Site) -> None:
 
 
 @ON_SQLITE
-def test_one_bad_image_fails_alone_and_by_name(site: Site) -> None:
+def test_one_bad_image_fails_alone_and_with_its_reason(site: Site) -> None:
     site.add_job(images=3)
     site.small.troubles = [InvalidInput("this picture is refused")] * 3
     worker = site.worker()
@@ -113,7 +113,7 @@ def test_a_busy_service_costs_no_attempt(site: Site) -> None:
 
 
 @ON_SQLITE
-def test_what_is_done_with_an_image_is_told_while_it_is_done(site: Site) -> None:
+def test_the_stage_of_an_image_is_reported_while_it_runs(site: Site) -> None:
     site.add_job(images=1)
     stages: list[str | None] = []
     called = site.small._called
@@ -129,7 +129,7 @@ def test_what_is_done_with_an_image_is_told_while_it_is_done(site: Site) -> None
 
 
 @ON_SQLITE
-def test_calls_say_when_the_work_on_their_image_was_begun(site: Site) -> None:
+def test_calls_carry_the_start_time_of_their_image(site: Site) -> None:
     site.add_job(images=2)
     start_times: list[str] = []
     worker = site.worker()
@@ -192,7 +192,7 @@ def test_a_cancelled_job_has_a_report_of_what_is_done(site: Site) -> None:
 
 
 @ON_SQLITE
-def test_a_stopped_worker_ends_its_calls_and_gives_its_image_back(site: Site) -> None:
+def test_a_stopped_worker_ends_its_calls_and_releases_its_image(site: Site) -> None:
     site.add_job(images=1)
     worker = site.worker()
     with waiting_step(site, worker):
@@ -250,7 +250,7 @@ def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
     wait_for(lambda: not any(thread.is_alive() for thread in worker._threads))
 
 
-def test_an_analysis_that_was_overtaken_leaves_the_newer_report(site: Site) -> None:
+def test_an_overtaken_analysis_leaves_the_newer_report(site: Site) -> None:
     site.add_job(images=2)
     slow = Slow(site)
     with background(site.worker().step, release=slow.go_on.set):
@@ -291,7 +291,7 @@ def test_a_report_needs_no_service_and_names_those_that_made_the_results(site: S
 
 
 @ON_SQLITE
-def test_a_job_of_which_nothing_succeeded_is_failed_and_its_report_begins_with_the_reason(site: Site) -> None:
+def test_a_job_without_successful_images_fails_and_its_report_begins_with_the_reason(site: Site) -> None:
     site.add_job(images=2)
     site.small.troubles = [InvalidInput("this picture is refused")] * 6
     worker = site.worker()

@@ -46,7 +46,7 @@ def trials(count: int, fault: float = 5.0, factor: Factor = "weather") -> list[T
     return [trial(kind, random, scene, factor, fault) for scene in range(count) for kind in KINDS]
 
 
-def test_faults_that_show_are_let_through_rarely_while_good_ones_pass() -> None:
+def test_visible_faults_are_rarely_accepted_while_good_images_pass() -> None:
     scored = trials(200)
     chosen = {check: {"default": lowest} for check, lowest in limits(scored).items()}
     passed = {kind: [judge(t.scores, t.edit, chosen).accepted for t in scored if t.kind == kind] for kind in KINDS}
@@ -54,24 +54,24 @@ def test_faults_that_show_are_let_through_rarely_while_good_ones_pass() -> None:
     assert all(np.mean(passed[kind]) <= 0.03 for kind in KINDS[1:])
 
 
-def test_faults_that_do_not_show_cost_no_good_ones() -> None:
+def test_invisible_faults_cost_no_good_images() -> None:
     scored = [trial for trial in trials(100, fault=0.0) if trial.kind != "second"]
     chosen = {check: {"default": lowest} for check, lowest in limits(scored).items()}
     good = [judge(trial.scores, trial.edit, chosen).accepted for trial in scored if trial.kind == "good"]
     assert np.mean(good) >= 1 - REFUSED
 
 
-def test_a_factor_with_few_good_ones_goes_by_all_factors() -> None:
+def test_a_factor_with_few_good_images_uses_the_threshold_of_all_factors() -> None:
     chosen = thresholds([*trials(60), *trials(5, factor="object")])
     assert all(set(values) == {"default", "weather"} for values in chosen.values())
 
 
-def test_without_good_ones_the_error_says_what_to_do() -> None:
+def test_without_good_images_the_error_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="take more scenes"):
         limits([trial for trial in trials(3) if trial.kind != "good"])
 
 
-def test_figures_rest_on_the_other_half_of_the_scenes() -> None:
+def test_figures_are_measured_on_held_out_scenes() -> None:
     judged = held_out(trials(120))
     assert len(judged) == 120 * len(KINDS)
     lines = table(judged)
@@ -119,7 +119,7 @@ def test_a_caption_that_states_the_field_is_found() -> None:
     assert proposal(alone, "companion", random) is None
 
 
-def test_edits_take_every_factor_as_often_and_each_scene_once() -> None:
+def test_edits_use_each_factor_equally_often_and_each_scene_once() -> None:
     edits = list(calibration_edits(20))
     assert set(Counter(edit.factor for edit in edits).values()) == {4}
     assert {edit.field for edit in edits} == set(FIELDS)

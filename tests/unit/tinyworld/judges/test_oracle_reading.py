@@ -35,7 +35,7 @@ def place_of(factor: str, value: str) -> int:
     return LOGITS.index(f"{factor}={value}")
 
 
-def test_the_object_is_read_where_it_is_and_not_where_it_is_not() -> None:
+def test_an_oracle_reads_the_object_only_where_it_is() -> None:
     located = torch.zeros(1, len(LOGITS), PLACES, PLACES)
     located[:, place_of("label", "none")] = 10
     located[:, place_of("colour", "green")] = 5  # of the meadow
@@ -57,7 +57,7 @@ def test_a_picture_without_an_object_reads_as_none() -> None:
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_oracles_learn_a_picture_by_heart(name: str) -> None:
+def test_oracles_can_overfit_a_few_pictures(name: str) -> None:
     torch.manual_seed(0)
     model = new_oracle("resnet" if name == "oracle-a" else "regnet", LOGITS).train()
     scenes = [sample_scene("oracle-a", index) for index in range(6)]
@@ -77,7 +77,7 @@ def test_oracles_learn_a_picture_by_heart(name: str) -> None:
     assert losses[-1] < 0.6 * losses[0]
 
 
-def test_heads_are_settled_where_they_read_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_are_fitted_where_they_read_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oracle, "_SETTLING", 1)
     torch.manual_seed(0)
     scenes = [sample_scene("oracle-a", index) for index in range(30)]
@@ -113,7 +113,7 @@ def readings_of(model: PreTrainedModel, values: torch.Tensor) -> torch.Tensor:
     return torch.stack([logits.argmax(1) for logits in pooled(logits_at_places(model, values))], dim=1)
 
 
-def test_places_are_taught_where_object_and_companion_are() -> None:
+def test_targets_lie_where_object_and_companion_are() -> None:
     scene = next(s for s in (sample_scene("oracle-a", n) for n in range(50)) if s.companion != "none")
     mask = rendered(scene)[1]
     expected = targets_with_none(scene)
@@ -138,7 +138,7 @@ def test_every_kind_of_failure_differs_from_the_scene() -> None:
     assert differing == set(KINDS)
 
 
-def test_oracles_pictures_suffer_different_things_and_stay_pictures() -> None:
+def test_training_pictures_are_degraded_in_different_ways_and_stay_valid() -> None:
     first, second = SUFFERED.values()
     assert set(first) != set(second)
     fields, random = random_fields(0), np.random.default_rng(0)
@@ -151,7 +151,7 @@ def test_oracles_pictures_suffer_different_things_and_stay_pictures() -> None:
             assert np.abs(spoilt.astype(int) - image).mean() < 40
 
 
-def test_rows_are_drawn_of_every_kind_that_there_is() -> None:
+def test_training_rows_come_from_every_kind() -> None:
     nothing = np.zeros((0, 128, 128, 3), np.uint8)
     data = Pictures([], nothing, nothing[..., 0], torch.zeros(0, len(FACTORS)))
     own = OraclePictures(data, (0, 100, 110, 110, 120, 120))

@@ -33,7 +33,7 @@ def test_both_domains_store_what_they_render(tmp_path: Path, monkeypatch: pytest
     assert len(list(tmp_path.rglob("*.npy"))) == 2
 
 
-def test_what_was_interrupted_is_rendered_again_and_what_is_there_is_not(tmp_path: Path) -> None:
+def test_an_interrupted_cache_is_rendered_again_and_a_complete_one_is_not(tmp_path: Path) -> None:
     path, rendered_numbers = tmp_path / "cache" / "numbers.npy", []
 
     def planes_of(number: int) -> np.ndarray:

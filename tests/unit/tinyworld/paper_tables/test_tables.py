@@ -98,7 +98,7 @@ def test_oracles_and_grammar_judge_each_edit(judged: list[JudgedCounterfactual])
     assert (checks.recall.count, checks.recall.n) == (8, 8)
 
 
-def test_faults_are_told_by_class_and_by_value(judged: list[JudgedCounterfactual]) -> None:
+def test_faults_are_counted_by_class_and_by_value(judged: list[JudgedCounterfactual]) -> None:
     by_group = faults([counterfactual.view for counterfactual in judged])
     by_class = {group.name: group for group in by_group if group.of == "class"}
     assert set(by_class) == set(CLASSES)
@@ -168,7 +168,7 @@ def row(arm: str, judged: list[JudgedCounterfactual]) -> ArmRow:
     )
 
 
-def test_the_tables_say_what_the_rows_say(judged: list[JudgedCounterfactual]) -> None:
+def test_tables_print_the_figures_of_their_rows(judged: list[JudgedCounterfactual]) -> None:
     some = [row(arm, judged) for arm in ("corruptions", "lance-direct", "dillema-keep")]
     assert ArmRow.model_validate_json(some[0].model_dump_json()) == some[0]
     text = tables(some)
