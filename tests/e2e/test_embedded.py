@@ -42,7 +42,7 @@ def show(address: str, job: str) -> dict[str, Any]:
     return shown
 
 
-def test_a_stopped_system_ends_and_goes_on_when_started_again(tmp_path: Path) -> None:
+def test_a_stopped_system_ends_and_resumes_after_a_restart(tmp_path: Path) -> None:
     small = SmallServices(seconds=0.15)
     with serve(small) as url:
         urls = dict.fromkeys(SERVICES, url)
@@ -110,7 +110,7 @@ def installed(tmp_path: Path) -> Iterator[str]:
             process.communicate()
 
 
-def test_what_is_installed_by_default_makes_a_job_its_report_and_every_export(installed: str, tmp_path: Path) -> None:
+def test_the_default_installation_runs_a_job_with_its_report_and_every_export(installed: str, tmp_path: Path) -> None:
     with httpx.Client(base_url=installed, timeout=120, trust_env=False) as client:
         job = post_job(installed)
         assert finished(client, f"/jobs/{job}")["state"] == "done"

@@ -168,7 +168,7 @@ def test_it_is_repaired_on_the_counterfactuals_of_other_scenes(job: tuple[httpx.
 
 
 @pytest.mark.slow
-def test_releases_are_held_against_a_suite_that_outlives_its_job(job: tuple[httpx.Client, str]) -> None:
+def test_releases_are_compared_on_a_suite_that_outlives_its_job(job: tuple[httpx.Client, str]) -> None:
     client, name = job
 
     def contrafact(*arguments: object) -> Result:

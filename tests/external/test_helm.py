@@ -366,7 +366,7 @@ def test_helm_test_submits_a_picture(release: Object) -> None:
     compile(script[1], "picture", "exec")
 
 
-def test_wrong_values_are_refused_with_a_sentence_that_says_what_to_do() -> None:
+def test_wrong_values_are_refused_with_what_to_do() -> None:
     tiny = yaml.safe_load(EXAMPLES["tiny"].read_text(encoding="utf-8"))
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "set secrets.postgresPassword"),

@@ -30,7 +30,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, http
 
 
 @pytest.mark.parametrize("case", MESSAGES, ids=lambda case: f"{case.path} {case.name}")
-def test_a_hostile_message_is_refused_in_words(clients: dict[str, httpx.Client], case: HostileMessage) -> None:
+def test_a_hostile_message_is_refused_with_a_reason(clients: dict[str, httpx.Client], case: HostileMessage) -> None:
     headers = {"Content-Type": "application/json"}
     reply = clients[case.service].post(case.path, content=case.body, headers=headers)
     assert_refused(reply, case.status, case.words)

@@ -25,7 +25,7 @@ def put(gateway: Gateway, data: bytes) -> httpx.Response:
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
-def test_a_hostile_picture_is_refused_in_words(gateway: Gateway, case: RefusedPicture) -> None:
+def test_a_hostile_picture_is_refused_with_a_reason(gateway: Gateway, case: RefusedPicture) -> None:
     assert_refused(put(gateway, case.build()), case.status, case.words)
 
 

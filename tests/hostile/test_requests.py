@@ -35,7 +35,7 @@ def exchange(gateway: Gateway, request: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("case", [*SHAPES, *FIELDS, *NUMBERS], ids=lambda case: case.name)
-def test_a_hostile_spec_is_refused_in_words(gateway: Gateway, case: Spec) -> None:
+def test_a_hostile_spec_is_refused_with_a_reason(gateway: Gateway, case: Spec) -> None:
     reply = gateway.client.post("/jobs", files=[IMAGE, ("spec", ("spec.json", case.data))])
     assert_refused(reply, case.status, case.words)
     assert gateway.wakes == []
@@ -43,7 +43,7 @@ def test_a_hostile_spec_is_refused_in_words(gateway: Gateway, case: Spec) -> Non
 
 @pytest.mark.parametrize("case", [*SHAPES, *FIELDS, *NUMBERS], ids=lambda case: case.name)
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
-def test_it_is_refused_as_json_and_beside_a_task_too(gateway: Gateway, case: Spec) -> None:
+def test_invalid_specs_are_refused_as_json_and_with_a_separate_task(gateway: Gateway, case: Spec) -> None:
     beside = gateway.client.post("/jobs", files=[IMAGE, ("spec", ("s", case.data))], data={"task": TASK})
     as_json = gateway.client.post("/jobs", content=case.data, headers={"Content-Type": "application/json"})
     for reply in (beside, as_json):
@@ -187,12 +187,14 @@ def test_an_event_number_that_cannot_be_is_refused(gateway: Gateway, number: str
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_hostile_form_is_refused_in_words(gateway: Gateway, kind: str, body: bytes, status: int, words: str) -> None:
+def test_a_hostile_form_is_refused_with_a_reason(
+    gateway: Gateway, kind: str, body: bytes, status: int, words: str
+) -> None:
     assert_refused(gateway.client.post("/jobs", content=body, headers={"Content-Type": kind}), status, words)
 
 
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
-def test_more_files_than_may_be_open_are_refused_in_words(gateway: Gateway) -> None:
+def test_more_files_than_may_be_open_are_refused_with_a_reason(gateway: Gateway) -> None:
     """Each of them is spooled to disk; many systems allow 1,024 open files by default."""
     parts = [(b'name="images"; filename="%d.png"' % number, bytes(70_000)) for number in range(999)]
     body = form(*parts, (b'name="images"; filename="a"', picture()), (b'name="task"', TASK.encode()))

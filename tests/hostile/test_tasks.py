@@ -65,7 +65,7 @@ def test_no_class_word_changes_under_other_seeds_either(services: Services, task
 
 
 @pytest.mark.parametrize("words", CONTROL_WORDS)
-def test_control_words_of_the_model_are_refused_by_name(services: Services, words: str) -> None:
+def test_control_tokens_of_the_model_are_refused(services: Services, words: str) -> None:
     with pytest.raises(InvalidInput, match="control word"):
         generate(services, keyword_messages(described(words), CAPTION, "bus"))
 

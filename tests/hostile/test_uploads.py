@@ -70,13 +70,13 @@ def test_names_sent_twice_are_two_images_but_no_rows_of_a_manifest(gateway: Gate
 
 @on_sqlite
 @pytest.mark.parametrize("case", ZIPS, ids=lambda case: case.name)
-def test_a_hostile_zip_is_refused_in_words(gateway: Gateway, case: Pack) -> None:
+def test_a_hostile_zip_is_refused_with_a_reason(gateway: Gateway, case: Pack) -> None:
     assert_refused(post(gateway, ("set.zip", case.build())), case.status, case.words)
 
 
 @on_sqlite
 @pytest.mark.parametrize("case", [*TARS, pytest.param(MANY_IN_TAR, marks=pytest.mark.slow)], ids=lambda case: case.name)
-def test_a_hostile_tar_is_refused_in_words(gateway: Gateway, case: Pack) -> None:
+def test_a_hostile_tar_is_refused_with_a_reason(gateway: Gateway, case: Pack) -> None:
     assert_refused(post(gateway, ("set.tar", case.build())), case.status, case.words)
 
 
@@ -88,7 +88,7 @@ def test_archives_come_alone(gateway: Gateway) -> None:
 
 
 @on_sqlite
-def test_class_folders_cannot_make_labels_without_end(gateway: Gateway) -> None:
+def test_the_number_of_labels_from_class_folders_is_limited(gateway: Gateway) -> None:
     long = zipped(("x" * 300 + "/1.png", picture(1)), ("bus/2.png", picture(2)))
     assert_refused(post(gateway, ("set.zip", long)), 422, "more than 200 characters")
     many = zipped(*((f"{i}/{i}.png", picture() if i == 0 else b"") for i in range(10_001)))
@@ -96,7 +96,7 @@ def test_class_folders_cannot_make_labels_without_end(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("case", MANIFESTS, ids=lambda case: case.name)
-def test_a_hostile_manifest_is_refused_in_words(gateway: Gateway, case: Manifest) -> None:
+def test_a_hostile_manifest_is_refused_with_a_reason(gateway: Gateway, case: Manifest) -> None:
     files = [("images", (f"{i}.png", picture(i))) for i in (1, 2)] + [("manifest", ("labels", case.data))]
     reply = gateway.client.post("/jobs", files=files, data={"task": "classify the vehicle"})
     assert_refused(reply, case.status, case.words)

@@ -29,7 +29,7 @@ def profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("changes", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 5}, {"prompt": "a photo of"}])
-def test_deterministic_captions_are_the_same_alone_and_in_company(profile: Path, changes: dict[str, Any]) -> None:
+def test_deterministic_captions_do_not_depend_on_the_batch(profile: Path, changes: dict[str, Any]) -> None:
     images = payloads(5)
 
     async def main() -> None:
@@ -56,7 +56,7 @@ def test_the_seed_decides_what_is_sampled(profile: Path) -> None:
     asyncio.run(main())
 
 
-def test_bad_requests_are_refused_in_a_sentence(profile: Path) -> None:
+def test_bad_requests_are_refused_with_a_reason(profile: Path) -> None:
     good = payloads(1)[0].model_dump(mode="json")
     cases = [
         ({"images": [good], "beams": 2, "temperature": 1.0}, 422, "beam search does not sample"),

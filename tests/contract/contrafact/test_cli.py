@@ -85,7 +85,7 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     assert "there is no job" in contrafact(url, "status", job, code=3)[1]
 
 
-def test_a_job_of_which_nothing_succeeds_ends_with_its_reason_and_a_code(testset: Path, tmp_path: Path) -> None:
+def test_a_job_without_successful_images_exits_with_its_reason_and_a_code(testset: Path, tmp_path: Path) -> None:
     small = SmallServices()
     small.troubles = [InvalidInput("this picture is refused")] * 9
     with (

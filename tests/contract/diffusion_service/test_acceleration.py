@@ -175,7 +175,7 @@ def test_every_value_of_a_setting_is_supported_somewhere(monkeypatch: pytest.Mon
             assert options.on("cuda:0", "bfloat16") == options
 
 
-def test_what_is_on_is_listed() -> None:
+def test_enabled_options_are_listed() -> None:
     options = Acceleration("reduce-overhead", "cudnn", True, "bfloat16")
     (info,) = options.infos()
     assert info.id == "compile=reduce-overhead attention=cudnn vae_dtype=bfloat16"

@@ -87,7 +87,7 @@ def test_several_are_what_diffusers_adds_up(editor: ControlNetEditor) -> None:
     assert torch.allclose(prediction, expected, atol=1e-5)
 
 
-def test_one_of_several_is_one_and_a_weight_of_zero_is_none(editor: ControlNetEditor) -> None:
+def test_controls_add_up_in_any_order_and_a_scale_of_0_switches_one_off(editor: ControlNetEditor) -> None:
     alone = rendered(editor, strength("canny")).image
     both = rendered(editor, strength("canny"), strength("depth")).image
     assert not np.array_equal(alone, both)

@@ -68,7 +68,7 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_deterministic_replies_do_not_depend_on_company_or_on_what_is_kept(folder: Path) -> None:
+def test_deterministic_replies_do_not_depend_on_the_batch_or_the_cache(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(
             create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
@@ -106,7 +106,7 @@ def test_renderings_know_nothing_of_edits(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_requests_that_cannot_be_edited_are_refused_in_words(folder: Path) -> None:
+def test_requests_that_cannot_be_edited_are_refused_with_a_reason(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:
             night = request(photo(32, 32), NIGHT)

@@ -271,7 +271,7 @@ few_step.scheduler = "LCMScheduler"
 """
 
 
-def test_the_service_renders_with_few_steps_and_says_so(folder: Path) -> None:
+def test_the_service_renders_with_few_steps_and_reports_it(folder: Path) -> None:
     plain = write_profile(folder).read_text()
     file = write_lora(folder / "lora", matrices(folder / "base"), "kohya")
     lora = f'few_step.lora = {{ path = "lora", file = "{file}", licence = "none", gigabytes = 0.01 }}\n'

@@ -260,7 +260,7 @@ def test_the_controlnet_can_stand_by_with_an_empty_control(editor: Editor) -> No
     assert not np.array_equal(alone, beside)
 
 
-def test_what_cannot_be_edited_is_refused_in_words_and_alone(editor: Editor) -> None:
+def test_items_that_cannot_be_edited_are_refused_alone(editor: Editor) -> None:
     inversion = editor.invert()
     endless = CAPTION + " It rains and rains on." * 30
     cut = editor.invert(caption=editor.weights.prompts.fitted(endless))

@@ -89,7 +89,7 @@ def test_regions_and_what_became_of_them_come_back(editor: ControlNetEditor) -> 
     assert outcome.around == pytest.approx(rendered.image[:, 32:35].reshape(-1, 3).mean(axis=0))
 
 
-def test_what_cannot_be_protected_is_refused_in_words(editor: ControlNetEditor) -> None:
+def test_classes_that_cannot_be_protected_are_refused(editor: ControlNetEditor) -> None:
     good, bad = editor.render(KEY, [item(None), item("relit", label="pedestrian")])
     assert isinstance(good, Rendered)
     assert isinstance(bad, InvalidInput)

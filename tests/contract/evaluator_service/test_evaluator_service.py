@@ -143,7 +143,7 @@ def test_a_siglip_can_be_the_scorer(tmp_path: Path) -> None:
     assert np.allclose(texts[:1], scorer.embed_texts(["A red car."]), atol=1e-6)
 
 
-def test_deterministic_replies_do_not_depend_on_company(folder: Path) -> None:
+def test_deterministic_replies_do_not_depend_on_the_batch(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(
             create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))

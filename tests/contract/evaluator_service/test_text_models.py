@@ -118,7 +118,7 @@ def test_more_texts_than_the_queue_holds_are_embedded(folder: Path) -> None:
     assert len(asyncio.run(main())) == 40
 
 
-def test_what_cannot_be_read_is_refused_in_a_sentence(folder: Path) -> None:
+def test_gaps_that_cannot_be_filled_are_refused_with_a_reason(folder: Path) -> None:
     cases = [("word " * 60, "the model reads 48"), ("a [MASK] and ", "control word")]
 
     async def main() -> None:
@@ -133,7 +133,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(folder: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_profile_without_these_weights_says_so(folder: Path, tmp_path: Path) -> None:
+def test_a_profile_without_these_weights_is_refused(folder: Path, tmp_path: Path) -> None:
     write_profile(tmp_path)
     write_scorer(tmp_path / "scorer")
 

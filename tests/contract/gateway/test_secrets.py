@@ -61,7 +61,7 @@ def test_settings_tell_nothing(secrets: None, monkeypatch: pytest.MonkeyPatch) -
     assert "CONTRAFACT_AUTHENTICATION" in str(end.value)
 
 
-def test_a_deployment_without_its_parts_tells_nothing(secrets: None, log: io.StringIO) -> None:
+def test_errors_of_an_incomplete_deployment_reveal_no_secret(secrets: None, log: io.StringIO) -> None:
     with pytest.raises(SystemExit) as end:
         create_app()
     assert "does not answer" in str(end.value)
@@ -131,7 +131,7 @@ def test_an_unexpected_error_is_not_quoted_and_its_traceback_is_masked(locked: G
     assert CANARY not in log.getvalue()
 
 
-def test_a_model_service_tells_nothing_of_its_environment(secrets: None, log: io.StringIO) -> None:
+def test_a_model_service_reveals_nothing_of_its_environment(secrets: None, log: io.StringIO) -> None:
     async def look() -> list[httpx.Response]:
         service = ModelService("nothing", "1", ServiceSettings(), Nothing)
         async with serving(service.app) as client:

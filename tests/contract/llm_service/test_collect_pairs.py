@@ -40,7 +40,7 @@ def test_replies_are_written_as_the_service_will_write_them(tmp_path: Path) -> N
     assert pair.reply == '{"from":"in the rain","to":"in hail"}'
 
 
-def test_a_collection_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+def test_a_stopped_collection_resumes(tmp_path: Path) -> None:
     server, path = SmallServer(), tmp_path / "pairs.jsonl"
     server.lives = 4
     with listening(server.app) as url:

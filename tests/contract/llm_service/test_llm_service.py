@@ -182,7 +182,7 @@ def test_unbounded_schemas_are_refused_with_the_place(profile: Path, schema: dic
     assert says in refusal.value.detail
 
 
-def test_requests_that_do_not_fit_are_refused_in_a_sentence(profile: Path) -> None:
+def test_requests_that_do_not_fit_are_refused_with_a_reason(profile: Path) -> None:
     long = "very " * 3_500
     cases: list[tuple[str, dict[str, Any], str]] = [
         (

@@ -137,7 +137,7 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(folder: Path, mo
     assert not (folder / "again.checkpoints").exists()
 
 
-def test_the_record_says_what_was_trained_on_what(folder: Path) -> None:
+def test_the_record_names_the_training_data_of_each_model(folder: Path) -> None:
     record = json.loads((folder / "adapter" / "training.json").read_text())
     base = weights(folder).info("language")
     assert record["base"]["revision"] == base.revision == PeftConfig.from_pretrained(folder / "adapter").revision

@@ -67,7 +67,7 @@ def test_the_evaluations_are_those_of_the_loops(rows: list[Row]) -> None:
     assert papers.teraflops > settings.teraflops
 
 
-def test_the_table_and_its_ratios_say_what_the_rows_say(rows: list[Row]) -> None:
+def test_the_table_and_its_ratios_follow_from_the_rows(rows: list[Row]) -> None:
     text = table([rows[0]._replace(accepted=1, good=2), *rows[1:]])
     assert text.count("\n") == 7
     assert "1 (9% to 91%) | 2 (34% to 100%)" in text

@@ -93,7 +93,7 @@ def test_everything_is_fetched_but_code_and_pickles(profile: Path, hub: SmallHub
     assert hub.served == []
 
 
-def test_a_refusal_says_what_to_do_and_the_next_run_goes_on(
+def test_a_refusal_says_what_to_do_and_the_next_run_resumes(
     profile: Path, hub: SmallHub, address: str, tmp_path: Path
 ) -> None:
     home = tmp_path / "volume"

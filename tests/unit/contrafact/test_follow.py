@@ -35,7 +35,7 @@ class AwayForAWhile(client.Client):
         return answer
 
 
-def test_what_is_known_comes_again_while_the_gateway_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_known_progress_is_repeated_while_the_gateway_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "RETRY_SECONDS", 0.0)
     away = AwayForAWhile()
     states = [detail.state for detail in away.follow(RUNNING.id)]

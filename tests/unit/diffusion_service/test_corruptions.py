@@ -75,6 +75,6 @@ def test_lengths_grow_with_the_image() -> None:
     assert shares[0] == pytest.approx(shares[1], rel=0.2)
 
 
-def test_an_image_that_is_too_small_is_refused_in_words() -> None:
+def test_an_image_that_is_too_small_is_refused() -> None:
     with pytest.raises(InvalidInput, match="8 are needed"):
         corruption_of("fog", 1, source=np.zeros((4, 40, 3), np.uint8))

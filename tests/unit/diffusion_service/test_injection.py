@@ -123,7 +123,7 @@ def test_hooks_that_reach_no_layer_are_an_error() -> None:
     injection.check_reached()
 
 
-def test_networks_without_plain_attention_are_refused_by_name() -> None:
+def test_networks_without_plain_attention_are_refused() -> None:
     with pytest.raises(ValueError, match="has none"):
         install(torch.nn.Linear(1, 1))
     unet = small_unet()

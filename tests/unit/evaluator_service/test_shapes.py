@@ -50,7 +50,7 @@ def test_scores_are_shares_and_full_for_the_map_of_the_source(
 
 
 @given(reference=maps(2), source=maps(), predicted=maps(), noise=maps(), void=arrays.arrays(np.bool_, (8, 8)))
-def test_what_is_void_counts_nowhere(reference: Map, source: Map, predicted: Map, noise: Map, void: np.ndarray) -> None:
+def test_void_pixels_do_not_count(reference: Map, source: Map, predicted: Map, noise: Map, void: np.ndarray) -> None:
     reference = np.where(void | (reference == OTHER), VOID, reference).astype(np.uint8)
     clean, other = (
         Shapes(reference, np.where(void, source_map, source), KNOWN, KNOWN) for source_map in (source, noise)
@@ -112,7 +112,7 @@ def test_a_segmenters_own_weakness_is_not_held_against_the_image() -> None:
     assert shapes.classes(blind)[CAR] == 0.0
 
 
-def test_classes_that_it_knows_by_no_name_are_not_judged_whatever_it_says_there() -> None:
+def test_classes_unknown_to_the_segmenter_are_not_judged() -> None:
     truth = street()
     shapes = Shapes(truth, np.where(truth == CAR, OTHER, truth).astype(np.uint8), [0, 1], [CAR])
     assert (shapes.judged, shapes.unjudged, shapes.things) == ([0, 1], [CAR], [])

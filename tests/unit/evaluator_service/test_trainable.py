@@ -129,7 +129,7 @@ def test_classes_that_the_model_lacks_and_images_without_masks_are_refused(folde
         trainable.inputs(TrainingExample(np.zeros((8, 8, 3), np.uint8), ""))
 
 
-def test_what_is_saved_says_that_it_segments(folder: Path, tmp_path: Path) -> None:
+def test_saved_models_are_marked_as_segmenters(folder: Path, tmp_path: Path) -> None:
     TrainableSegmenter(weights(folder), ["sky"], device="cpu").save(tmp_path)
     assert {"config.json", "model.safetensors", "preprocessor_config.json"} <= {
         path.name for path in tmp_path.iterdir()

@@ -415,7 +415,7 @@ def test_metrics_count_what_happened() -> None:
     fits=st.integers(1, 4),
 )
 @settings(deadline=None, max_examples=25)
-def test_whatever_happens_everybody_is_answered_and_nothing_runs_twice(
+def test_every_caller_is_answered_and_nothing_runs_twice_in_any_order_of_events(
     plans: list[tuple[str, str, int]], fits: int
 ) -> None:
     done: list[int] = []

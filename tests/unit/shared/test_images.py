@@ -91,14 +91,14 @@ def png_16_bit_rgb() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-def test_sixteen_bits_are_refused_by_name() -> None:
+def test_16_bit_images_are_refused() -> None:
     with pytest.raises(InvalidInput, match="more than 8 bits a channel"):
         images.canonical(saved(Image.fromarray(np.zeros((4, 4), np.uint16))))
     with pytest.raises(InvalidInput, match="more than 8 bits a channel"):
         images.canonical(png_16_bit_rgb())
 
 
-def test_animation_is_refused_by_name() -> None:
+def test_animations_are_refused() -> None:
     frames = [gradient(), gradient().transpose(Image.Transpose.FLIP_TOP_BOTTOM)]
     with pytest.raises(InvalidInput, match="animated"):
         images.canonical(saved(frames[0], save_all=True, append_images=frames[1:]))

@@ -90,7 +90,7 @@ MODERN = shipped_profiles()["modern"].read_text()
         ("[defaults]", "[defaults", "is not valid TOML"),
     ],
 )
-def test_broken_profiles_are_refused_in_a_sentence(tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_broken_profiles_are_refused_with_a_reason(tmp_path: Path, old: str, new: str, says: str) -> None:
     assert old in TINY
     path = tmp_path / "broken.toml"
     path.write_text(TINY.replace(old, new, 1))

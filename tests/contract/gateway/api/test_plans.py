@@ -43,7 +43,7 @@ def row_counts(gateway: Gateway) -> list[int]:
     return [*rows, sum(1 for _ in gateway.context.store.iterate())]
 
 
-def test_a_dry_run_says_what_the_images_can_show_and_writes_nothing(gateway: Gateway) -> None:
+def test_a_dry_run_states_the_power_of_the_job_and_writes_nothing(gateway: Gateway) -> None:
     before, wakes = row_counts(gateway), len(gateway.wakes)
     reply = ask(gateway, methods=[{"name": "dillema", "parameters": {"counterfactuals_per_image": 2}}])
     assert reply.status_code == 200, reply.text

@@ -181,12 +181,12 @@ def test_the_same_idempotency_key_makes_one_job(gateway: Gateway) -> None:
         ({"seed": -1}, ("seed",)),
     ],
 )
-def test_a_wrong_spec_is_refused_in_words(gateway: Gateway, spec: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_a_wrong_spec_is_refused_with_a_reason(gateway: Gateway, spec: dict[str, Any], words: tuple[str, ...]) -> None:
     assert_refused(create(gateway, **spec), 422, *words)
     assert gateway.wakes == []
 
 
-def test_a_wrong_form_is_refused_in_words(gateway: Gateway) -> None:
+def test_a_wrong_form_is_refused_with_a_reason(gateway: Gateway) -> None:
     post = gateway.client.post
     assert_refused(
         post("/jobs", files=images(1), data={"taks": TASK}), 422, "unknown part taks", "images, masks, task, spec"

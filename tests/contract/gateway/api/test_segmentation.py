@@ -145,7 +145,7 @@ def test_pages_and_report_show_masks_over_pictures_and_the_matrices(client: http
     assert "/overlays/" not in report
 
 
-def test_masks_come_as_parts_too_and_a_dry_run_says_what_would_be(client: httpx.Client) -> None:
+def test_masks_may_be_form_parts_and_a_dry_run_plans_the_job(client: httpx.Client) -> None:
     image, mask = scene(1)
     files = [
         ("images", ("a.png", image, "image/png")),
@@ -292,7 +292,7 @@ def test_an_export_has_the_masks_and_is_a_job_again(client: httpx.Client, job: s
     assert (without["images"], without["labelled"]) == (12, 0)
 
 
-def test_a_parquet_export_has_the_mask_beside_the_image(client: httpx.Client, job: str, tmp_path: Path) -> None:
+def test_a_parquet_export_has_a_column_of_masks(client: httpx.Client, job: str, tmp_path: Path) -> None:
     import datasets
 
     exports = {
@@ -334,7 +334,7 @@ def test_a_parquet_export_has_the_mask_beside_the_image(client: httpx.Client, jo
         ({"ground_truth": "none"}, "`masks` are ground truth"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_in_words(
+def test_parts_that_do_not_fit_together_are_refused(
     client: httpx.Client, changes: dict[str, Any], sentence: str
 ) -> None:
     spec = {name: value for name, value in {**SPEC, **changes}.items() if value is not None}

@@ -144,7 +144,7 @@ def test_without_keys_only_this_machine_and_this_site_are_served(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["Host", "Origin"])
 @pytest.mark.parametrize("authentication", [False, True])
-def test_an_address_that_is_none_is_nobodys(tmp_path: Path, name: str, authentication: bool) -> None:
+def test_a_malformed_address_is_refused(tmp_path: Path, name: str, authentication: bool) -> None:
     address = {"Host": "[", "Origin": "http://["}[name]
     with serve_gateway(tmp_path, authentication=authentication) as gateway:
         reply = gateway.client.post("/jobs", headers={name: address})

@@ -70,7 +70,7 @@ def test_uploaded_masks_fit_their_images_after_both_were_scaled(gateway: Gateway
     assert (reply.json()["labelled"], reply.json()["failures"]) == (1, [])
 
 
-def test_the_command_line_tells_it_before_and_after_submitting(gateway: Gateway, tmp_path: Path) -> None:
+def test_the_command_line_reports_scaling_before_and_after_submitting(gateway: Gateway, tmp_path: Path) -> None:
     archive = tmp_path / "set.zip"
     with zipfile.ZipFile(archive, "w") as packed:
         packed.writestr("a.png", large())

@@ -55,7 +55,7 @@ def test_the_class_is_named_by_night_too_and_another_class_is_not_it(services: M
     assert named_shares(services, label, scene(label), *shown) == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_nothing_is_said_where_the_source_shows_another_class_than_its_label(services: ModelServices) -> None:
+def test_sources_that_show_another_class_than_their_label_are_not_checked(services: ModelServices) -> None:
     assert named_shares(services, "bus", scene("boat"), scene("boat", "night"), scene("bus")) == [None, None]
 
 

@@ -55,7 +55,7 @@ def objects(gateway: Gateway) -> list[Path]:
     return sorted((gateway.directory / "objects" / "models").rglob("*.tar"))
 
 
-def test_a_model_is_its_owners_and_nobody_elses(gateway: Gateway, ann: dict[str, str]) -> None:
+def test_a_model_belongs_to_its_owner_alone(gateway: Gateway, ann: dict[str, str]) -> None:
     added = add(gateway, ann, licence="MIT", description="mine alone")
     assert added.status_code == 201, added.text
     view = added.json()
@@ -90,7 +90,7 @@ def test_names_digests_and_numbers_are_bounded(gateway: Gateway, ann: dict[str, 
     assert "larger than 200,000 bytes" in detail(add(gateway, ann, {"m.onnx": bytes(300_000)}, name="x"), 413)
 
 
-def test_what_the_form_lacks_is_said(gateway: Gateway, ann: dict[str, str]) -> None:
+def test_missing_fields_of_the_form_are_named(gateway: Gateway, ann: dict[str, str]) -> None:
     post = gateway.client.post
     model = ("model", ("model.zip", zipped(HUB)))
     assert "name the model" in detail(post("/models", files=[model], headers=ann), 422)
@@ -161,7 +161,7 @@ def test_housekeeping_removes_packages_without_a_row(gateway: Gateway, ann: dict
     assert run_housekeeping(gateway.context.sessions, gateway.context.store, NOW).models == 0
 
 
-def test_what_cannot_be_added_to_a_job_is_said(tmp_path: Path) -> None:
+def test_models_that_cannot_be_added_to_a_job_are_reported(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as served:
         add_drawn_job(served.context.sessions, served.context.store, per_class=2)
         add_to = served.client.post

@@ -48,7 +48,7 @@ def sample(exposed: str, name: str, **labels: str) -> float:
     raise AssertionError(f"no {name} {labels} in\n{exposed}")
 
 
-def test_the_gateway_tells_how_much_work_there_is_and_how_it_answers(tmp_path: Path) -> None:
+def test_the_gateway_exports_metrics_of_its_work_and_its_replies(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
         add_job(gateway.context.sessions, "job", images=3)
         assert gateway.client.get("/jobs").status_code == 200

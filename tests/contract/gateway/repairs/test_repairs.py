@@ -123,7 +123,7 @@ def test_checkpoints_go_and_the_list_has_the_repair(gateway: Gateway, repair: st
         ({"model": "day", "epochs": 3}, 422, "unknown field epochs"),
     ],
 )
-def test_what_cannot_be_repaired_is_refused_in_a_sentence(
+def test_models_that_cannot_be_repaired_are_refused_with_a_reason(
     gateway: Gateway, body: dict[str, object], status: int, sentence: str
 ) -> None:
     reply = gateway.client.post("/jobs/made/repairs", json=body)

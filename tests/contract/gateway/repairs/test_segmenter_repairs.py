@@ -113,7 +113,7 @@ def test_a_repair_wins_back_the_night_in_iou(gateway: Gateway, repair: str) -> N
     assert any("IoU before" in sentence for sentence in result.sentences)
 
 
-def test_the_model_reads_back_as_a_segmenter_and_does_what_was_said(
+def test_the_repaired_model_loads_as_a_segmenter_with_the_reported_figures(
     gateway: Gateway, repair: str, tmp_path: Path
 ) -> None:
     folder = unpacked(gateway, repair, tmp_path)
@@ -179,7 +179,7 @@ def _weights(package: bytes) -> dict[str, Tensor]:
         return load(content.read())
 
 
-def test_what_does_not_fit_is_refused_in_a_sentence(gateway: Gateway) -> None:
+def test_jobs_that_a_repair_cannot_use_are_refused(gateway: Gateway) -> None:
     sessions, store = gateway.context.sessions, gateway.context.store
     reply = gateway.client.post("/jobs/made/repairs", json={"model": "m1"})
     assert reply.status_code == 422

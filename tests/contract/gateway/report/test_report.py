@@ -113,7 +113,7 @@ class _Page(HTMLParser):
         pass
 
 
-def test_the_page_is_self_contained_well_formed_and_speaks_to_those_who_do_not_see(measured: Measured) -> None:
+def test_the_page_is_self_contained_well_formed_and_accessible(measured: Measured) -> None:
     page = _Page()
     page.feed(measured[3])
     assert page.open == []
@@ -142,7 +142,9 @@ def test_the_page_says(measured: Measured, sentence: str) -> None:
     assert sentence in measured[3]
 
 
-def test_without_ground_truth_predictions_are_held_against_themselves(measured: Measured, tmp_path: Path) -> None:
+def test_without_ground_truth_predictions_are_compared_with_those_of_the_originals(
+    measured: Measured, tmp_path: Path
+) -> None:
     sessions, store, _, _ = measured
     add_drawn_job(sessions, store, "unlabelled", per_class=3)
     with sessions.begin() as session:

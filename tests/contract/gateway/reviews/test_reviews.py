@@ -79,7 +79,7 @@ def test_pages_of_any_size_hold_every_review_once_newest_first(gateway: Gateway)
         ({**VALID, "score": 1}, "unknown field score"),
     ],
 )
-def test_what_is_no_review_is_refused(gateway: Gateway, body: dict[str, object], words: str) -> None:
+def test_malformed_reviews_are_refused(gateway: Gateway, body: dict[str, object], words: str) -> None:
     reply = gateway.client.put(f"/jobs/drawn/reviews/{edits(gateway)[0]}", json=body)
     assert reply.status_code == 422
     assert words in reply.json()["detail"]
@@ -102,7 +102,7 @@ def test_reviews_go_with_their_job(gateway: Gateway) -> None:
     assert gateway.client.get("/jobs/drawn/reviews").status_code == 404
 
 
-def test_the_report_of_a_finished_job_is_made_anew(gateway: Gateway) -> None:
+def test_the_report_of_a_finished_job_is_rebuilt(gateway: Gateway) -> None:
     reply = gateway.client.post("/jobs/drawn/report")
     assert (reply.status_code, reply.json()["state"]) == (202, "running")
     assert gateway.wakes

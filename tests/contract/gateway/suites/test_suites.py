@@ -137,7 +137,7 @@ def test_a_suite_is_shown_by_name_and_id(gateway: Gateway) -> None:
     assert gateway.client.get(f"/jobs/{by_name['id']}").status_code == 404
 
 
-def test_results_say_what_dropped(gateway: Gateway, runs: dict[str, str]) -> None:
+def test_results_name_the_drops(gateway: Gateway, runs: dict[str, str]) -> None:
     place = f"/suites/street/runs/{runs['m2']}/results"
     results = gateway.client.get(place, params={"baseline": runs["m1"]}).json()
     assert (results["model"], results["baseline_model"], results["relation"], results["left_out"]) == (

@@ -85,7 +85,7 @@ def test_every_method_of_the_catalogue_is_offered_with_what_it_does(gateway: Gat
     assert ticked(text, "models") == set()
 
 
-def test_what_is_ticked_is_what_the_job_does(gateway: Gateway) -> None:
+def test_the_job_does_what_is_ticked(gateway: Gateway) -> None:
     typed = {
         "task": "classify the vehicle",
         "methods": ["shifts", "corruptions"],
@@ -131,7 +131,7 @@ def test_masks_come_by_index_and_by_colour(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_refusal_stands_on_the_form_as_it_was_filled_in(
+def test_a_refusal_is_shown_on_the_form_with_its_input(
     gateway: Gateway, typed: dict[str, Any], masks: list[str], words: str
 ) -> None:
     typed = {"task": 'segment "streets" & <roads>', "methods": ["dillema", "corruptions"], **typed}
@@ -148,7 +148,7 @@ def test_a_refusal_stands_on_the_form_as_it_was_filled_in(
     assert len(gateway.wakes) == wakes
 
 
-def test_a_file_that_says_what_masks_mean_comes_back_as_text_to_mend(gateway: Gateway) -> None:
+def test_a_wrong_file_of_mask_classes_comes_back_as_text_to_correct(gateway: Gateway) -> None:
     wrong = json.dumps({"classes": [{"name": "road", "indx": 0}]}).encode()
     typed = {"task": TASK, "models": ["street-classifier"]}
     reply = submit_form(gateway, typed, [("a.png", picture())], [("a.png", GREY_MASK)], ("classes.json", wrong))
@@ -167,7 +167,7 @@ def test_a_file_that_says_what_masks_mean_comes_back_as_text_to_mend(gateway: Ga
         assert f'value="{TASK}"' in reply.text
 
 
-def test_without_images_the_form_says_so(gateway: Gateway) -> None:
+def test_a_form_without_images_is_refused(gateway: Gateway) -> None:
     assert "there are no images" in refusal_on_page(submit_form(gateway, {"task": TASK}, []), 422)[0]
 
 

@@ -72,7 +72,7 @@ def test_filters_can_be_taken_off_again_and_do_not_survive_nonsense(client: http
     assert "None with these filters." in page(client, "/jobs/drawn/view?class=zebra")
 
 
-def test_the_gallery_goes_on_page_by_page_without_repeating(client: httpx.Client) -> None:
+def test_the_pages_of_the_gallery_do_not_overlap(client: httpx.Client) -> None:
     names: list[str] = []
     path: str | None = "/jobs/drawn/view?verdict=accepted"
     while path:
@@ -114,7 +114,7 @@ def test_a_running_job_follows_its_events(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "path", ["/jobs/none/view", "/jobs/none/progress", "/jobs/drawn/pairs/none", "/static/none", "/static/../routes.py"]
 )
-def test_what_is_not_there_is_not_found(client: httpx.Client, path: str) -> None:
+def test_unknown_ids_are_not_found(client: httpx.Client, path: str) -> None:
     assert client.get(path).status_code == 404
 
 

@@ -54,7 +54,7 @@ def test_it_shows_source_and_counterfactual_and_nothing_that_sways(client: httpx
     assert 'href="/jobs/other/review">Review images</a>' in page(client, "/jobs/other/view")
 
 
-def test_failures_and_lots_of_both_verdicts_come_mixed_each_once(client: httpx.Client) -> None:
+def test_failures_and_random_samples_of_both_verdicts_come_mixed_each_once(client: httpx.Client) -> None:
     metrics = client.get("/jobs/drawn/results?limit=1").json()["metrics"]
     rejected = client.get("/jobs/drawn/results?verdict=rejected&limit=200").json()["counterfactuals"]
     rejected_ids = {row["id"] for row in rejected if row["image"]}
@@ -83,7 +83,7 @@ def test_failures_and_lots_of_both_verdicts_come_mixed_each_once(client: httpx.C
     assert 'data-report="/jobs/drawn/report"' in page(client)
 
 
-def test_what_is_not_there_is_not_found(client: httpx.Client) -> None:
+def test_unknown_ids_are_not_found(client: httpx.Client) -> None:
     for path in ("/jobs/none/review", "/jobs/drawn/review?counterfactual=none"):
         assert client.get(path).status_code == 404
     assert client.get("/jobs/drawn/review?at=1").status_code == 422

@@ -116,7 +116,7 @@ def test_thresholds_and_errors_are_calibrated_and_written_into_the_profile(
     assert "calibration" not in tomllib.loads(written(text, every, judged, alone=False))
 
 
-def test_the_evaluator_answers_by_class_and_thing_and_says_what_it_cannot_judge(profile: Path) -> None:
+def test_the_evaluator_scores_classes_and_things_and_names_unjudged_ones(profile: Path) -> None:
     day = scene_of("calibration", 12).changed(time="day", weather="clear")
     drawn = render(day, SIDE, SIDE)
     images = [render(day.changed(time="night"), SIDE, SIDE).image, shifted(drawn.image, (0, 16))]
@@ -159,7 +159,7 @@ def test_the_segmenter_under_test_is_no_judge(profile: Path) -> None:
         load_profile(str(path))
 
 
-def test_what_the_segmenter_is_told_of_names_changes_the_revision(profile: Path) -> None:
+def test_the_names_of_the_segmenters_classes_are_part_of_the_revision(profile: Path) -> None:
     def revision(path: Path) -> str:
         async def use() -> str:
             app = create_app(ServiceSettings(profile=str(path), device="cpu", threads=1))

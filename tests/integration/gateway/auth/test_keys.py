@@ -132,7 +132,7 @@ def test_a_key_made_elsewhere_is_taken_once(sessions: Sessions) -> None:
                 create_key(session, "ann", key=weak)
 
 
-def test_a_login_stands_for_its_key_until_it_ends(sessions: Sessions) -> None:
+def test_a_session_acts_for_its_key_until_it_ends(sessions: Sessions) -> None:
     key = new_key(sessions)
     owner = caller_of(sessions, key)
 

@@ -106,7 +106,7 @@ def test_racing_requests_with_one_key_make_one_job(sessions: Sessions) -> None:
         create(sessions, order(1, 2, 3, key="k", seed=1))
 
 
-def test_progress_says_what_the_work_waits_for(sessions: Sessions) -> None:
+def test_progress_names_the_service_that_the_work_waits_for(sessions: Sessions) -> None:
     job, _ = create(sessions, order(1, 2))
 
     def held_up() -> str:

@@ -67,7 +67,7 @@ def test_a_seed_belongs_to_the_image_and_the_way_and_severities_share_it(service
     assert seeds[:2] == seeds[-2:]
 
 
-def test_parameters_are_refused_in_words_where_they_make_no_sense() -> None:
+def test_senseless_parameters_are_refused() -> None:
     assert CorruptionsParameters().corruptions == ALL
     for wrong in ([], ["fog", "fog"], ["hail"]):
         with pytest.raises(ValidationError, match="corruptions"):

@@ -90,7 +90,7 @@ def test_shifts_are_judged_by_the_profiles_thresholds(services: LoggedServices) 
     assert null.verdict.accepted
 
 
-def test_shifts_are_refused_in_words_where_they_make_no_sense() -> None:
+def test_senseless_shifts_are_refused() -> None:
     for wrong in ([], ["at night", "At night"], ["x" * 200], [{"phrase": "a", "colour": 1}]):
         with pytest.raises(ValueError, match=r"shifts|phrase|colour"):
             ShiftsParameters.model_validate({"shifts": wrong})

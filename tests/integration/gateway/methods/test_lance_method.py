@@ -122,7 +122,7 @@ def test_images_are_refused_by_the_thresholds_of_their_factor(services: Captioni
     assert {row.verdict.check for row in strict if row.edit and row.image} == {"caption"}
 
 
-def test_every_image_of_the_sweep_is_captioned_anew_where_a_job_asks_for_it(services: CaptioningServices) -> None:
+def test_every_image_of_the_sweep_gets_a_new_caption_if_the_job_asks_for_it(services: CaptioningServices) -> None:
     rows = lance_of(services, recaption=True)
     tried = [attempt for row in rows for attempt in row.lineage.get("sweep", [])]
     assert tried

@@ -178,7 +178,7 @@ def test_weights_that_failed_to_load_are_not_waited_for(bench: Bench) -> None:
     assert len(bench.small.troubles) == 1
 
 
-def test_a_service_that_dies_mid_call_is_told_apart(bench: Bench) -> None:
+def test_a_service_that_dies_during_a_call_has_its_own_error(bench: Bench) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def hang_up() -> None:

@@ -139,7 +139,7 @@ def info(name: ServiceName, gpu: GpuInfo | None = None, **changes: object) -> Se
     return service_info.model_copy(update=changes)
 
 
-def test_weights_are_held_against_the_profile() -> None:
+def test_weights_are_compared_with_the_profile() -> None:
     weights = needed_weights(PAPER)["diffusion_service"]
 
     def faults(**changes: object) -> str:

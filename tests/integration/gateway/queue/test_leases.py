@@ -116,7 +116,7 @@ def test_a_renewed_lease_is_not_swept(sessions: Sessions) -> None:
     assert [row(sessions, lease.id).state for lease in (renewed, silent)] == ["leased", "pending"]
 
 
-def test_an_image_over_which_workers_keep_dying_is_left_out_by_name(sessions: Sessions) -> None:
+def test_an_image_that_keeps_killing_workers_fails_with_a_reason(sessions: Sessions) -> None:
     add_job(sessions, "a", images=2)
     for _ in range(3):
         assert take_one(sessions).id == "a-0"
@@ -189,7 +189,7 @@ def test_a_job_is_analysed_once_and_only_after_its_last_image(sessions: Sessions
         assert not work_waits(session)
 
 
-def test_a_cancelled_job_keeps_what_is_done_and_stops_the_rest(sessions: Sessions) -> None:
+def test_a_cancelled_job_keeps_its_finished_images_and_stops_the_rest(sessions: Sessions) -> None:
     add_job(sessions, "a", images=3)
     done, working = take_one(sessions), take_one(sessions)
     with sessions.begin() as session:
@@ -244,7 +244,7 @@ def test_a_cancelled_job_whose_report_fails_or_loses_its_workers_stays_cancelled
         assert not work_waits(session)
 
 
-def test_a_job_of_which_nothing_succeeded_is_failed(sessions: Sessions) -> None:
+def test_a_job_without_successful_images_is_failed(sessions: Sessions) -> None:
     add_job(sessions, "a", images=1)
     lease = take_one(sessions)
     with sessions.begin() as session:
@@ -257,7 +257,7 @@ def test_a_job_of_which_nothing_succeeded_is_failed(sessions: Sessions) -> None:
         assert (job.state, job.failure, job.finished_at is not None) == ("failed", "nothing succeeded", True)
 
 
-def test_leases_that_still_hold_are_told_from_others(sessions: Sessions) -> None:
+def test_leases_of_finished_images_are_no_longer_held(sessions: Sessions) -> None:
     add_job(sessions, "a", images=2)
     first, second = take_one(sessions), take_one(sessions)
     with sessions.begin() as session:

@@ -23,7 +23,7 @@ def add(site: Site, *models: str) -> int | None:
         return taken
 
 
-def test_only_predictions_that_are_not_there_are_made_whatever_the_weights_are_now(site: Site) -> None:
+def test_only_missing_predictions_are_made_even_if_the_weights_have_changed(site: Site) -> None:
     site.add_job(models=("m1",))
     assert add(site) is None, "not while it runs"
     finish(site)

@@ -196,7 +196,7 @@ def test_a_message_may_wait_in_line_and_a_new_start_gives_out_anew(site: Site) -
     assert site.row("aa").lost == 0
 
 
-def test_a_repair_that_cannot_be_processed_fails_and_the_others_go_on(site: Site) -> None:
+def test_a_repair_that_cannot_be_processed_fails_and_the_others_continue(site: Site) -> None:
     for repair in ("aa", "bb"):
         site.add(repair)
     first, second = site.look()
@@ -209,7 +209,7 @@ def test_a_repair_that_cannot_be_processed_fails_and_the_others_go_on(site: Site
     assert site.row("bb").failure == "it cannot be"
 
 
-def test_a_damaged_model_or_a_vanished_image_is_said(site: Site) -> None:
+def test_a_repair_whose_model_is_gone_fails(site: Site) -> None:
     site.add("aa")
     site.store.delete(site.model.key)
     site.look(trainer(site).work)

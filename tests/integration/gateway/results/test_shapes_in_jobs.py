@@ -66,7 +66,7 @@ def test_images_whose_shapes_moved_are_refused_and_null_arms_only_scored(site: S
 
 
 @ON_SQLITE
-def test_what_the_segmenter_could_not_judge_is_said_in_results_report_and_on_the_terminal(site: Site) -> None:
+def test_unjudged_images_are_counted_in_results_report_and_terminal(site: Site) -> None:
     site.small.judges = False
     add_job(site, "job", scenes(3), STRICT)
     site.worker().step()
@@ -125,7 +125,7 @@ def test_errors_measured_in_jobs_of_the_other_kind_are_refused() -> None:
         plan(spec.model_copy(update={"calibration": "tinyworld"}), profile, [segmenter])
 
 
-def test_methods_are_told_the_classes_of_pixels_and_which_are_things() -> None:
+def test_methods_get_the_mask_classes_and_which_are_things() -> None:
     things = [{**label, "thing": label["name"] == "car"} for label in MASKS["classes"] if isinstance(label, dict)]
     job = Job(task_description="segment", classes=["sky", "road", "vehicle"], kind="segmentation")
     job.spec = {"masks": {"classes": things}, "label_map": {"car": "vehicle"}}

@@ -106,7 +106,7 @@ def test_invalid_failures_take_a_finding_back(sessions: Sessions, store: Directo
     assert finding.provisional
 
 
-def test_a_worker_makes_the_report_anew_and_nothing_else(site: Site) -> None:
+def test_a_worker_rebuilds_the_report_and_nothing_else(site: Site) -> None:
     site.add_job("drawn", images=2, models=("m1",))
     worker = site.worker()
     while site.state("drawn") == "running":

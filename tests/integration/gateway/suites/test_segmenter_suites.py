@@ -80,7 +80,7 @@ def masks_of(site: Site, job: str) -> list[tuple[NDArray[np.uint8], list[str]]]:
         return [(decode(site.store.get(image_key(row.mask_digest or "")), "L"), row.mask_classes or []) for row in rows]
 
 
-def test_a_run_says_what_the_job_said_though_the_job_is_gone(site: Site) -> None:
+def test_a_run_repeats_the_predictions_of_a_deleted_job(site: Site) -> None:
     add_job(site, "job", scenes(SOURCES))
     work_off(site, "job")
     effects = {effect.cell: effect for effect in site.metrics().results[0].cells}

@@ -76,7 +76,7 @@ def predictions(site: Site, job: str, model: str) -> list[tuple[object, ...]]:
     return sorted((tuple(row) for row in rows), key=repr)
 
 
-def test_a_run_only_predicts_and_says_what_the_job_said(site: Site) -> None:
+def test_a_run_only_predicts_and_repeats_the_predictions_of_the_job(site: Site) -> None:
     before = predictions(site, "job", "m1")
     calls = {name: site.small.calls[name] for name in ("caption", "generate", "render", "edit", "structure")}
     with site.sessions.begin() as session:

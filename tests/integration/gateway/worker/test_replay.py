@@ -96,7 +96,7 @@ def test_other_pixels_are_counted_and_the_service_is_named(site: Site) -> None:
 
 
 @ON_SQLITE
-def test_other_weights_are_told(site: Site) -> None:
+def test_other_weights_are_reported(site: Site) -> None:
     assert isinstance(site.small, Shaken)
     weights = [WeightsInfo(role="base", id="sd", revision="a" * 40, dtype="float16", licence="none")]
     plain = ServiceInfo(
@@ -113,7 +113,7 @@ def test_other_weights_are_told(site: Site) -> None:
 
 
 @ON_SQLITE
-def test_other_parameters_and_seeds_are_told(site: Site) -> None:
+def test_other_parameters_and_seeds_are_reported(site: Site) -> None:
     counterfactual = first_edit(site)
     with site.sessions.begin() as session:
         row = session.get_one(Counterfactual, counterfactual)

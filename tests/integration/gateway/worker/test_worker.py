@@ -172,7 +172,7 @@ def test_a_cancelled_or_deleted_job_ends_its_calls_in_flight(site: Site, ended_b
 
 
 @ON_SQLITE
-def test_a_cancelled_job_has_a_report_of_what_is_done(site: Site) -> None:
+def test_a_cancelled_job_has_a_report_of_its_finished_images(site: Site) -> None:
     site.add_job(images=3)
     worker = site.worker()
     assert worker._work_once(first=False)

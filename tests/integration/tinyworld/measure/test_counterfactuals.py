@@ -29,7 +29,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_image_has_a_record_with_all_that_was_said_of_it(measured: Path) -> None:
+def test_every_image_has_a_complete_record(measured: Path) -> None:
     rows = records(measured)
     assert [(record.id, record.arm, record.field) for record in rows] == [
         ("00000", "edit", "weather"),
@@ -47,7 +47,7 @@ def test_every_image_has_a_record_with_all_that_was_said_of_it(measured: Path) -
     assert len(digests) == 3
 
 
-def test_images_are_read_again_as_they_were_read(measured: Path) -> None:
+def test_reading_the_images_again_gives_the_same_records(measured: Path) -> None:
     rows = records(measured)
     forgotten = [
         record.model_copy(update={"kept": not record.kept, "others": ("size",), "known": None}) for record in rows

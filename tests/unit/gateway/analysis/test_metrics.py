@@ -113,7 +113,7 @@ def test_figures_of_nothing_are_unknown_not_zero() -> None:
     assert metrics.all_or_none is None
 
 
-def test_the_funnel_tells_text_from_image_checks() -> None:
+def test_the_funnel_separates_text_checks_from_image_checks() -> None:
     outcomes = [(False, "class words")] * 3 + [(True, "structure")] * 2 + [(True, "label"), (True, "")]
     fates = [Fate(f"source {place}", rendered, check) for place, (rendered, check) in enumerate(outcomes)]
     counts = funnel("dillema", fates)
@@ -122,7 +122,7 @@ def test_the_funnel_tells_text_from_image_checks() -> None:
     assert [(c.check, c.count) for c in counts.refused_by_image] == [("structure", 2), ("label", 1)]
 
 
-def test_images_that_nobody_could_check_are_counted_among_the_rendered_ones() -> None:
+def test_unchecked_images_count_as_rendered() -> None:
     fates = [Fate("a", True, "", True), Fate("a", True, "shapes", True), Fate("b", True, ""), Fate("b", False, "words")]
     assert funnel("dillema", fates, shapes=True).shapes_unchecked == 1
     assert funnel("dillema", fates).shapes_unchecked is None

@@ -101,7 +101,7 @@ def test_a_noisy_drop_is_undecided_and_certainty_that_nothing_dropped_is_held() 
     assert {comparison.judgement for comparison in many} == {"held"}
 
 
-def test_under_twelve_sources_nothing_is_said() -> None:
+def test_cells_with_fewer_than_12_sources_are_not_tested() -> None:
     cells = judge(against_null_arms({"m": release(np.random.default_rng(4), 11, 0.0, 0.0)}, "labelled"), 0.05, seed=1)
     assert {comparison.judgement for comparison in cells} == {"too few images"}
     assert {comparison.interval for comparison in cells} == {None}
@@ -118,7 +118,7 @@ def test_only_images_that_both_answered_are_paired() -> None:
     assert places[ORIGINALS, None].source.tolist() == [0, 1, 2]
 
 
-def test_source_images_weigh_alike_whatever_their_number_of_counterfactuals() -> None:
+def test_source_images_have_equal_weight_for_any_number_of_counterfactuals() -> None:
     pairs = Pairs(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 1], bool), np.ones(4, bool))
     assert pairs.differences().tolist() == [-1.0, 0.0]
     judged = judge({("m", None): pairs}, 0.05, seed=1)
@@ -152,7 +152,7 @@ def test_a_segmenter_drops_in_the_class_that_it_draws_worse() -> None:
     assert (by_label["m", ""].difference, by_label[ORIGINALS, ""].difference) == (whole.difference, 0.0)
 
 
-def test_segmenters_are_paired_by_counterfactual_whatever_each_has_left_out() -> None:
+def test_segmenters_are_paired_by_counterfactual_if_either_left_some_out() -> None:
     mine, theirs = segmented([0, 1, 3], [(0.1, 1), (0.2, 1), (0.3, 1)]), segmented([1, 2, 3], [(0.5, 1)] * 3)
     places = against_baseline({"m": mine}, {"m": theirs}, "labelled")
     assert places["m", NIGHT].source.tolist() == [1, 3]

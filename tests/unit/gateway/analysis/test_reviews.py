@@ -33,7 +33,7 @@ def test_without_a_sample_the_others_may_be_anything() -> None:
     assert rate.high > 0.99
 
 
-def test_pictures_picked_as_failures_do_not_speak_for_the_others() -> None:
+def test_failures_prioritised_for_review_are_excluded_from_the_estimate() -> None:
     """Of 200 accepted, 40 flipped and were all reviewed: half are invalid. A random 25 of the others: all valid."""
     reviewed = Reviewed({("", False): sample(25, 0)}, {}, (Tally(valid=25, open=135), Tally(valid=20, invalid=20)))
     held, flipped = reviewed.drawn(reviewed.whole, seed=1)

@@ -97,7 +97,7 @@ def test_classes_of_one_name_are_one_class() -> None:
         (BY_INDEX, np.zeros((101, 100), np.uint8), "more than 10000"),
     ],
 )
-def test_what_is_no_class_is_named(spec: MaskSpec, image: NDArray[np.uint8], sentence: str) -> None:
+def test_unknown_classes_are_named(spec: MaskSpec, image: NDArray[np.uint8], sentence: str) -> None:
     with pytest.raises(Problem, match=sentence):
         mask_reader(spec, {}).read(encode(image), 10_000)
 

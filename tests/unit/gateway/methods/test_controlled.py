@@ -76,7 +76,7 @@ def test_what_keeps_its_daylight_in_the_night_is_refused() -> None:
     assert "light" not in judge_regions(reply(still, still), [still, still], NULL, HeldShapes())[1], "no other light"
 
 
-def test_a_source_without_what_is_protected_is_not_judged_by_it() -> None:
+def test_a_source_without_protected_regions_skips_their_checks() -> None:
     assert judge_regions(reply(), [], [], HeldShapes())[1:] == ({}, [])
 
 
@@ -189,7 +189,7 @@ def test_few_steps_are_the_default_unless_a_job_names_others() -> None:
         ("day", "day near traffic lights", "traffic light", True),
     ],
 )
-def test_an_edit_may_not_name_what_is_protected(old: str, new: str, label: str, refused: bool) -> None:
+def test_an_edit_may_not_name_protected_classes(old: str, new: str, label: str, refused: bool) -> None:
     change = Change("other", old, new, old, new)
     verdict = check_protected_classes((change,), CAPTION, CAPTION.replace(old, new), (label,))
     assert (verdict is not None) == refused

@@ -55,7 +55,7 @@ def test_of_things_the_share_that_the_sources_caption_named() -> None:
         (TaskDescription("segment it", mask_classes=("street",)), None, b"source", []),
     ],
 )
-def test_where_the_source_is_not_named_nothing_is_said_and_nothing_more_is_asked(
+def test_sources_whose_caption_lacks_the_class_are_not_checked(
     task: TaskDescription, truth: str | None, source: bytes, requests: list[list[bytes]]
 ) -> None:
     captioner = Captioner()

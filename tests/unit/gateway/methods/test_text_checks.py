@@ -105,7 +105,7 @@ def test_new_captions(new_caption: str, check: str | None) -> None:
     assert (refusal.check if refusal else None) == check
 
 
-def test_a_phrase_that_stands_twice_is_replaced_once() -> None:
+def test_a_phrase_that_occurs_twice_is_replaced_once() -> None:
     caption = "A red bus is on a beach. There is also a red dog."
     new = "A blue bus is on a beach. There is also a red dog."
     assert check_caption((change("red", "blue", factor="adjective"),), caption, new, "bus", ()) is None

@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path)
 
 
-def test_large_tables_go_into_one_object_and_come_back_as_they_were(store: DirectoryStore) -> None:
+def test_large_tables_survive_storage_in_one_object(store: DirectoryStore) -> None:
     reply: JsonValue = {"images": table(7, 768), "texts": table(12, 768), "logit_scale": 100.0, "names": ["a", "b"]}
     marked, data = without_vectors(reply)
     assert data is not None
@@ -56,7 +56,7 @@ def test_values_that_float32_does_not_hold_keep_their_precision(store: Directory
         [],
     ],
 )
-def test_what_is_small_or_no_table_stays_in_the_row(value: JsonValue, store: DirectoryStore) -> None:
+def test_small_replies_and_those_without_tables_stay_in_the_row(value: JsonValue, store: DirectoryStore) -> None:
     reply: JsonValue = {"value": value, "inside": [{"value": value}]}
     assert without_vectors(reply) == (reply, None)
     assert with_vectors(reply, store, KEY) == (reply, 0)

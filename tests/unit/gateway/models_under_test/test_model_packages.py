@@ -88,7 +88,7 @@ def test_a_zip_of_a_real_models_size_is_taken_in_without_holding_it_in_memory(co
     assert peak < 8 * 1024**2
 
 
-def test_the_spec_is_said_over_the_file_beside_the_model() -> None:
+def test_the_spec_overrides_the_file_beside_the_model() -> None:
     beside = {"contrafact.json": json.dumps({"classes": ["a", "b"], "output": "probabilities"}).encode()}
     kind, entries = contents(files({"net.onnx": b"x", **beside}), classes={"c": 1}, preprocessing=PREPARED)
     assert kind == "onnx"
@@ -112,7 +112,7 @@ def test_the_spec_is_said_over_the_file_beside_the_model() -> None:
         ("model.onnx_data", "outside its file"),
     ],
 )
-def test_pickles_code_and_other_formats_are_refused_by_name(name: str, words: str) -> None:
+def test_pickles_code_and_other_formats_are_refused(name: str, words: str) -> None:
     for sent in (files({**HUB, name: b"x"}), zipped({**HUB, f"deep/{name}": b"x"})):
         problem = refusal(sent)
         assert isinstance(problem, InvalidInput)
@@ -147,7 +147,9 @@ def test_pickles_code_and_other_formats_are_refused_by_name(name: str, words: st
         ({"model.safetensors.index.json": b'{"weight_map": {"a": "../../etc/passwd"}}'}, "which was not sent"),
     ],
 )
-def test_a_model_that_is_not_whole_or_leads_elsewhere_is_refused(changes: dict[str, bytes | None], words: str) -> None:
+def test_incomplete_models_and_models_with_outside_references_are_refused(
+    changes: dict[str, bytes | None], words: str
+) -> None:
     sent = {name: data for name, data in {**HUB, **changes}.items() if data is not None}
     problem = refusal(files(sent))
     assert isinstance(problem, InvalidInput | TooLarge)

@@ -35,7 +35,7 @@ def test_a_finding_names_class_change_effect_interval_images_and_breakdown_point
     assert effect.sentence.endswith(f", 16 images; stands unless more than {share} % of them are invalid")
 
 
-def test_without_ground_truth_the_sentence_does_not_speak_of_failing() -> None:
+def test_without_ground_truth_the_sentence_avoids_the_word_fail() -> None:
     effect = effects_of({cell("night"): differences(-np.ones(20))}, "metamorphic")["night"]
     assert effect.standing == "weakness"
     assert "is not recognised again with weather changed to night" in effect.sentence

@@ -17,7 +17,7 @@ JUDGED = [
 ]
 
 
-def test_the_kind_that_passes_most_stands_for_the_invalid_ones() -> None:
+def test_the_kind_that_passes_most_represents_the_invalid_images() -> None:
     errors = check_errors(JUDGED)
     assert set(errors) == {"default", "weather"}  # too few of the other factor
     weather = errors["weather"]

@@ -63,7 +63,7 @@ def test_the_sheets_and_the_form_tell_neither_the_answers_nor_the_arm(measured: 
     assert sorted(path.name for path in out.glob("*.png")) == ["sheet-00.png"]
 
 
-def test_answers_come_back_beside_what_the_oracles_said(measured: Path, tmp_path: Path) -> None:
+def test_answers_are_joined_with_the_oracles_judgements(measured: Path, tmp_path: Path) -> None:
     out = tmp_path / "sheets"
     write_sheets([measured], 10, 3, out)
     form = (out / "answers.txt").read_text()
@@ -80,13 +80,13 @@ def test_answers_come_back_beside_what_the_oracles_said(measured: Path, tmp_path
     assert "people agree" in error_lines(labels)[0]
 
 
-def test_an_unanswered_line_is_refused_in_words() -> None:
+def test_an_unanswered_line_is_refused() -> None:
     assert read_answers("# form\n003 bus, time night: y ?\n") == {3: (True, None)}
     with pytest.raises(ValueError, match="two of y, n and"):
         read_answers("003 bus, time night: \n")
 
 
-def test_what_nobody_can_judge_counts_neither_way() -> None:
+def test_undecided_labels_count_neither_way() -> None:
     label = Label(
         image="0", by="x", arm="edit", label="bus", field="time", value="night", class_kept=None, edit_shown=True,
         oracles_kept=True, oracles_shown=True, accepted=True,

@@ -114,7 +114,7 @@ def test_sizes_are_heights_of_people_and_vehicles() -> None:
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_a_reader_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_stopped(
+def test_training_a_reader_resumes_and_writes_the_hub_layout(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")

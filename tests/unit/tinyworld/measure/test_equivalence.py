@@ -15,7 +15,7 @@ def test_many_equal_sources_are_equivalent_and_few_are_not() -> None:
         equivalence(np.zeros(1), 0.01)
 
 
-def test_the_interval_says_what_the_test_says() -> None:
+def test_the_interval_agrees_with_the_test() -> None:
     random = np.random.default_rng(0)
     for share in (0.0, 0.005, 0.02, 0.2):
         result = equivalence(-(random.random(1_000) < share).astype(float), 0.01)

@@ -41,7 +41,7 @@ def test_the_questions_are_the_methods_own() -> None:
     assert sample.messages == keyword_messages(TaskDescription(task), sample.description.text, None)
 
 
-def test_keywords_are_looks_never_what_stands_where() -> None:
+def test_keywords_are_looks_and_never_positions() -> None:
     for seed in SEEDS:
         sample = example("keywords", seed, PLAIN)
         listed = json.loads(sample.reply)["keywords"]

@@ -60,7 +60,7 @@ def test_the_models_own_world_is_mostly_by_day() -> None:
     assert own_distribution(7) == own_distribution(7)
 
 
-def test_figures_are_full_for_the_truth_and_fall_with_what_is_missed() -> None:
+def test_figures_are_1_for_the_truth_and_fall_with_missed_things() -> None:
     renderings = [render(sample_scene("final-test", index).changed(pedestrian="walking")) for index in range(12)]
     truth = np.stack([rendering.classes for rendering in renderings])
     assert set(class_ious(truth, truth).values()) == {1.0}
@@ -81,7 +81,7 @@ def test_figures_are_full_for_the_truth_and_fall_with_what_is_missed() -> None:
 
 
 @pytest.mark.parametrize("name", ["road-segmenter-night-pedestrian", "oracle-b"])
-def test_a_segmenter_is_made_on_demand_in_the_hubs_layout_and_goes_on_where_it_stopped(
+def test_training_a_segmenter_resumes_and_writes_the_hub_layout(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")

@@ -59,7 +59,7 @@ def test_an_album_shows_pictures_with_the_targets_of_their_scenes(pictures: Albu
     assert pictures.view(3, random, flip=False).scene == pictures.view(0, random, flip=False).scene
 
 
-def test_road_pictures_show_nothing_of_what_is_not_there() -> None:
+def test_road_pictures_show_no_absent_thing() -> None:
     scene = ROADS.sample("calibration", 0)
     assert not {"clothes", "where"} & set(ROADS.shown(scene.changed(pedestrian="none")))
     assert "vehicle_colour" not in ROADS.shown(scene.changed(vehicle="none"))
@@ -127,7 +127,7 @@ def token_ids(tokenizer: CLIPTokenizer, texts: list[str]) -> torch.Tensor:
     return ids
 
 
-def test_swapped_captions_of_the_roads_say_something_else_of_the_same_scene() -> None:
+def test_swapped_captions_of_the_roads_misdescribe_the_same_scene() -> None:
     random = np.random.default_rng(1)
     others = 0
     for seed, scene in enumerate(ROADS.scenes(0, 150, "scorer")):

@@ -50,7 +50,7 @@ def pictures_of(scenes: list[Scene]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
-def test_weights_are_half_precision_or_less_and_say_how_they_were_made(name: str) -> None:
+def test_weights_are_half_precision_or_less_and_name_their_command(name: str) -> None:
     folder = WEIGHTS / name
     with safe_open(folder / "model.safetensors", "pt") as tensors:
         kinds = {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118 - not a dict
@@ -163,7 +163,7 @@ def test_captioner_states_what_is_there() -> None:
     assert np.mean(right) >= 0.85
 
 
-def test_scorer_tells_the_class_and_the_truer_caption() -> None:
+def test_scorer_recognises_the_class_and_the_better_caption() -> None:
     folder = WEIGHTS / "scorer"
     model = CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)

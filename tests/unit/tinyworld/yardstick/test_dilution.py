@@ -63,7 +63,7 @@ class Answering:
         return self.views
 
 
-def test_what_arrives_is_counted_in_the_places_of_the_plant_and_what_is_spared_elsewhere() -> None:
+def test_predictions_are_counted_inside_and_outside_the_planted_cell() -> None:
     client = Answering(
         [
             view(0, 0, "bus", "truck"),  # arrived

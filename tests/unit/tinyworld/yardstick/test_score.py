@@ -117,7 +117,7 @@ def test_silence_finds_nothing_and_invents_nothing() -> None:
     assert "nothing tested" in printed(result)
 
 
-def test_factors_that_were_not_asked_for_are_nobodys_miss() -> None:
+def test_factors_outside_the_question_count_as_no_miss() -> None:
     result = score(KEY, Answer(method="mute", models=NAMES, factors=["background"], cells=[]))
     assert sum(dose.recall.n for dose in result.doses) == result.first_findings.n == 0
 
@@ -196,7 +196,7 @@ def test_incoherent_cells_are_refused(change: dict[str, float | bool | None], se
         FoundCell.model_validate({**right, **change})
 
 
-def test_a_cell_said_twice_or_unasked_is_refused() -> None:
+def test_repeated_and_unknown_cells_are_refused() -> None:
     once = reported("weak", KEY.models[0].cells[0], finding=False)
     with pytest.raises(ValidationError, match="twice"):
         Answer(method="x", models=["weak"], factors=["weather"], cells=[once, once])

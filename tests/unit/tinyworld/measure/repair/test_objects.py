@@ -80,7 +80,7 @@ def measured_model() -> RepairedModel:
     return judge_repair("a model", [NIGHT_BUS], models, TRUTH, view)  # type: ignore[arg-type]
 
 
-def test_truth_tells_what_is_won_back_and_what_it_costs() -> None:
+def test_ground_truth_gives_the_gain_and_the_cost_of_a_repair() -> None:
     judged = measured_model()
     (plant,) = judged.plants
     assert (plant.before_as_it_is, plant.before, plant.after["repaired"]) == (1.0, 0.2, 0.9)
@@ -92,7 +92,7 @@ def test_truth_tells_what_is_won_back_and_what_it_costs() -> None:
     assert judged.lost.difference == 0
 
 
-def test_the_table_says_what_was_lacking() -> None:
+def test_the_table_names_what_was_lacking() -> None:
     measured = MeasuredRepairs(
         command="by hand",
         per_class=7,

@@ -54,7 +54,7 @@ TRUTH = RoadTruth(FIRST_SCENE, SCENES, VALUES)
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_what_is_said_to_be_planted_is_planted(name: str) -> None:
+def test_a_plant_changes_its_label_for_its_value_alone(name: str) -> None:
     plant = PLANTED[name]
     scene = next(candidate for candidate in TRUTH.without(NIGHT) if candidate.surface != "snowy")
     drawing = rendered(scene)
@@ -117,7 +117,7 @@ def measured_model() -> RepairedModel:
     return judge_repair("a model", NIGHT, models, TRUTH, view)
 
 
-def test_truth_tells_what_is_won_back_and_what_it_costs(measured_model: RepairedModel) -> None:
+def test_ground_truth_gives_the_gain_and_the_cost_of_a_repair(measured_model: RepairedModel) -> None:
     (plant,) = measured_model.plants
     assert (plant.label, plant.value, plant.scenes) == ("pedestrian", "night", SCENES)
     assert (plant.before_as_it_is, plant.before, plant.after["repaired"]) == (1.0, 0.0, 1.0)
@@ -206,7 +206,7 @@ def measured(models: list[RepairedModel]) -> MeasuredRoadRepairs:
     )
 
 
-def test_tables_say_what_was_measured_beside_the_paper(measured_model: RepairedModel) -> None:
+def test_tables_show_measured_figures_beside_those_of_the_paper(measured_model: RepairedModel) -> None:
     text = road_repairs([measured([measured_model])])
     assert "85.32 → 88.76" in text
     assert "12 accepted counterfactuals of 7 source images" in text
@@ -218,7 +218,7 @@ def test_tables_say_what_was_measured_beside_the_paper(measured_model: RepairedM
     assert road_repairs([]) == ""
 
 
-def test_an_interrupted_measurement_goes_on(measured_model: RepairedModel, tmp_path: Path) -> None:
+def test_an_interrupted_measurement_resumes(measured_model: RepairedModel, tmp_path: Path) -> None:
     path, done = tmp_path / "repair.json", measured([measured_model])
     assert resume(path, measured([])) == measured([])
     write(path, done)
