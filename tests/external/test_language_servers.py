@@ -22,10 +22,11 @@ from llm_service.engines.transformers import load_transformers
 from llm_service.schemas import checked_validator
 from shared.profiles import load_profile
 from shared.schemas.language import GenerateRequest, Message, ScoreReply
-from shared.service import ModelService, ServiceSettings
+from shared.service import ModelService
 from tests.support.language_requests import KEYWORDS, generate, generate_request
 from tests.support.language_servers import listening
 from tests.support.llama_cpp import llama_cpp_server, write_gguf
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_models import save_llama
 from tests.support.small_profile import write_profile
@@ -56,10 +57,6 @@ def llama_cpp(folder: Path) -> Iterator[Path]:
     with llama_cpp_server(write_gguf(folder / "language", folder / "small.gguf")) as url:
         (folder / "openai").mkdir()
         yield write_profile(folder / "openai", language_engine="openai", url=url)
-
-
-def settings(profile: Path) -> ServiceSettings:
-    return ServiceSettings(profile=str(profile), device="cpu", threads=1)
 
 
 def test_llama_cpp_replies_satisfy_the_schema(llama_cpp: Path) -> None:
