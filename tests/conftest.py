@@ -1,4 +1,4 @@
-"""What tests of all kinds share: a database (SQLite in one run of a test, a real Postgres in the next), and real S3."""
+"""Fixtures for all tests: a database (SQLite, then a real Postgres) and a real S3 server."""
 
 from __future__ import annotations
 

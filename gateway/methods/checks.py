@@ -207,18 +207,23 @@ def _threshold(by_factor: Mapping[str, float], factor: str) -> float:
 
 
 _REASONS = {
-    "structure": "only {score:.0%} of the outlines of what must stay are kept; {lowest:.0%} are wanted",
-    "caption": "the image is not nearer to the new caption than to the old: margin {score:.3f}, wanted {lowest:.3f}",
-    "fit": "the image fits its caption less than the source fits its own: {score:.3f}, wanted {lowest:.3f}",
-    "likeness": "the image is no longer like the source: cosine {score:.3f}, wanted {lowest:.3f}",
-    "match": "the image does not match the new caption: cosine {score:.3f}, wanted {lowest:.3f}",
-    "word": "the image is not nearer to the new word than to the old: margin {score:.3f}, wanted {lowest:.3f}",
-    "shapes": "a segmenter finds the classes of the mask {score:.0%} as well as in the source; {lowest:.0%} is wanted",
-    "recaption": "its new caption names {score:.0%} of what a caption of the source names; {lowest:.0%} is wanted",
-    "things": "of the things that a segmenter finds in the source, {score:.0%} kept their places; {lowest:.0%} "
-    "are wanted",
-    "direction": "the image did not change as the caption did: φ = {score:.3f}, wanted {lowest:.3f}",
-    "label": "the ground truth has a probability of only {score:.0%}; {lowest:.0%} is wanted",
+    "structure": "the image keeps only {score:.0%} of the outlines that must stay; expected at least {lowest:.0%}",
+    "caption": "the image is not closer to the new caption than to the old one: margin {score:.3f}; "
+    "expected at least {lowest:.3f}",
+    "fit": "the image fits its caption less well than the source fits its own: {score:.3f}; "
+    "expected at least {lowest:.3f}",
+    "likeness": "the image is too unlike the source: cosine {score:.3f}; expected at least {lowest:.3f}",
+    "match": "the image does not match the new caption: cosine {score:.3f}; expected at least {lowest:.3f}",
+    "word": "the image is not closer to the new word than to the old one: margin {score:.3f}; "
+    "expected at least {lowest:.3f}",
+    "shapes": "a segmenter finds the classes of the mask {score:.0%} as well as in the source; "
+    "expected at least {lowest:.0%}",
+    "recaption": "its new caption names {score:.0%} of what a caption of the source names; "
+    "expected at least {lowest:.0%}",
+    "things": "{score:.0%} of the things that a segmenter finds in the source kept their places; "
+    "expected at least {lowest:.0%}",
+    "direction": "the image did not change as the caption did: φ = {score:.3f}; expected at least {lowest:.3f}",
+    "label": "the ground truth has a probability of only {score:.0%}; expected at least {lowest:.0%}",
 }
 
 

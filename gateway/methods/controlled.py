@@ -225,7 +225,7 @@ def _not_kept(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
     worst = min(fates, key=lambda fate: fate.iou)
     reason = (
         f"{lost} of {len(fates)} protected regions moved; {worst.name} overlaps its place by "
-        f"{worst.iou:.2f}, and {limits.iou:.2f} is wanted"
+        f"{worst.iou:.2f}; expected at least {limits.iou:.2f}"
     )
     return Verdict(False, "protected", reason)
 
@@ -235,8 +235,8 @@ def _seam_seen(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
     if sharpest.seam <= limits.seam:
         return None
     reason = (
-        f"{sharpest.name} stands out: its outline is {sharpest.seam:.1f} times as sharp as in the null arm, and at "
-        f"most {limits.seam:.1f} is allowed"
+        f"{sharpest.name} stands out: its outline is {sharpest.seam:.1f} times as sharp as in the null arm; "
+        f"expected at most {limits.seam:.1f}"
     )
     return Verdict(False, "seam", reason)
 
@@ -250,7 +250,7 @@ def _light_not_followed(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict |
         return None
     reason = (
         f"{name} kept the old light: its colour changed {light:.0%} as much as its "
-        f"surroundings', and {limits.light:.0%} is wanted"
+        f"surroundings'; expected at least {limits.light:.0%}"
     )
     return Verdict(False, "light", reason)
 

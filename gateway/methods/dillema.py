@@ -55,7 +55,7 @@ from shared.endpoints import Services
 from shared.schemas.diffusion import ControlRegion
 from shared.schemas.language import Message
 
-# --- The prompts. The tiny language model is trained on them: tests/contract/tinyworld/test_prompts.py holds them.
+# --- The prompts. The tiny language model is trained on them (tests/contract/tinyworld/weights/test_prompts.py).
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ from shared.schemas.language import Message
 LanceFactor = Literal["subject", "object", "background", "adjective", "domain", "weather"]
 LANCE_FACTORS: tuple[LanceFactor, ...] = ("subject", "object", "background", "adjective", "domain", "weather")
 
-# --- The prompt. The tiny language model is trained on it: tests/contract/tinyworld/test_prompts.py holds it.
+# --- The prompt. The tiny language model is trained on it (tests/contract/tinyworld/weights/test_prompts.py).
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Kill every part of a deployed system at random moments: nothing is lost, there twice, or left over.
+"""Kill every part of a deployed system at random moments: nothing is lost, duplicated or left over.
 
 A job is done undisturbed, deleted, and cleared away; the same request under the same key then names everything alike.
 While it is done again, parts are killed: gateway, workers, model services, Redis (which loses its messages), Postgres
@@ -50,11 +50,11 @@ QUICK_LEASES = {
     "CONTRAFACT_IMAGES_IN_FLIGHT": "4",
 }
 
-Seen = TypeVar("Seen")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Submission:
     """A job to be made again and again: under one key, so that its things always have the same ids."""
 
     archive: Path
@@ -62,7 +62,7 @@ class Asked:
     spec: JobSpec
 
     @classmethod
-    def of(cls, directory: Path, pictures: Sequence[bytes], spec: JobSpec) -> Asked:
+    def of(cls, directory: Path, pictures: Sequence[bytes], spec: JobSpec) -> Submission:
         archive = directory / "pictures.zip"
         with zipfile.ZipFile(archive, "w") as packed:
             for number, picture in enumerate(pictures):
@@ -100,8 +100,8 @@ class Outcome:
                 ]
                 for table, names in chosen.items()
             }
-            told = session.execute(sa.select(Event.kind, Event.payload).order_by(Event.sequence)).all()
-        rows["events"] = sorted((kind, json.dumps(payload, sort_keys=True)) for kind, payload in told)
+            events = session.execute(sa.select(Event.kind, Event.payload).order_by(Event.sequence)).all()
+        rows["events"] = sorted((kind, json.dumps(payload, sort_keys=True)) for kind, payload in events)
         return cls(rows)
 
 
@@ -132,7 +132,7 @@ class Chaos:
             part.wait()
 
 
-def patiently(look: Callable[[], Seen], deployment: Deployment) -> Seen:
+def patiently(look: Callable[[], Value], deployment: Deployment) -> Value:
     """What is seen once nothing is in the way; parts that ended by themselves are started meanwhile."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -174,20 +174,20 @@ def held_back(chaos: Chaos, calls: int, kills: int, pace: Callable[[bool], None]
         pace(False)
 
 
-def finish(deployment: Deployment, asked: Asked) -> None:
-    job = patiently(lambda: asked.post(deployment.client), deployment).id
+def finish(deployment: Deployment, submission: Submission) -> None:
+    job = patiently(lambda: submission.post(deployment.client), deployment).id
     give_up = time.monotonic() + PATIENCE_SECONDS
     while (now := patiently(lambda: deployment.client.job(job), deployment)).state == "running":
         assert time.monotonic() < give_up, f"the job did not finish: {now.progress}"
         deployment.restart_dead()
         time.sleep(0.3)
     assert now.state == "done"
-    assert now.progress.images.done == asked.images, now.failures
+    assert now.progress.images.done == submission.images, now.failures
 
 
-def clear_away(deployment: Deployment, asked: Asked) -> None:
+def clear_away(deployment: Deployment, submission: Submission) -> None:
     """Delete the job; then nothing of it must be left, neither row nor object."""
-    deployment.client.delete(asked.post(deployment.client).id)
+    deployment.client.delete(submission.post(deployment.client).id)
     run_housekeeping(deployment.sessions, deployment.store, AT_ONCE)
     assert there(deployment) == set()
     with deployment.sessions() as session:
@@ -204,27 +204,27 @@ def no_orphans(deployment: Deployment) -> None:
     """After housekeeping without grace the store holds what rows refer to, and all of it."""
     run_housekeeping(deployment.sessions, deployment.store, AT_ONCE)
     with deployment.sessions() as session:
-        wanted = {image_key(digest) for digest in session.scalars(sa.select(Image.digest))}
-        wanted |= set(session.scalars(sa.select(Report.object_key)))
+        expected = {image_key(digest) for digest in session.scalars(sa.select(Image.digest))}
+        expected |= set(session.scalars(sa.select(Report.object_key)))
         used = set(session.scalars(sa.select(SourceImage.digest))) | set(
             session.scalars(sa.select(Counterfactual.image_digest))
         )
         used |= set(session.scalars(sa.select(Counterfactual.control_digest)))
         vectors = {call_key(key) for key in session.scalars(sa.select(RecordedCall.key))}
-    assert there(deployment) <= wanted | vectors
-    assert all(deployment.store.exists(key) for key in wanted)
-    assert {image_key(digest) for digest in used if digest} == {key for key in wanted if key.startswith("images/")}
+    assert there(deployment) <= expected | vectors
+    assert all(deployment.store.exists(key) for key in expected)
+    assert {image_key(digest) for digest in used if digest} == {key for key in expected if key.startswith("images/")}
 
 
-def run(deployment: Deployment, asked: Asked, kills: int, pace: Callable[[bool], None]) -> None:
+def run(deployment: Deployment, submission: Submission, kills: int, pace: Callable[[bool], None]) -> None:
     """The whole trial; `pace(True)` holds the services still."""
     pace(False)
-    finish(deployment, asked)
+    finish(deployment, submission)
     undisturbed = Outcome.read(deployment)
-    clear_away(deployment, asked)
+    clear_away(deployment, submission)
     chaos = Chaos(deployment, SEED)
     began = time.monotonic()
-    job = patiently(lambda: asked.post(deployment.client), deployment).id
+    job = patiently(lambda: submission.post(deployment.client), deployment).id
     progress = []
     with held_back(chaos, len(undisturbed.rows["recorded_calls"]), kills, pace) as shares:
         for _ in range(kills):
@@ -232,14 +232,14 @@ def run(deployment: Deployment, asked: Asked, kills: int, pace: Callable[[bool],
             progress.append(shares[-1] if shares else 0.0)
         state = patiently(lambda: deployment.client.job(job), deployment).state
     lasted = time.monotonic() - began
-    finish(deployment, asked)
+    finish(deployment, submission)
     seconds = time.monotonic() - began
     lost = lost_leases(deployment)
     print(
         f"{sum(chaos.killed.values())} kills in {lasted:.0f} s (seed {SEED}): {dict(sorted(chaos.killed.items()))}; "
         f"job {state} after the last, finished after {seconds:.0f} s; share of its calls made at each quarter of "
         f"the kills {[round(progress[len(progress) * quarter // 4], 2) for quarter in range(4)]}; {lost} leases lost "
-        f"over {asked.images} images, none of them failed"
+        f"over {submission.images} images, none of them failed"
     )
     assert sum(share < 1.0 for share in progress) > 0.8 * kills, "the kills came too late to mean anything"
     after = Outcome.read(deployment)
@@ -247,7 +247,7 @@ def run(deployment: Deployment, asked: Asked, kills: int, pace: Callable[[bool],
     for table, rows in undisturbed.rows.items():
         assert after.rows[table] == rows, f"{table} differ"
     no_orphans(deployment)
-    clear_away(deployment, asked)
+    clear_away(deployment, submission)
 
 
 def lost_leases(deployment: Deployment) -> int:
@@ -259,7 +259,7 @@ def lost_leases(deployment: Deployment) -> int:
 def test_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
     pictures = np.random.default_rng(3).integers(0, 255, (16, 12, 12, 3)).astype(np.uint8)
     spec = JobSpec(task="name the vehicle", models=["m1", "m2"], ground_truth="none")
-    asked = Asked.of(tmp_path, [encode(picture) for picture in pictures], spec)
+    submission = Submission.of(tmp_path, [encode(picture) for picture in pictures], spec)
     seconds = tmp_path / "seconds"
     seconds.write_text(QUICK)
 
@@ -269,7 +269,7 @@ def test_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
         part.replace(seconds)
 
     with deployed(tmp_path, small(seconds), workers=2, environment=QUICK_LEASES) as deployment:
-        run(deployment, asked, KILLS, pace)
+        run(deployment, submission, KILLS, pace)
 
 
 @pytest.mark.slow
@@ -278,7 +278,9 @@ def test_kills_of_the_real_small_models_change_nothing(tmp_path: Path) -> None:
     parameters = {"counterfactuals_per_image": 2, "max_keywords": 4, "alternatives_per_keyword": 2, "steps": 2}
     methods = [{"name": "dillema", "parameters": parameters}]
     spec = JobSpec.model_validate({"task": "classify the vehicle", "methods": methods, "seed": SEED})
-    asked = Asked.of(tmp_path, [path.read_bytes() for path in sorted((tmp_path / "images").glob("*.png"))], spec)
+    submission = Submission.of(
+        tmp_path, [path.read_bytes() for path in sorted((tmp_path / "images").glob("*.png"))], spec
+    )
     environment = {**QUICK_LEASES, "CONTRAFACT_LEASE_SECONDS": "30", "CONTRAFACT_SERVICE_WAIT_SECONDS": "300"}
     with deployed(tmp_path, TINY, environment=environment) as deployment:
-        run(deployment, asked, 9, lambda paused: None)
+        run(deployment, submission, 9, lambda paused: None)

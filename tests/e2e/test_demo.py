@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: the planted weakness is found, nothing else is, and a second run repeats nothing."""
+"""The demo: it finds the planted weakness and nothing else, and a second run repeats no work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_demo_finds_what_was_planted_and_nothing_else(
 ) -> None:
     monkeypatch.setenv("CONTRAFACT_URL", "")  # the demo sets it; put back at the end
     first = run_demo(tmp_path, per_class=25)
-    findings = {found.model: found.findings for found in first.results}
+    findings = {result.model: result.findings for result in first.results}
     planted = Cell(label="bus", factor="weather", value="night", direction="to")
     assert [effect.cell for effect in findings["street-classifier-night-bus"]][:1] == [planted]
     assert findings["street-classifier"] == []
@@ -49,13 +49,13 @@ def test_the_demo_over_driving_scenes_says_what_counterfactuals_cost_each_class(
 ) -> None:
     monkeypatch.setenv("CONTRAFACT_URL", "")
     measured = run_roads_demo(tmp_path, 12)
-    assert {found.model for found in measured.results} == {"road-segmenter", "road-segmenter-night-pedestrian"}
-    for found in measured.results:
-        assert found.metric == "iou"
-        assert found.segmentation is not None
-        originals = dict(zip(found.segmentation.classes, found.segmentation.originals.iou, strict=True))
+    assert {result.model for result in measured.results} == {"road-segmenter", "road-segmenter-night-pedestrian"}
+    for result in measured.results:
+        assert result.metric == "iou"
+        assert result.segmentation is not None
+        originals = dict(zip(result.segmentation.classes, result.segmentation.originals.iou, strict=True))
         assert (originals["road"] or 0) > 0.8
-        assert found.segmentation.counterfactuals.mean_iou is not None
+        assert result.segmentation.counterfactuals.mean_iou is not None
     assert recorded_calls(tmp_path) > 0
     assert "Drew 12 driving scenes" in capsys.readouterr().out
     assert "confusion" in (tmp_path / "report.html").read_text().lower()

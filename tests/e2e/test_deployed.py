@@ -1,4 +1,4 @@
-"""As deployed: every part a process over real servers, small real models, the main job over HTTP, an orderly end."""
+"""The main job on a deployment: each part a process, real servers, small real models, an orderly stop."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def contrafact(deployment: Deployment, *arguments: str | Path) -> str:
     """What the command line prints, as a user of the deployment would see it."""
     environment = {**os.environ, "CONTRAFACT_URL": gateway_url(deployment), "CONTRAFACT_API_KEY": deployment.key}
     command = [str(Path(sys.executable).with_name("contrafact")), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def gateway_url(deployment: Deployment) -> str:
@@ -41,15 +41,15 @@ def test_the_main_job_over_http_and_an_orderly_end(tmp_path: Path) -> None:
         assert httpx.get(f"{gateway_url(deployment)}/jobs", timeout=30).status_code == 401
         settings = [f"{name}={value}" for name, value in PARAMETERS.items()]
         options = [word for setting in settings for word in ("--set", setting)]
-        asked = ["--task", "classify the vehicle", "--method", "dillema", *options, "--wait"]
-        submitted = contrafact(deployment, "submit", tmp_path / "images", *asked)
+        arguments = ["--task", "classify the vehicle", "--method", "dillema", *options, "--wait"]
+        submitted = contrafact(deployment, "submit", tmp_path / "images", *arguments)
         job = client.jobs().jobs[0].id
         assert submitted.startswith(job)
         detail = client.job(job)
         assert (detail.state, detail.progress.images.done, detail.progress.images.failed) == ("done", 2, 0)
-        made = list(client.counterfactuals(job, {}))
-        assert made
-        images = [view.image for view in made if view.image is not None]
+        views = list(client.counterfactuals(job, {}))
+        assert views
+        images = [view.image for view in views if view.image is not None]
         assert images
         assert all(deployment.store.exists(image_key(digest)) for digest in images)
         assert client.image(images[0]).startswith(b"\x89PNG")

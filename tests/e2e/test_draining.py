@@ -1,4 +1,4 @@
-"""SIGTERM: a gateway lets go of its followers, a model service finishes what it was asked, both end; logs are JSON."""
+"""SIGTERM: a gateway closes its event streams, a model service finishes its requests, and both exit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -20,7 +20,9 @@ from gateway.database.events import add_event
 from gateway.database.sessions import migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
 from shared.storage import DirectoryStore
+from tests.support.http_jobs import wait_until_ready
 from tests.support.small_services import SmallServices, serve
+from tests.support.threads import background
 from tests.support.work_site import Site, wait_for
 
 PATIENCE = 300.0  # seconds, which only a hang takes
@@ -42,15 +44,8 @@ def running(
     with log.open("wb") as file:
         process = subprocess.Popen(command, env={**os.environ, **environment}, stderr=file)
     try:
-        url, give_up = f"http://127.0.0.1:{port}", time.monotonic() + PATIENCE
-        while True:
-            try:
-                if httpx.get(f"{url}/readyz", timeout=60).status_code == 200:
-                    break
-            except httpx.TransportError:
-                assert process.poll() is None, log.read_text()
-            assert time.monotonic() < give_up, log.read_text()
-            time.sleep(0.1)
+        url = f"http://127.0.0.1:{port}"
+        wait_until_ready(f"{url}/readyz", process, log)
         yield process, url
     finally:
         process.kill()
@@ -62,8 +57,8 @@ def served(app: str, log: Path, environment: Mapping[str, str]) -> Iterator[tupl
     """A process of `uvicorn --factory app` that is ready, and its address."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port)]
-    with running(command, log, environment, port) as found:
-        yield found
+    with running(command, log, environment, port) as process:
+        yield process
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -78,7 +73,7 @@ def waiting(address: str) -> float:
     return float(next(line for line in lines if line.startswith("contrafact_waiting{")).split()[-1])
 
 
-def test_a_gateway_that_stops_lets_its_followers_go(tmp_path: Path) -> None:
+def test_a_gateway_that_stops_ends_its_event_streams(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'contrafact.db'}"
     engine = open_engine(url)
     migrate(engine)
@@ -92,28 +87,28 @@ def test_a_gateway_that_stops_lets_its_followers_go(tmp_path: Path) -> None:
     engine.dispose()
     environment = {"CONTRAFACT_DATABASE_URL": url, "CONTRAFACT_OBJECT_STORE": f"directory:{tmp_path / 'objects'}"}
     log = tmp_path / "log"
-    heard: list[str] = []
+    stream: list[str] = []
     first = threading.Event()
 
     def follow(address: str) -> None:
         with httpx.stream("GET", f"{address}/jobs/job/events", timeout=PATIENCE) as reply:
             for text in reply.iter_lines():
-                heard.append(text)
+                stream.append(text)
                 first.set()
-        heard.append("the end")
+        stream.append("the end")
 
-    with served("gateway.app:create_app", log, environment) as (process, address):
-        follower = threading.Thread(target=follow, args=(address,))
-        follower.start()
+    with (
+        served("gateway.app:create_app", log, environment) as (process, address),
+        background(partial(follow, address)),
+    ):
         assert first.wait(PATIENCE)
         stop(process)
-        follower.join(PATIENCE)
-    assert heard[-1] == "the end"
+    assert stream[-1] == "the end"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["message"] for line in lines if line["logger"] == "contrafact.http"] == ["GET /jobs/job/events"]
 
 
-def test_a_worker_answers_the_machinery_and_stops(tmp_path: Path) -> None:
+def test_a_worker_answers_probes_and_stops(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'contrafact.db'}"
     engine = open_engine(url)
     migrate(engine)
@@ -132,7 +127,7 @@ def test_a_worker_answers_the_machinery_and_stops(tmp_path: Path) -> None:
     assert all(json.loads(line)["time"] for line in log.read_text().splitlines())
 
 
-def test_a_worker_that_stops_ends_its_calls_and_gives_its_image_back(tmp_path: Path) -> None:
+def test_a_worker_that_stops_ends_its_calls_and_releases_its_image(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'contrafact.db'}"
     engine = open_engine(url)
     migrate(engine)
@@ -158,7 +153,7 @@ def test_a_worker_that_stops_ends_its_calls_and_gives_its_image_back(tmp_path: P
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
 
 
-def test_a_model_service_that_stops_answers_what_it_was_asked(tmp_path: Path) -> None:
+def test_a_model_service_that_stops_answers_its_open_requests(tmp_path: Path) -> None:
     replies: list[httpx.Response] = []
     log = tmp_path / "log"
     with served("tests.support.slow_service:create_app", log, {}) as (process, address):
@@ -166,15 +161,8 @@ def test_a_model_service_that_stops_answers_what_it_was_asked(tmp_path: Path) ->
         def ask(number: int) -> None:
             replies.append(httpx.post(f"{address}/v1/squares", json={"number": number}, timeout=PATIENCE))
 
-        asking = [threading.Thread(target=ask, args=(number,)) for number in (3, 4)]
-        for thread in asking:
-            thread.start()
-        give_up = time.monotonic() + PATIENCE
-        while waiting(address) != 1:  # one is being squared, the other waits
-            assert time.monotonic() < give_up
-            time.sleep(0.02)
-        stop(process)
-        for thread in asking:
-            thread.join(PATIENCE)
+        with background(partial(ask, 3), partial(ask, 4)):
+            wait_for(lambda: waiting(address) == 1, beat=0.02)  # one is being squared, the other waits
+            stop(process)
     assert sorted(reply.json()["square"] for reply in replies) == [9, 16]
     assert all(json.loads(line)["time"] for line in log.read_text().splitlines())

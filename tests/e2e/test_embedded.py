@@ -1,4 +1,4 @@
-"""The embedded system as a whole: one process per directory, a prompt end, and going on where it stopped."""
+"""The embedded system: one process per directory, a quick stop, and resuming where it stopped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from gateway.export.job import FORMATS
 from shared.images import encode
 from shared.schemas.service import SERVICES
 from tests.support.extras import environment
+from tests.support.http_jobs import finished
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import wait_for
 
@@ -42,7 +42,7 @@ def show(address: str, job: str) -> dict[str, Any]:
     return shown
 
 
-def test_a_stopped_system_ends_and_goes_on_when_started_again(tmp_path: Path) -> None:
+def test_a_stopped_system_ends_and_resumes_after_a_restart(tmp_path: Path) -> None:
     small = SmallServices(seconds=0.15)
     with serve(small) as url:
         urls = dict.fromkeys(SERVICES, url)
@@ -52,10 +52,10 @@ def test_a_stopped_system_ends_and_goes_on_when_started_again(tmp_path: Path) ->
             assert show(system.base_url, job)["state"] == "running"
         with run_embedded(tmp_path, service_urls=urls) as system:
             wait_for(lambda: show(system.base_url, job)["state"] != "running")
-            shown = show(system.base_url, job)
+            view = show(system.base_url, job)
             report = httpx.get(f"{system.base_url}/jobs/{job}/report", timeout=120)
-    assert shown["state"] == "done"
-    assert shown["failures"] == []
+    assert view["state"] == "done"
+    assert view["failures"] == []
     assert report.status_code == 200
 
 
@@ -110,14 +110,10 @@ def installed(tmp_path: Path) -> Iterator[str]:
             process.communicate()
 
 
-def test_what_is_installed_by_default_makes_a_job_its_report_and_every_export(installed: str, tmp_path: Path) -> None:
+def test_the_default_installation_runs_a_job_with_its_report_and_every_export(installed: str, tmp_path: Path) -> None:
     with httpx.Client(base_url=installed, timeout=120, trust_env=False) as client:
         job = post_job(installed)
-        give_up = time.monotonic() + 300
-        while (state := client.get(f"/jobs/{job}").json()["state"]) == "running":
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
-        assert state == "done"
+        assert finished(client, f"/jobs/{job}")["state"] == "done"
         assert client.get(f"/jobs/{job}/report").status_code == 200
         for name in FORMATS:
             reply = client.get(f"/jobs/{job}/export", params={"format": name, "verdict": "any"})

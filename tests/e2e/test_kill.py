@@ -1,4 +1,4 @@
-"""Kill the embedded system at random moments: nothing is lost, nothing is there twice, done work is not done again."""
+"""Kill the embedded system at random moments: nothing is lost or duplicated, and no work is repeated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import sqlalchemy as sa
 from gateway.database.sessions import open_engine
 from gateway.database.tables import Counterfactual, Prediction, RecordedCall, Report, SourceImage, Table
 from shared.images import encode
+from tests.support.http_jobs import finished
 from tests.support.small_services import SmallServices, serve
 from tinyworld.objects.demo import write_demo_images
 
@@ -68,7 +70,7 @@ class Life:
         assert line, f"the system did not start; see {self.log.name}"
         return line
 
-    def kill(self) -> None:
+    def close(self) -> None:
         """SIGKILL: no handler, no cleanup, no last words."""
         self._process.kill()
         self._process.wait()
@@ -79,17 +81,11 @@ class Life:
 
 def finish(directory: Path, services_url: str | None, job: Job) -> None:
     """Let the system on the directory run until the job is done."""
-    life = Life(directory, services_url)
-    try:
+    with closing(Life(directory, services_url)) as life:
         url = life.base_url()
         job_id = job.post(url)
-        give_up = time.monotonic() + job.seconds
-        while (state := httpx.get(f"{url}/jobs/{job_id}", timeout=120).json()["state"]) == "running":
-            assert time.monotonic() < give_up, "the job did not finish"
-            time.sleep(0.2)
-        assert state == "done"
-    finally:
-        life.kill()
+        with httpx.Client(base_url=url, timeout=120) as client:
+            assert finished(client, f"/jobs/{job_id}", job.seconds)["state"] == "done"
 
 
 def rows(directory: Path, table: type[Table], *columns: str) -> list[tuple[Any, ...]]:
@@ -97,9 +93,9 @@ def rows(directory: Path, table: type[Table], *columns: str) -> list[tuple[Any, 
     engine = open_engine(f"sqlite:///{directory / 'contrafact.db'}")
     chosen = [table.__table__.c[name] for name in columns] or list(table.__table__.c)
     with engine.connect() as connection:
-        found = connection.execute(sa.select(*chosen).order_by(*table.__table__.primary_key)).all()
+        records = connection.execute(sa.select(*chosen).order_by(*table.__table__.primary_key)).all()
     engine.dispose()
-    return [tuple(row) for row in found]
+    return [tuple(row) for row in records]
 
 
 def assert_equal(killed: Path, undisturbed: Path) -> None:
@@ -118,14 +114,13 @@ def kill_again_and_again(directory: Path, services_url: str | None, job: Job, lo
     moments = random.Random(7)
     unfinished = 0
     for number in range(KILLS):
-        life = Life(directory, services_url)
-        if number % 4 == 3:
-            time.sleep(moments.uniform(0.2, 2.0))
-        else:
-            job_id = job.post(url := life.base_url())
-            unfinished += httpx.get(f"{url}/jobs/{job_id}", timeout=120).json()["state"] == "running"
-            time.sleep(moments.uniform(0.0, longest_life))
-        life.kill()
+        with closing(Life(directory, services_url)) as life:
+            if number % 4 == 3:
+                time.sleep(moments.uniform(0.2, 2.0))
+            else:
+                job_id = job.post(url := life.base_url())
+                unfinished += httpx.get(f"{url}/jobs/{job_id}", timeout=120).json()["state"] == "running"
+                time.sleep(moments.uniform(0.0, longest_life))
     return unfinished
 
 

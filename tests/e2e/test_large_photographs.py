@@ -1,4 +1,4 @@
-"""Photographs of 12 megapixels through the whole embedded system with the shipped models: classification, and masks.
+"""12-megapixel photographs through the embedded system with the shipped models: classification and masks.
 
 The two photographs of scikit-learn, scaled up to 4,000 × 3,000 with the noise of a sensor. The shipped models know a
 drawn world only, so what they say of them means nothing; what is tested is that each image goes the whole way.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from sklearn.datasets import load_sample_images
 
 from embedded.run import run_embedded
 from shared.images import decode
+from tests.support.http_jobs import finished
 from tests.support.work_site import wait_for
 from tinyworld.roads.demo import mask_spec
 from tinyworld.roads.world import CLASSES
@@ -63,10 +63,8 @@ def run_job(client: httpx.Client, archive: bytes, spec: dict[str, Any]) -> dict[
     assert (dry.json()["images"], dry.json()["at_working_side"]) == (2, 2)
     reply = client.post("/jobs", files=files)
     assert reply.status_code == 202, reply.text
-    job, give_up = str(reply.json()["id"]), time.monotonic() + 1_200
-    while (detail := client.get(f"/jobs/{job}").json())["state"] == "running":
-        assert time.monotonic() < give_up
-        time.sleep(0.5)
+    job = str(reply.json()["id"])
+    detail = finished(client, f"/jobs/{job}")
     assert (detail["state"], detail["failures"]) == ("done", [])
     assert detail["progress"]["images"]["done"] == 2
     return {"job": job, "rendered": rendered(client, job)}

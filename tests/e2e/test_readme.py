@@ -1,4 +1,4 @@
-"""The commands of README.md's "Use it" run as they stand, but for the port and the folder of the executable."""
+"""The commands in the README run as written, apart from the port and the folder of the executable."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def test_the_readmes_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         job = _run(submit, folder, system.base_url).splitlines()[0]
         _run(report.replace("JOB", job), folder, system.base_url)
         posted = _run(curl, folder, system.base_url)
-        shown = httpx.get(f"{system.base_url}/jobs/{job}", timeout=120).json()
+        view = httpx.get(f"{system.base_url}/jobs/{job}", timeout=120).json()
     assert len(list(folder.glob("*.html"))) == 1
-    assert shown["state"] == "done"
-    assert shown["progress"]["images"]["done"] == 3
+    assert view["state"] == "done"
+    assert view["progress"]["images"]["done"] == 3
     assert '"id"' in posted
 
 
@@ -50,6 +50,6 @@ def _run(command: str, folder: Path, url: str) -> str:
     """What a command prints, run in `folder` against the system at `url`."""
     own = f"{Path(sys.executable).parent}/contrafact"
     command = command.replace(".venv/bin/contrafact", own).replace("http://127.0.0.1:8000", url)
-    done = subprocess.run(command, cwd=folder, shell=True, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run(command, cwd=folder, shell=True, capture_output=True, text=True, timeout=600, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout

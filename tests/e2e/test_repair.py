@@ -1,9 +1,8 @@
-"""A repair in an embedded system that is stopped midway and started again: it goes on, and ends once."""
+"""A repair in an embedded system that is stopped halfway: after a restart it resumes and finishes once."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,17 +16,15 @@ from shared.storage import DirectoryStore
 from shared.weights import REPOSITORY
 from tests.support.repair_site import add_job, write_day_classifier
 from tests.support.small_services import SmallServices, serve
+from tests.support.work_site import wait_for
 
 REQUEST = RepairRequest(model="m1", steps=80, batch_size=8, learning_rate=5e-3)
 MODEL = '\n[evaluator.models_under_test.m1]\npath = "{path}"\nlicence = "Apache-2.0"\ngigabytes = 0.01\n'
 
 
 def wait(client: Client, repair: str, until: Callable[[RepairView], bool]) -> RepairView:
-    give_up = time.monotonic() + 900
-    while not until(view := client.repair(repair)):
-        assert time.monotonic() < give_up, view
-        time.sleep(0.1)
-    return view
+    wait_for(lambda: until(client.repair(repair)), 900, explain=lambda: client.repair(repair))
+    return client.repair(repair)
 
 
 @contextlib.contextmanager
@@ -39,7 +36,7 @@ def running(place: Path, profile: str, urls: dict[ServiceName, str]) -> Iterator
         yield client
 
 
-def test_a_stopped_system_goes_on_with_a_repair(tmp_path: Path) -> None:
+def test_a_restarted_system_resumes_a_repair(tmp_path: Path) -> None:
     write_day_classifier(tmp_path / "day", steps=30)
     tiny = shipped_profiles()["tiny"].read_text(encoding="utf-8")
     rooted = tiny.replace('path = "tinyworld/', f'path = "{REPOSITORY.as_posix()}/tinyworld/')
@@ -61,5 +58,5 @@ def test_a_stopped_system_goes_on_with_a_repair(tmp_path: Path) -> None:
             view = wait(client, repair, lambda view: view.state != "running")
             assert (view.state, view.failure) == ("done", "")
             assert view.result is not None
-            assert {one.set for one in view.result.sets} >= {"originals", "counterfactuals"}
+            assert {figures.set for figures in view.result.sets} >= {"originals", "counterfactuals"}
             assert client.repaired_model(repair)

@@ -1,9 +1,8 @@
-"""The shipped models: `contrafact doctor` finds the system sound, and `contrafact replay` makes the same bits again."""
+"""With the shipped models, `contrafact doctor` passes and `contrafact replay` reproduces a counterfactual exactly."""
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import httpx
@@ -12,6 +11,8 @@ from typer.testing import CliRunner
 
 from embedded.run import run_embedded
 from gateway.commands import app
+from tests.support.http_jobs import finished
+from tests.support.work_site import wait_for
 from tinyworld.objects.demo import write_demo_images
 
 SPEC = {
@@ -19,15 +20,6 @@ SPEC = {
     "models": ["street-classifier"],
     "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 4}}],
 }
-PATIENCE_SECONDS = 900.0
-
-
-def until(condition: object) -> None:
-    assert callable(condition)
-    give_up = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.5)
 
 
 @pytest.mark.slow
@@ -44,18 +36,18 @@ def test_real_models_make_the_same_counterfactual_again(tmp_path: Path) -> None:
         } | {f"CONTRAFACT_{n.removesuffix('_service').upper()}_URL": url for n, url in system.service_urls.items()}
 
         def run(*arguments: str) -> tuple[int, str]:
-            done = CliRunner().invoke(app, arguments, env=environment)
-            return done.exit_code, done.output
+            result = CliRunner().invoke(app, arguments, env=environment)
+            return result.exit_code, result.output
 
-        until(lambda: client.get("/models").status_code == 200)
+        wait_for(lambda: client.get("/models").status_code == 200)
         spec = ("spec.json", json.dumps(SPEC), "application/json")
-        made = client.post("/jobs", files={"images": ("bus/1.png", picture), "spec": spec})
-        assert made.status_code == 202, made.text
-        until(lambda: client.get(made.headers["Location"]).json()["state"] != "running")
-        views = client.get(f"{made.headers['Location']}/results").json()["counterfactuals"]
+        created = client.post("/jobs", files={"images": ("bus/1.png", picture), "spec": spec})
+        assert created.status_code == 202, created.text
+        finished(client, created.headers["Location"])
+        views = client.get(f"{created.headers['Location']}/results").json()["counterfactuals"]
         rendered = [view["id"] for view in views if view["image"]]
-        code, said = run("doctor")
-        assert code == 0, said
-        code, said = run("replay", rendered[0])
-        assert code == 0, said
-        assert said.startswith("equal, bit for bit")
+        code, output = run("doctor")
+        assert code == 0, output
+        code, output = run("replay", rendered[0])
+        assert code == 0, output
+        assert output.startswith("equal, bit for bit")

@@ -1,4 +1,4 @@
-"""The benchmark of scale at a small size: real processes, models that wait; what must hold at any size holds here."""
+"""The scale benchmark at a small size, with real processes and models that only wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.scale.__main__ import SPEC, intake, kept, reading_costs, work
 from benchmarks.scale.copied_rows import make_large_job
 from benchmarks.scale.site import Pace, running
 
-IMAGES, ROWS, LEFT = 60, 3_060, 30
+IMAGES, ROWS, UNWORKED = 60, 3_060, 30
 
 
 @pytest.mark.slow
@@ -23,10 +23,10 @@ def test_a_large_job_costs_an_image_what_a_small_one_does(tmp_path: Path) -> Non
         assert small["report"]["state"] == "done"
         assert small["redis"]["messages"] <= 20
         first = reading_costs(site, job)
-        filled = make_large_job(site, SPEC, job, IMAGES, ROWS, LEFT)
-        large = work(site, filled["job"], ROWS, first=ROWS - LEFT)
+        filled = make_large_job(site, SPEC, job, IMAGES, ROWS, UNWORKED)
+        large = work(site, filled["job"], ROWS, first=ROWS - UNWORKED)
         assert large["report"]["state"] == "done"
-        assert large["worked_images"] == LEFT
+        assert large["worked_images"] == UNWORKED
         pages = reading_costs(site, filled["job"])
     # A page touches as much of the database at the end of a large job as at the beginning, and as that of a small one.
     assert pages["last_page"]["blocks"] < 2 * max(first["first_page"]["blocks"], pages["first_page"]["blocks"])

@@ -1,10 +1,9 @@
-"""Segmentation in the embedded system: driving scenes with masks, a real SegFormer; its job, repair and releases."""
+"""Segmentation in the embedded system with a real SegFormer: a job with masks, a repair, and releases."""
 
 from __future__ import annotations
 
 import io
 import json
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.repairs import RepairResult
 from shared.schemas.results import JobResults
 from shared.schemas.suites import RunResults
+from tests.support.http_jobs import finished
 from tinyworld.roads.own_distribution import own_distribution
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import CLASSES, PALETTE, THINGS
@@ -53,9 +53,11 @@ def train_segmenter(folder: Path, drawn: list[RoadRendering], steps: int) -> Non
     )  # fmt: skip
     model = SegformerForSemanticSegmentation(config).train()
     processor = SegformerImageProcessorPil(size={"height": SIDE, "width": SIDE})
-    pixels = processor(images=[Image.fromarray(one.image) for one in drawn], return_tensors="pt")["pixel_values"]
-    small = [Image.fromarray(one.classes).resize((SIDE, SIDE), Image.Resampling.NEAREST) for one in drawn]
-    labels = torch.tensor(np.stack([np.asarray(one) for one in small]).astype(np.int64))
+    pixels = processor(images=[Image.fromarray(drawing.image) for drawing in drawn], return_tensors="pt")[
+        "pixel_values"
+    ]
+    small = [Image.fromarray(drawing.classes).resize((SIDE, SIDE), Image.Resampling.NEAREST) for drawing in drawn]
+    labels = torch.tensor(np.stack([np.asarray(image) for image in small]).astype(np.int64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     order = np.random.default_rng(0)
     for _ in range(steps):
@@ -72,10 +74,10 @@ def packed(drawn: list[RoadRendering]) -> bytes:
     """Images and indexed masks, one of which has lost its last row."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as target:
-        for number, one in enumerate(drawn):
-            mask = Image.fromarray(one.classes if number else one.classes[:-1])
+        for number, drawing in enumerate(drawn):
+            mask = Image.fromarray(drawing.classes if number else drawing.classes[:-1])
             mask.putpalette([channel for colour in PALETTE for channel in colour])
-            for folder, image in (("images", Image.fromarray(one.image)), ("masks", mask)):
+            for folder, image in (("images", Image.fromarray(drawing.image)), ("masks", mask)):
                 buffer = io.BytesIO()
                 image.save(buffer, "PNG")
                 target.writestr(f"{folder}/{number:04}.png", buffer.getvalue())
@@ -99,17 +101,8 @@ def run_job(client: httpx.Client, drawn: list[RoadRendering], methods: list[dict
     reply = client.post("/jobs", files=files)
     assert reply.status_code == 202, reply.text
     job = str(reply.json()["id"])
-    ended(client, f"/jobs/{job}")
+    finished(client, f"/jobs/{job}")
     return job
-
-
-def ended(client: httpx.Client, path: str) -> dict[str, Any]:
-    """A job or repair when it runs no longer."""
-    give_up = time.monotonic() + 1_200
-    while (view := dict(client.get(path).json()))["state"] == "running":
-        assert time.monotonic() < give_up
-        time.sleep(1)
-    return view
 
 
 @pytest.fixture(scope="module")
@@ -136,31 +129,31 @@ def test_a_trained_segmenter_is_uploaded_and_its_weak_classes_found(job: tuple[h
     report = client.get(f"/jobs/{name}/report").text
     assert (detail["state"], detail["labelled"], len(detail["failures"])) == ("done", SCENES, 1)
     assert "has 96×71 pixels, the image 96×72" in detail["failures"][0]["reason"]
-    (found,) = metrics.results
-    pixels = found.segmentation
+    (result,) = metrics.results
+    pixels = result.segmentation
     assert pixels is not None
-    assert (found.sources, pixels.originals.images, pixels.counterfactuals.images) == (SCENES, SCENES, SCENES * 10)
+    assert (result.sources, pixels.originals.images, pixels.counterfactuals.images) == (SCENES, SCENES, SCENES * 10)
     road = pixels.classes.index("road")
     assert (pixels.originals.iou[road] or 0) > 0.7
     assert (pixels.originals.mean_iou or 0) > (pixels.counterfactuals.mean_iou or 0) + 0.03
     assert pixels.interval is not None
     assert pixels.interval.high < 0
-    assert {effect.cell.value for effect in found.findings if effect.cell.label == ALL_CLASSES} & {"fog 5", "fog 4"}
+    assert {effect.cell.value for effect in result.findings if effect.cell.label == ALL_CLASSES} & {"fog 5", "fog 4"}
     assert report.count('class="matrix"') == 4
 
 
 @pytest.mark.slow
 def test_it_is_repaired_on_the_counterfactuals_of_other_scenes(job: tuple[httpx.Client, str]) -> None:
     client, name = job
-    asked = {"model": "roads", "steps": 60, "batch_size": 8, "learning_rate": 1e-3, "values": ["fog 4", "fog 5"]}
-    reply = client.post(f"/jobs/{name}/repairs", json=asked)
+    request = {"model": "roads", "steps": 60, "batch_size": 8, "learning_rate": 1e-3, "values": ["fog 4", "fog 5"]}
+    reply = client.post(f"/jobs/{name}/repairs", json=request)
     assert reply.status_code == 202, reply.text
     repair = str(reply.json()["id"])
-    view = ended(client, f"/repairs/{repair}")
+    view = finished(client, f"/repairs/{repair}")
     assert (view["state"], view["failure"]) == ("done", "")
     result = RepairResult.model_validate(view["result"])
     assert result.sources_trained_on + result.sources_held_out == SCENES
-    sets = {one.set: {arm.arm: arm for arm in one.arms} for one in result.sets}
+    sets = {figures.set: {arm.arm: arm for arm in figures.arms} for figures in result.sets}
     assert sets.keys() == {"originals", "counterfactuals", "values not trained on"}
     before, repaired = (sets["counterfactuals"][arm] for arm in ("before", "repaired"))
     assert before.segmentation is not None
@@ -175,7 +168,7 @@ def test_it_is_repaired_on_the_counterfactuals_of_other_scenes(job: tuple[httpx.
 
 
 @pytest.mark.slow
-def test_releases_are_held_against_a_suite_that_outlives_its_job(job: tuple[httpx.Client, str]) -> None:
+def test_releases_are_compared_on_a_suite_that_outlives_its_job(job: tuple[httpx.Client, str]) -> None:
     client, name = job
 
     def contrafact(*arguments: object) -> Result:
@@ -190,7 +183,9 @@ def test_releases_are_held_against_a_suite_that_outlives_its_job(job: tuple[http
     assert "% IoU against" in early.stdout
     itself = contrafact(*gate, "--model", "roads")
     assert (itself.exit_code, itself.stdout) == (0, ""), itself.output
-    (run,) = [one for one in client.get("/suites/fog").json()["runs"] if one["model"] == "roads-early"]
-    found = RunResults.model_validate(client.get(f"/suites/fog/runs/{run['id']}/results").json())
-    assert (found.metric, found.relation, found.baseline, found.left_out) == ("iou", "labelled", None, 0)
-    assert {one.sources for one in found.cells if one.cell and one.cell.label == ALL_CLASSES} == {SCENES}
+    (run,) = [run_view for run_view in client.get("/suites/fog").json()["runs"] if run_view["model"] == "roads-early"]
+    results = RunResults.model_validate(client.get(f"/suites/fog/runs/{run['id']}/results").json())
+    assert (results.metric, results.relation, results.baseline, results.left_out) == ("iou", "labelled", None, 0)
+    assert {
+        comparison.sources for comparison in results.cells if comparison.cell and comparison.cell.label == ALL_CLASSES
+    } == {SCENES}

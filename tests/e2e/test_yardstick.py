@@ -1,4 +1,4 @@
-"""The yardstick's way through the public API: models saved as it saves them, jobs over all of them, one answer."""
+"""The yardstick over the public API: models saved by it, jobs over all of them, one answer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def test_two_jobs_make_one_answer_and_the_second_renders_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     first, second = Planned("first", 1), Planned("second", 2)
-    for one in (first, second):
-        torch.manual_seed(one.seed)
-        save(new_classifier(), one, {})
+    for model in (first, second):
+        torch.manual_seed(model.seed)
+        save(new_classifier(), model, {})
     size = Size(sources=1, factors=("weather",), counterfactuals=2)
     (answer,) = answers(size, "the test", ["dillema"], [[first], [second]])
     assert Answer.model_validate_json(answer.model_dump_json()) == answer

@@ -1,4 +1,4 @@
-"""docker-compose.yml and its GPU override: valid, closed, and true to the code; no engine is needed for that."""
+"""docker-compose.yml and its GPU override are valid, closed and match the code; no container engine is needed."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Service = dict[str, Any]
 @pytest.fixture(params=FILES)
 def services(request: pytest.FixtureRequest) -> dict[str, Service]:
     """All services, once as on a CPU, once as on a GPU."""
-    found: dict[str, Service] = composed(*FILES[request.param])["services"]
-    return found
+    services: dict[str, Service] = composed(*FILES[request.param])["services"]
+    return services
 
 
 def served(services: dict[str, Service], name: str) -> tuple[str, int]:
@@ -47,9 +47,9 @@ def served(services: dict[str, Service], name: str) -> tuple[str, int]:
 
 def probe(service: Service) -> tuple[int, str]:
     """Port and path that a container's health check asks."""
-    found = re.search(r"http://127\.0\.0\.1:(\d+)(/[\w/-]*)", " ".join(service["healthcheck"]["test"]))
-    assert found
-    return int(found[1]), found[2]
+    address = re.search(r"http://127\.0\.0\.1:(\d+)(/[\w/-]*)", " ".join(service["healthcheck"]["test"]))
+    assert address
+    return int(address[1]), address[2]
 
 
 @pytest.mark.parametrize("files", [(BASE,), (GPU,), (BASE, GPU)], ids=["base", "override", "both"])
@@ -67,8 +67,8 @@ def test_files_follow_the_compose_specification(files: tuple[Path, ...]) -> None
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_nothing_starts_without_its_secrets(secret: str) -> None:
-    for left in ({}, {secret: ""}):
-        values = {name: value for name, value in SECRETS.items() if name != secret} | left
+    for missing in ({}, {secret: ""}):
+        values = {name: value for name, value in SECRETS.items() if name != secret} | missing
         with pytest.raises(ValueError, match=f"{secret}.*set it in .env"):
             composed(BASE, variables=values)
     assert re.search(rf"^{secret}=(cf_)?$", ENV_EXAMPLE, re.MULTILINE)
@@ -172,8 +172,10 @@ def test_one_shots_end_before_others_begin(services: dict[str, Service]) -> None
         assert services[name]["restart"] == "no"
     for name, service in services.items():
         for other, condition in service.get("depends_on", {}).items():
-            wanted = "service_completed_successfully" if other in ONE_SHOT else ("service_healthy", "service_started")
-            assert condition["condition"] in wanted, (name, other)
+            conditions = (
+                "service_completed_successfully" if other in ONE_SHOT else ("service_healthy", "service_started")
+            )
+            assert condition["condition"] in conditions, (name, other)
             assert "healthcheck" in services[other] or other in ONE_SHOT
     assert {"first-key", "create-bucket"} <= services["gateway"]["depends_on"].keys()
     assert "migrate" in services["first-key"]["depends_on"]
@@ -244,10 +246,12 @@ def test_the_language_server_is_where_and_what_the_paper_profile_says() -> None:
     assert probe(container)[0] == int(options["--port"])
     assert options["--alias"] == server.model
     assert int(options["--parallel"]) == server.concurrency
-    (wanted,) = [item for item in hub_files(load_profile("paper"), servers=True) if server.revision == item.revision]
+    (model_file,) = [
+        item for item in hub_files(load_profile("paper"), servers=True) if server.revision == item.revision
+    ]
     model = Path(options["--model"])
     assert model.parent == Path(
-        "/weights/hub", f"models--{wanted.repository.replace('/', '--')}/snapshots", wanted.revision
+        "/weights/hub", f"models--{model_file.repository.replace('/', '--')}/snapshots", model_file.revision
     )
-    assert model.match(wanted.patterns[0])
+    assert model.match(model_file.patterns[0])
     assert "--servers" in composed(*FILES["paper"])["services"]["weights"]["command"]

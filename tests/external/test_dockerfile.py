@@ -1,4 +1,4 @@
-"""The Dockerfile: linted, closed, and (slow) its steps taken one by one in a fresh folder, to an app that answers."""
+"""The Dockerfile: linted, and (slow) its steps run one by one in a fresh folder up to an app that answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import httpx
 import pytest
 
 from tests.support.compose_files import BASE, composed
+from tests.support.http_jobs import wait_until_ready
 from tests.support.image_steps import ROOT, Image, build, instructions, lineage, stages
 
 DOCKERFILE = ROOT / "Dockerfile"
@@ -32,8 +32,8 @@ BUILDS = {
 def test_hadolint_finds_nothing() -> None:
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert hadolint
-    done = subprocess.run([hadolint, "--format", "json", str(DOCKERFILE)], text=True, capture_output=True)
-    assert json.loads(done.stdout) == []
+    result = subprocess.run([hadolint, "--format", "json", str(DOCKERFILE)], text=True, capture_output=True)
+    assert json.loads(result.stdout) == []
 
 
 def test_the_base_is_pinned_and_the_user_is_a_number_that_is_not_root() -> None:
@@ -49,15 +49,15 @@ def test_the_base_is_pinned_and_the_user_is_a_number_that_is_not_root() -> None:
 def test_only_what_is_copied_gets_past_dockerignore() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
     assert "*" in lines
-    kept = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
     copied = set()
     for head, rest in instructions(DOCKERFILE):
         if head == "COPY" and not rest.startswith("--from"):
             copied |= {source.rstrip("/") for source in rest.split()[:-1]}
     copied.remove("${SERVICE}")
     copied |= {build["args"]["SERVICE"] for name, build in BUILDS.items() if name.endswith("-service")}
-    assert {source.removesuffix("/__init__.py") for source in copied} == kept
-    assert all((ROOT / name).exists() for name in kept)
+    assert {source.removesuffix("/__init__.py") for source in copied} == allowed
+    assert all((ROOT / name).exists() for name in allowed)
 
 
 @contextmanager
@@ -73,16 +73,7 @@ def answering(image: Image, probe: str, **environment: str) -> Iterator[httpx.Cl
         process = subprocess.Popen(image.command, cwd=image.folder / "app", env=variables, stdout=output, stderr=output)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10) as client:
-            give_up = time.monotonic() + 300
-            while True:
-                assert process.poll() is None, log.read_text()[-3000:]
-                assert time.monotonic() < give_up, log.read_text()[-3000:]
-                try:
-                    if client.get(probe).status_code == 200:
-                        break
-                except httpx.TransportError:
-                    pass
-                time.sleep(0.5)
+            wait_until_ready(f"http://127.0.0.1:{port}{probe}", process, log)
             yield client
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) in (0, -signal.SIGTERM), log.read_text()[-3000:]
@@ -92,7 +83,7 @@ def answering(image: Image, probe: str, **environment: str) -> Iterator[httpx.Cl
 
 
 @pytest.mark.slow
-def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path) -> None:
+def test_gateway_steps_build_a_gateway_and_a_worker_without_torch(tmp_path: Path) -> None:
     image = build(DOCKERFILE, "gateway", BUILDS["gateway"].get("args", {}), tmp_path / "image")
     listed = image.run("/venv/bin/pip list --format=json").stdout
     names = {item["name"].lower() for item in json.loads(listed)}
@@ -105,13 +96,13 @@ def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path)
     url = {"CONTRAFACT_DATABASE_URL": f"sqlite:///{tmp_path}/contrafact.db"}
     url["CONTRAFACT_OBJECT_STORE"] = f"directory:{tmp_path}/objects"
     for step in ("python -m gateway.database.migrations", "python -m gateway.storage.object_store"):
-        done = image.run(step, **url)
-        assert done.returncode == 0, done.stderr
+        result = image.run(step, **url)
+        assert result.returncode == 0, result.stderr
     key = "cf_" + "a1" * 32
     _, _, script = composed(BASE)["services"]["first-key"]["command"]
     for _ in range(2):
-        done = image.run(script.replace("$$", "$"), CONTRAFACT_API_KEY=key, **url)
-        assert done.returncode == 0, done.stderr
+        result = image.run(script.replace("$$", "$"), CONTRAFACT_API_KEY=key, **url)
+        assert result.returncode == 0, result.stderr
     url["CONTRAFACT_BROKER_URL"] = "redis://127.0.0.1:1/0"  # nobody is there, but the transport is loaded
     with answering(image, "/readyz", CONTRAFACT_AUTHENTICATION="true", **url) as client:
         assert client.get("/jobs").status_code == 401
@@ -119,17 +110,17 @@ def test_gateway_steps_make_a_gateway_and_a_worker_without_torch(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_weights_steps_make_a_small_program(tmp_path: Path) -> None:
+def test_weights_steps_build_a_small_program(tmp_path: Path) -> None:
     image = build(DOCKERFILE, "weights", BUILDS["weights"]["args"], tmp_path / "image")
-    done = image.run(" ".join(image.command), CONTRAFACT_PROFILE="tiny")
-    assert done.returncode == 0, done.stderr
-    assert "0 sets of weights" in done.stdout
+    result = image.run(" ".join(image.command), CONTRAFACT_PROFILE="tiny")
+    assert result.returncode == 0, result.stderr
+    assert "0 sets of weights" in result.stdout
     assert image.run("python -c 'import torch'").returncode != 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BUILDS if name.endswith("-service")])
-def test_model_service_steps_make_a_service_that_becomes_ready(name: str, tmp_path: Path) -> None:
+def test_model_service_steps_build_a_service_that_becomes_ready(name: str, tmp_path: Path) -> None:
     arguments = {key: str(value) for key, value in BUILDS[name]["args"].items()}
     arguments["PIP_EXTRA_INDEX_URL"] = ""  # here the CPU build of torch is at hand, by PIP_FIND_LINKS or otherwise
     image = build(DOCKERFILE, "model-service", arguments, tmp_path / "image")

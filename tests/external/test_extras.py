@@ -1,4 +1,4 @@
-"""Each extra leads to every package that its program imports, those that are imported late included."""
+"""Each extra installs every package that its program imports, including late imports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_embedded_system_is_installed_without_clients_of_servers() -> None:
 
 def test_other_packages_are_out_of_sight(tmp_path: Path) -> None:
     assert "torch" not in packages("gateway")
-    seen = run("gateway", "import importlib.util, numpy\nassert importlib.util.find_spec('torch') is None", tmp_path)
-    assert seen.returncode == 0, seen.stderr
+    process = run("gateway", "import importlib.util, numpy\nassert importlib.util.find_spec('torch') is None", tmp_path)
+    assert process.returncode == 0, process.stderr
     failed = run("gateway", "import torch", tmp_path)
     assert "No module named 'torch'" in failed.stderr

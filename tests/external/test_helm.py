@@ -1,4 +1,4 @@
-"""The chart in k8s/, linted and installed by Helm itself for each example; held to Kubernetes' schemas and our code."""
+"""The chart in k8s/, linted and installed by Helm for each example, and checked against our code."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Object = dict[str, Any]
 def releases() -> dict[str, Object]:
     """Helm's releases of all examples."""
     values = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in EXAMPLES.values()]
-    found = dict(zip(EXAMPLES, install(values), strict=True))
-    for release in found.values():
+    installed = dict(zip(EXAMPLES, install(values), strict=True))
+    for release in installed.values():
         assert "refused" not in release, release["refused"]
         texts = [release["manifest"], *release["hooks"]]
         release["objects"] = [item for text in texts for item in yaml.load_all(text, yaml.CSafeLoader) if item]
-    return found
+    return installed
 
 
 @pytest.fixture(params=EXAMPLES)
@@ -48,8 +48,8 @@ def release(request: pytest.FixtureRequest, releases: dict[str, Object]) -> Obje
 
 
 def objects(release: Object) -> list[Object]:
-    found: list[Object] = release["objects"]
-    return found
+    documents: list[Object] = release["objects"]
+    return documents
 
 
 def kind(release: Object, name: str) -> dict[str, Object]:
@@ -131,8 +131,8 @@ def test_whatever_stays_up_is_probed_by_ports_that_it_has(release: Object) -> No
             ports = {port["name"] for port in container.get("ports", [])}
             assert {"livenessProbe", "readinessProbe"} <= container.keys(), name
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                asked = container.get(probe, {}).get("httpGet")
-                assert asked is None or asked["port"] in ports, (name, probe)
+                http = container.get(probe, {}).get("httpGet")
+                assert http is None or http["port"] in ports, (name, probe)
         if name.endswith("-service"):
             (service, *_) = deployment["spec"]["template"]["spec"]["containers"]
             startup = service["startupProbe"]
@@ -199,8 +199,8 @@ def test_selectors_find_exactly_their_pods(release: Object) -> None:
     for item in objects(release):
         if item["kind"] in ("Service", "PodDisruptionBudget"):
             selector = item["spec"]["selector"].get("matchLabels", item["spec"]["selector"])
-            found = [name for name, carried in labels.items() if selector.items() <= carried.items()]
-            assert found == [item["metadata"]["name"]]
+            selected = [name for name, carried in labels.items() if selector.items() <= carried.items()]
+            assert selected == [item["metadata"]["name"]]
 
 
 def test_secrets_are_where_they_belong(release: Object) -> None:
@@ -264,19 +264,19 @@ def test_gpus_bring_their_resource_toleration_and_image(releases: dict[str, Obje
         ("autoscaled", "nvidia.com/gpu", {"diffusion", "evaluator"}),
         ("tiny", "nvidia.com/gpu", set()),
     ):
-        found = set()
+        gpu_services = set()
         for deployment, item in kind(releases[name], "Deployment").items():
             spec = item["spec"]["template"]["spec"]
             for container in spec["containers"]:
                 if resource not in container["resources"]["limits"]:
                     continue
-                found.add(deployment.removesuffix("-service"))
+                gpu_services.add(deployment.removesuffix("-service"))
                 assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
                 assert item["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
                 if container["name"].endswith("-service"):
                     assert container["image"].endswith("-cuda")
                     assert environment(container)["CONTRAFACT_DEVICE"] == "cuda"
-        assert found == services, name
+        assert gpu_services == services, name
 
 
 def test_autoscaling_follows_the_work(releases: dict[str, Object]) -> None:
@@ -366,7 +366,7 @@ def test_helm_test_submits_a_picture(release: Object) -> None:
     compile(script[1], "picture", "exec")
 
 
-def test_wrong_values_are_refused_with_a_sentence_that_says_what_to_do() -> None:
+def test_wrong_values_are_refused_with_what_to_do() -> None:
     tiny = yaml.safe_load(EXAMPLES["tiny"].read_text(encoding="utf-8"))
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "set secrets.postgresPassword"),

@@ -1,4 +1,4 @@
-"""llm_service in front of other people's servers: llama.cpp's real one, and TGI's contract over real decoding."""
+"""llm_service in front of other servers: a real llama.cpp, and TGI's contract over real decoding."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from llm_service.engines.transformers import load_transformers
 from llm_service.schemas import checked_validator
 from shared.profiles import load_profile
 from shared.schemas.language import GenerateRequest, Message, ScoreReply
-from shared.service import ModelService, ServiceSettings
-from tests.support.language_requests import KEYWORDS, asked, generate
+from shared.service import ModelService
+from tests.support.language_requests import KEYWORDS, generate, generate_request
 from tests.support.language_servers import listening
 from tests.support.llama_cpp import llama_cpp_server, write_gguf
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_models import save_llama
 from tests.support.small_profile import write_profile
@@ -58,16 +59,15 @@ def llama_cpp(folder: Path) -> Iterator[Path]:
         yield write_profile(folder / "openai", language_engine="openai", url=url)
 
 
-def settings(profile: Path) -> ServiceSettings:
-    return ServiceSettings(profile=str(profile), device="cpu", threads=1)
-
-
 def test_llama_cpp_replies_satisfy_the_schema(llama_cpp: Path) -> None:
     async def main() -> None:
         async with serving(create_app(settings(llama_cpp))) as client:
-            requests = [asked("A bus.", json_schema=LETTERS, seed=seed) for seed in range(6)]
+            requests = [generate_request("A bus.", json_schema=LETTERS, seed=seed) for seed in range(6)]
             replies = await asyncio.gather(*(generate(client, request) for request in requests))
-            greedy = [await generate(client, asked("A bus.", json_schema=LETTERS, temperature=0.0)) for _ in range(2)]
+            greedy = [
+                await generate(client, generate_request("A bus.", json_schema=LETTERS, temperature=0.0))
+                for _ in range(2)
+            ]
         for reply in replies:
             assert checked_validator(LETTERS).is_valid(reply.value)
             assert json.loads(reply.text) == reply.value
@@ -78,7 +78,7 @@ def test_llama_cpp_replies_satisfy_the_schema(llama_cpp: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_cannot_score_is_a_failed_dependency_by_name(llama_cpp: Path) -> None:
+def test_a_server_that_cannot_score_is_a_failed_dependency(llama_cpp: Path) -> None:
     async def main() -> httpx.Response:
         async with serving(create_app(settings(llama_cpp))) as client:
             return await client.post("/v1/score", json={"texts": ["a bus"]})
@@ -89,12 +89,12 @@ def test_a_server_that_cannot_score_is_a_failed_dependency_by_name(llama_cpp: Pa
 
 
 @pytest.mark.parametrize("engine", ["openai", "tgi"])
-def test_a_dead_server_is_a_failed_dependency_within_the_deadline(tmp_path: Path, engine: str) -> None:
+def test_a_dead_server_is_reported_within_the_deadline(tmp_path: Path, engine: str) -> None:
     profile = write_profile(tmp_path, language_engine=engine)
 
     async def main() -> httpx.Response:
         async with serving(create_app(settings(profile))) as client:
-            body = asked("A bus.").model_dump_json()
+            body = generate_request("A bus.").model_dump_json()
             return await client.post("/v1/generate", content=body, headers={"X-Deadline-Seconds": "120"})
 
     started = time.monotonic()
@@ -104,7 +104,7 @@ def test_a_dead_server_is_a_failed_dependency_within_the_deadline(tmp_path: Path
 
 
 @pytest.mark.parametrize("engine", ["openai", "tgi"])
-def test_a_server_that_hangs_is_a_passed_deadline(tmp_path: Path, engine: str) -> None:
+def test_a_call_to_a_hanging_server_exceeds_its_deadline(tmp_path: Path, engine: str) -> None:
     app, released = FastAPI(), threading.Event()
 
     @app.post("/{path:path}")
@@ -114,7 +114,7 @@ def test_a_server_that_hangs_is_a_passed_deadline(tmp_path: Path, engine: str) -
     async def main(url: str) -> httpx.Response:
         profile = write_profile(tmp_path, language_engine=engine, url=url)
         async with serving(create_app(settings(profile))) as client:
-            body = asked("A bus.").model_dump_json()
+            body = generate_request("A bus.").model_dump_json()
             return await client.post("/v1/generate", content=body, headers={"X-Deadline-Seconds": "0.5"})
 
     with listening(app) as url:
@@ -125,13 +125,13 @@ def test_a_server_that_hangs_is_a_passed_deadline(tmp_path: Path, engine: str) -
     assert reply.status_code == 504
 
 
-def test_a_busy_server_is_asked_again_when_it_says(tmp_path: Path) -> None:
-    app, seen = FastAPI(), list[float]()
+def test_a_call_to_a_busy_server_is_repeated_after_its_retry_after(tmp_path: Path) -> None:
+    app, moments = FastAPI(), list[float]()
 
     @app.post("/chat/completions")
     async def complete(request: Request) -> Response:
-        seen.append(time.monotonic())
-        if len(seen) < 3:
+        moments.append(time.monotonic())
+        if len(moments) < 3:
             return JSONResponse({"error": "busy"}, 503, {"Retry-After": "2"})
         message = {"role": "assistant", "content": '{"keywords": [], "sure": true}'}
         return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
@@ -139,17 +139,17 @@ def test_a_busy_server_is_asked_again_when_it_says(tmp_path: Path) -> None:
     async def main(url: str) -> Any:
         profile = write_profile(tmp_path, url=url)
         async with serving(create_app(settings(profile))) as client:
-            return (await generate(client, asked("A bus."))).value
+            return (await generate(client, generate_request("A bus."))).value
 
     with listening(app) as url:
         assert asyncio.run(main(url)) == {"keywords": [], "sure": True}
-    pauses = [later - earlier for earlier, later in itertools.pairwise(seen)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(moments)]
     assert len(pauses) == 2
     assert min(pauses) > 1.9, "not after the second that it would wait by itself"
 
 
 @pytest.mark.parametrize("text", ["no JSON", '{"keywords": 3, "sure": true}', ""])
-def test_a_server_that_ignores_the_schema_is_found_out(tmp_path: Path, text: str) -> None:
+def test_replies_that_ignore_the_schema_are_errors(tmp_path: Path, text: str) -> None:
     app, seeds = FastAPI(), list[int]()
 
     @app.post("/chat/completions")
@@ -159,7 +159,7 @@ def test_a_server_that_ignores_the_schema_is_found_out(tmp_path: Path, text: str
 
     async def main(url: str) -> httpx.Response:
         async with serving(create_app(settings(write_profile(tmp_path, url=url)))) as client:
-            return await client.post("/v1/generate", content=asked("A bus.").model_dump_json())
+            return await client.post("/v1/generate", content=generate_request("A bus.").model_dump_json())
 
     with listening(app) as url:
         reply = asyncio.run(main(url))
@@ -183,14 +183,14 @@ def tgi_server(folder: Path) -> FastAPI:
         grammar = body["response_format"]
         if grammar["type"] != "json" or body.get("temperature") == 0:
             return JSONResponse({"error": "Input validation error", "error_type": "validation"}, 422)
-        asked = GenerateRequest(
+        generation = GenerateRequest(
             messages=[Message(**message) for message in body["messages"]],
             json_schema=grammar["value"],
             temperature=body.get("temperature") or 0.0,
             max_tokens=body["max_tokens"],
             seed=body["seed"],
         )
-        reply = await service.model.write(asked, time.monotonic() + 60)
+        reply = await service.model.write(generation, time.monotonic() + 60)
         choice = {
             "index": 0,
             "finish_reason": "stop" if reply.finished else "length",
@@ -226,7 +226,7 @@ def test_tgi_through_the_hub_client(folder: Path) -> None:
             await asyncio.sleep(0.05)
         profile = write_profile(folder / "tgi", language_engine="tgi", url=url)
         async with serving(create_app(settings(profile))) as client:
-            replies = [await generate(client, asked("A bus.", temperature=t)) for t in (0.0, 1.0)]
+            replies = [await generate(client, generate_request("A bus.", temperature=t)) for t in (0.0, 1.0)]
             scored = await client.post("/v1/score", json={"texts": ["a bus"]})
             assert scored.status_code == 200, scored.text
         return [reply.value for reply in replies], ScoreReply.model_validate_json(scored.content)

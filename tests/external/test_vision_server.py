@@ -1,4 +1,4 @@
-"""caption_service in front of somebody else's vision server: `transformers serve`, a real OpenAI-compatible peer."""
+"""caption_service in front of `transformers serve`, a real OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from caption_service.app import create_app
-from tests.support.caption_requests import ask, payloads, settings
+from tests.support.caption_requests import ask, payloads
+from tests.support.http_jobs import wait_until_ready
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_models import save_llava
 from tests.support.small_profile import write_profile
@@ -36,15 +36,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         server = subprocess.Popen([*serve, *arguments], stdout=log, stderr=log, env=environment)
     url = f"http://127.0.0.1:{port}"
     try:
-        give_up = time.monotonic() + 600
-        while True:
-            assert server.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < give_up, (folder / "log").read_text()
-            try:
-                httpx.get(f"{url}/health", timeout=60)
-                break
-            except httpx.TransportError:
-                time.sleep(0.1)
+        wait_until_ready(f"{url}/health", server, folder / "log")
         yield write_profile(folder, caption_engine="openai", url=f"{url}/v1", model=str(folder / "model"))
     finally:
         server.terminate()
@@ -58,12 +50,12 @@ def test_a_vision_server_captions_each_image(profile: Path) -> None:
             images = payloads(3)
             captions = await ask(client, images, min_tokens=0)
             again = await ask(client, images, min_tokens=0)
-            refused = await client.post(
+            refusal = await client.post(
                 "/v1/captions", json={"images": [images[0].model_dump(mode="json")], "beams": 2}
             )
         assert captions == again
         assert len(set(captions)) > 1
-        assert refused.status_code == 422
-        assert "has no beam search" in refused.json()["detail"]
+        assert refusal.status_code == 422
+        assert "has no beam search" in refusal.json()["detail"]
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A gateway to attack: real, on loopback, on SQLite and on Postgres; and a watch over what an attack may not touch."""
+"""A real gateway to attack, on SQLite and Postgres, and a fixture that watches memory, time and files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.databases import postgres_database
 from tests.support.gateway_under_test import Gateway, serve_gateway
+from tests.support.memory import PeakMemory
 
 MAX_SECONDS = 40.0  # of one case, on the processor; the slowest takes five, and not all processors are fast
 MAX_GROWTH = 450 * 1024**2  # bytes of memory at the worst moment of a case
@@ -38,12 +39,11 @@ def watch(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark
+    memory = PeakMemory()
     started = time.process_time()
     yield
     assert time.process_time() - started < MAX_SECONDS
-    assert _memory("VmHWM") - before < MAX_GROWTH
+    assert memory.growth() < MAX_GROWTH
     assert not list(temporary.iterdir())
     if "gateway" in request.fixturenames:
         check_directory(request.getfixturevalue("gateway").directory)
@@ -54,8 +54,3 @@ def check_directory(directory: Path) -> None:
     for path in directory.rglob("*"):
         if path.is_file() and not path.name.startswith("contrafact.db"):
             assert STORED.fullmatch(path.relative_to(directory / "objects").as_posix()), path
-
-
-def _memory(name: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name + ":"))
-    return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Hostile messages to the model services themselves, which trust their callers no more than the gateway trusts its."""
+"""Hostile requests sent directly to the model services."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from shared.schemas.base import MAX_MESSAGE_BYTES
-from tests.support.hostile.messages import BOUNDED, MESSAGES, ODD_PICTURES, STRIP, TINY, Sent
-from tests.support.hostile.refusals import refused
+from tests.support.hostile.messages import BOUNDED, MESSAGES, ODD_PICTURES, STRIP, TINY, HostileMessage
+from tests.support.hostile.refusals import assert_refused
 from tests.support.hostile.small_services import APPS, serve_small, write_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Corrupt EXIF")
@@ -30,10 +30,10 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, http
 
 
 @pytest.mark.parametrize("case", MESSAGES, ids=lambda case: f"{case.path} {case.name}")
-def test_a_hostile_message_is_refused_in_words(clients: dict[str, httpx.Client], case: Sent) -> None:
+def test_a_hostile_message_is_refused_with_a_reason(clients: dict[str, httpx.Client], case: HostileMessage) -> None:
     headers = {"Content-Type": "application/json"}
     reply = clients[case.service].post(case.path, content=case.body, headers=headers)
-    refused(reply, case.status, case.words)
+    assert_refused(reply, case.status, case.words)
 
 
 @pytest.mark.parametrize("image", [TINY, STRIP], ids=["1 × 1", "1 × 50"])
@@ -50,7 +50,7 @@ def test_a_body_beyond_the_limit_is_not_read(clients: dict[str, httpx.Client]) -
     for client in clients.values():
         path = next(path for path in client.get("/openapi.json").json()["paths"] if path.count("/") == 2)
         reply = client.post(path, content=iter([bytes(1024**2)] * (MAX_MESSAGE_BYTES // 1024**2 + 8)))
-        refused(reply, 413, f"larger than {MAX_MESSAGE_BYTES} bytes")
+        assert_refused(reply, 413, f"larger than {MAX_MESSAGE_BYTES} bytes")
 
 
 def test_a_schema_that_cannot_be_followed_harms_no_neighbour(clients: dict[str, httpx.Client]) -> None:

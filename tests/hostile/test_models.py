@@ -1,4 +1,4 @@
-"""Models under test that mean harm, against the gateway: archives, names, pickles, configurations that lead away."""
+"""Hostile models under test: archives, names, pickles, configurations that point elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support.gateway_under_test import Gateway, picture
 from tests.support.hostile.names import form
 from tests.support.hostile.packs import TARS, ZIPS, Pack, tarred, zipped
-from tests.support.hostile.refusals import refused
+from tests.support.hostile.refusals import assert_refused
 from tests.support.model_packages import HUB, safetensors
 
 pytestmark = [pytest.mark.usefixtures("watch"), pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)]
@@ -33,7 +33,7 @@ def post(gateway: Gateway, *files: tuple[str, bytes], name: str = "m") -> httpx.
     return gateway.client.post("/models", files=[("model", file) for file in files], data={"name": name})
 
 
-def changed(**files: bytes) -> list[tuple[str, bytes]]:
+def package_with(**files: bytes) -> list[tuple[str, bytes]]:
     return list({**HUB, **{name.replace("__", "."): data for name, data in files.items()}}.items())
 
 
@@ -41,31 +41,31 @@ def changed(**files: bytes) -> list[tuple[str, bytes]]:
 def test_no_archive_becomes_a_model_or_breaks_the_gateway(gateway: Gateway, case: Pack) -> None:
     reply = post(gateway, ("model.zip", case.build()))
     assert 400 <= reply.status_code < 500, reply.text
-    refused(reply, reply.status_code, "")
+    assert_refused(reply, reply.status_code, "")
 
 
 PICKLE = pickle.dumps(Evil())
 CASES: list[tuple[str, list[tuple[str, bytes]], int, str]] = [
-    ("a pickle by name", changed(pytorch_model__bin=PICKLE), 422, "may hold a pickle"),
-    ("a pickle as safetensors", changed(model__safetensors=PICKLE), 400, "not a safetensors file"),
-    ("a pickle as configuration", changed(config__json=PICKLE), 400, "JSON"),
+    ("a pickle by name", package_with(pytorch_model__bin=PICKLE), 422, "may hold a pickle"),
+    ("a pickle as safetensors", package_with(model__safetensors=PICKLE), 400, "not a safetensors file"),
+    ("a pickle as configuration", package_with(config__json=PICKLE), 400, "JSON"),
     ("a pickle alone", [("model", PICKLE)], 422, "there are no weights"),
     ("a picture", [("model.png", picture())], 422, "there are no weights"),
     ("a path", [("../../config.json", b"{}")], 422, "there are no weights"),
-    ("a header of exabytes", changed(model__safetensors=struct.pack("<Q", 2**62)), 400, "not a safetensors file"),
-    ("offsets beyond the file", changed(model__safetensors=safetensors(9)[:-1]), 400, "not as long as"),
-    ("code", changed(modeling_evil__py=b"import os"), 422, "is code"),
-    ("remote code", changed(config__json=b'{"auto_map": {"AutoModel": "evil--x.Y"}}'), 422, "`auto_map`"),
-    ("deep remote code", changed(config__json=b'{"a": [[{"auto_map": {"b": "c"}}]]}'), 422, "`auto_map`"),
-    ("nesting", changed(config__json=b'{"a":' * 50_000), 400, "JSON"),
-    ("a huge number", changed(config__json=b'{"a": ' + b"9" * 5_000 + b"}"), 400, "JSON"),
+    ("a header of exabytes", package_with(model__safetensors=struct.pack("<Q", 2**62)), 400, "not a safetensors file"),
+    ("offsets beyond the file", package_with(model__safetensors=safetensors(9)[:-1]), 400, "not as long as"),
+    ("code", package_with(modeling_evil__py=b"import os"), 422, "is code"),
+    ("remote code", package_with(config__json=b'{"auto_map": {"AutoModel": "evil--x.Y"}}'), 422, "`auto_map`"),
+    ("deep remote code", package_with(config__json=b'{"a": [[{"auto_map": {"b": "c"}}]]}'), 422, "`auto_map`"),
+    ("nesting", package_with(config__json=b'{"a":' * 50_000), 400, "JSON"),
+    ("a huge number", package_with(config__json=b'{"a": ' + b"9" * 5_000 + b"}"), 400, "JSON"),
     (
         "shards elsewhere",
-        changed(model__safetensors__index__json=b'{"weight_map": {"a": "/etc/passwd"}}'),
+        package_with(model__safetensors__index__json=b'{"weight_map": {"a": "/etc/passwd"}}'),
         422,
         "not sent",
     ),
-    ("an address", changed(contrafact__json=b'{"url": "http://169.254.169.254/"}'), 422, "unknown field url"),
+    ("an address", package_with(contrafact__json=b'{"url": "http://169.254.169.254/"}'), 422, "unknown field url"),
     ("a zip in a zip", [("m.zip", zipped(("inner.zip", zipped(*HUB.items()))))], 400, "another archive"),
     ("a pickle in a tar", [("m.tar", tarred(*HUB.items(), ("x.pkl", PICKLE)))], 422, "may hold a pickle"),
     ("a bomb of weights", [("m.zip", zipped(("model.safetensors", bytes(300_000_000))))], 413, "unpacks to more"),
@@ -73,36 +73,36 @@ CASES: list[tuple[str, list[tuple[str, bytes]], int, str]] = [
 
 
 @pytest.mark.parametrize(("name", "files", "status", "words"), CASES, ids=[case[0] for case in CASES])
-def test_a_hostile_model_is_refused_in_words(
+def test_a_hostile_model_is_refused_with_a_reason(
     gateway: Gateway, name: str, files: list[tuple[str, bytes]], status: int, words: str
 ) -> None:
-    refused(post(gateway, *files), status, words)
+    assert_refused(post(gateway, *files), status, words)
     assert not WRITTEN.exists(), "a pickle was loaded"
 
 
 @pytest.mark.parametrize(
     "name", ["../x", "file:///etc/passwd", "http://10.0.0.1/m.pkl", "a\nb", "", "x" * 5_000, "\u202em"]
 )
-def test_a_name_is_a_plain_one(gateway: Gateway, name: str) -> None:
+def test_only_plain_names_are_accepted(gateway: Gateway, name: str) -> None:
     reply = post(gateway, *HUB.items(), name=name)
-    refused(reply, reply.status_code, "")
+    assert_refused(reply, reply.status_code, "")
     assert reply.status_code in (400, 422)
     added = gateway.client.post("/jobs/none/models", json={"models": [name]})
     assert added.status_code in (404, 422), added.text
 
 
-def test_a_spec_that_is_none_and_a_form_that_lies_are_refused(gateway: Gateway) -> None:
-    def sent(spec: bytes) -> httpx.Response:
+def test_invalid_specs_and_wrong_forms_are_refused(gateway: Gateway) -> None:
+    def post_spec(spec: bytes) -> httpx.Response:
         return gateway.client.post("/models", files=[*(("model", file) for file in HUB.items()), ("spec", ("s", spec))])
 
-    refused(sent(b"{"), 400, "spec")
-    refused(sent(b"[]"), 422, "spec")
-    refused(sent(b'{"name": "m", "hub": "evil/model"}'), 422, "unknown field hub")
-    refused(sent(b'{"name": "m", "classes": {"a": 1e400}}'), 422, "spec")
-    refused(sent(json.dumps({"name": "m", "classes": ["a"] * 20_000}).encode()), 422, "classes")
-    refused(sent(b'{"name": "m\\u0000"}'), 422, "U+0000")
-    refused(sent(b"{" + b'"a":{' * 100_000), 400, "spec")
+    assert_refused(post_spec(b"{"), 400, "spec")
+    assert_refused(post_spec(b"[]"), 422, "spec")
+    assert_refused(post_spec(b'{"name": "m", "hub": "evil/model"}'), 422, "unknown field hub")
+    assert_refused(post_spec(b'{"name": "m", "classes": {"a": 1e400}}'), 422, "spec")
+    assert_refused(post_spec(json.dumps({"name": "m", "classes": ["a"] * 20_000}).encode()), 422, "classes")
+    assert_refused(post_spec(b'{"name": "m\\u0000"}'), 422, "U+0000")
+    assert_refused(post_spec(b"{" + b'"a":{' * 100_000), 400, "spec")
     body = form((b'name="model"; filename="../../../../etc/cron.d/x"', b"x"), (b'name="name"', b"m"))
     kind = {"Content-Type": "multipart/form-data; boundary=x"}
-    refused(gateway.client.post("/models", content=body, headers=kind), 422, "there are no weights")
-    refused(gateway.client.post("/models", content=body[:-30], headers=kind), 422, "")
+    assert_refused(gateway.client.post("/models", content=body, headers=kind), 422, "there are no weights")
+    assert_refused(gateway.client.post("/models", content=body[:-30], headers=kind), 422, "")

@@ -1,4 +1,4 @@
-"""schemathesis over the OpenAPI documents of all five services: all checks, what is excluded listed with its reason."""
+"""schemathesis on the OpenAPI documents of all five services; each excluded check has its reason."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ EXCLUSIONS = [
         for words in ("tests no segmentation by default", "the ground truth is masks, but the model")
     ),
     *(
-        Exclusion(ACCEPTED, said, "JSON Schema cannot say which parts and fields go together")
-        for said in (
+        Exclusion(ACCEPTED, words, "JSON Schema cannot say which parts and fields go together")
+        for words in (
             "does not say what they mean",
             "but none was sent: put them",
             "but no image names its mask",
@@ -171,19 +171,19 @@ def failures(client: httpx.Client, examples: int) -> tuple[list[str], int]:
         requests += len(event.recorder.interactions)
         for case, checks in event.recorder.checks.items():
             reply = event.recorder.interactions[case].response
-            said = reply.content.decode(errors="replace") if reply else ""
+            body = reply.content.decode(errors="replace") if reply else ""
             for check in checks:
-                if check.failure_info and not _excluded(check.name, said):
+                if check.failure_info and not _excluded(check.name, body):
                     failure = check.failure_info.failure
                     curl = event.recorder.cases[case].value.as_curl_command()[:400]
                     wrong.append(
-                        f"{event.recorder.label} {check.name}: {failure.message[:300]}\n {said[:300]}\n {curl}"
+                        f"{event.recorder.label} {check.name}: {failure.message[:300]}\n {body[:300]}\n {curl}"
                     )
     return wrong, requests
 
 
-def _excluded(check: str, said: str) -> bool:
-    return any(exclusion.check == check and exclusion.words in said for exclusion in EXCLUSIONS)
+def _excluded(check: str, body: str) -> bool:
+    return any(exclusion.check == check and exclusion.words in body for exclusion in EXCLUSIONS)
 
 
 def test_a_service_keeps_what_its_document_promises(client: httpx.Client) -> None:

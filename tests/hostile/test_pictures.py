@@ -1,4 +1,4 @@
-"""Hostile image files: refused in words, each by itself; kept ones are their pixels and nothing else."""
+"""Hostile image files are refused one by one; of odd but valid ones only the pixels are stored."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gateway.database.tables import Job
 from shared.images import canonical, decode
 from shared.problems import Problem
 from tests.support.gateway_under_test import Gateway, picture
-from tests.support.hostile.pictures import KEPT, PAYLOAD, REFUSED, Kept, Refused
-from tests.support.hostile.refusals import refused
+from tests.support.hostile.pictures import ACCEPTED, PAYLOAD, REFUSED, AcceptedPicture, RefusedPicture
+from tests.support.hostile.refusals import assert_refused
 
 pytestmark = pytest.mark.usefixtures("watch")
 
@@ -25,22 +25,22 @@ def put(gateway: Gateway, data: bytes) -> httpx.Response:
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
-def test_a_hostile_picture_is_refused_in_words(gateway: Gateway, case: Refused) -> None:
-    refused(put(gateway, case.build()), case.status, case.words)
+def test_a_hostile_picture_is_refused_with_a_reason(gateway: Gateway, case: RefusedPicture) -> None:
+    assert_refused(put(gateway, case.build()), case.status, case.words)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-@pytest.mark.parametrize("case", KEPT, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.name)
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
-def test_an_odd_picture_is_kept_as_its_pixels_alone(gateway: Gateway, case: Kept) -> None:
+def test_an_odd_picture_is_kept_as_its_pixels_alone(gateway: Gateway, case: AcceptedPicture) -> None:
     reply = put(gateway, case.build())
     assert reply.status_code == 200, reply.text
-    kept = gateway.client.get(f"/images/{reply.json()['digest']}")
-    assert np.array_equal(decode(kept.content), case.pixels())
-    assert kept.content == canonical(case.build()).png
-    assert not any(part in kept.content for part in (b"script", b"<?php", b"PK\3\4", b"eXIf", b"iCCP", PAYLOAD))
-    assert kept.headers["Content-Type"] == "image/png"
-    assert kept.headers["X-Content-Type-Options"] == "nosniff"
+    stored = gateway.client.get(f"/images/{reply.json()['digest']}")
+    assert np.array_equal(decode(stored.content), case.pixels())
+    assert stored.content == canonical(case.build()).png
+    assert not any(part in stored.content for part in (b"script", b"<?php", b"PK\3\4", b"eXIf", b"iCCP", PAYLOAD))
+    assert stored.headers["Content-Type"] == "image/png"
+    assert stored.headers["X-Content-Type-Options"] == "nosniff"
 
 
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
@@ -59,11 +59,11 @@ def test_in_a_job_each_hostile_picture_fails_alone(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
 def test_a_file_beyond_the_limit_is_refused_before_it_is_read(gateway: Gateway) -> None:
-    refused(put(gateway, bytes(20 * 1024**2 + 1)), 413, "larger than 20,971,520 bytes")
+    assert_refused(put(gateway, bytes(20 * 1024**2 + 1)), 413, "larger than 20,971,520 bytes")
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
-def test_services_refuse_it_too(case: Refused) -> None:
+def test_services_refuse_it_too(case: RefusedPicture) -> None:
     with pytest.raises(Problem) as raised:
         decode(case.build())
     assert raised.value.status == case.status

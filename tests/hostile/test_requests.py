@@ -1,4 +1,4 @@
-"""Specs, addresses, paths, headers and cursors that mean harm, against the gateway on both databases."""
+"""Hostile specs, addresses, paths, headers and cursors, against a gateway on both databases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
 from tests.support.hostile.names import form
-from tests.support.hostile.refusals import refused
+from tests.support.hostile.refusals import assert_refused
 from tests.support.hostile.specs import ADDRESSES, DEEP_AT_THE_EDGE, FIELDS, NUMBERS, SHAPES, TASK, Spec
 
 pytestmark = pytest.mark.usefixtures("watch")
@@ -24,7 +24,7 @@ IMAGE = ("images", ("a.png", picture()))
 DIGEST = "a" * 64
 
 
-def sent(gateway: Gateway, request: bytes) -> bytes:
+def exchange(gateway: Gateway, request: bytes) -> bytes:
     """What the gateway answers to these bytes, as far as it comes in one piece or until it hangs up."""
     address = urlsplit(str(gateway.client.base_url))
     with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
@@ -35,20 +35,20 @@ def sent(gateway: Gateway, request: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("case", [*SHAPES, *FIELDS, *NUMBERS], ids=lambda case: case.name)
-def test_a_hostile_spec_is_refused_in_words(gateway: Gateway, case: Spec) -> None:
+def test_a_hostile_spec_is_refused_with_a_reason(gateway: Gateway, case: Spec) -> None:
     reply = gateway.client.post("/jobs", files=[IMAGE, ("spec", ("spec.json", case.data))])
-    refused(reply, case.status, case.words)
+    assert_refused(reply, case.status, case.words)
     assert gateway.wakes == []
 
 
 @pytest.mark.parametrize("case", [*SHAPES, *FIELDS, *NUMBERS], ids=lambda case: case.name)
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
-def test_it_is_refused_as_json_and_beside_a_task_too(gateway: Gateway, case: Spec) -> None:
+def test_invalid_specs_are_refused_as_json_and_with_a_separate_task(gateway: Gateway, case: Spec) -> None:
     beside = gateway.client.post("/jobs", files=[IMAGE, ("spec", ("s", case.data))], data={"task": TASK})
     as_json = gateway.client.post("/jobs", content=case.data, headers={"Content-Type": "application/json"})
     for reply in (beside, as_json):
         assert reply.status_code in (400, 413, 422), reply.text
-        refused(reply, reply.status_code, "")
+        assert_refused(reply, reply.status_code, "")
 
 
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
@@ -63,7 +63,7 @@ def test_nesting_at_the_edge_of_what_parsers_bear_is_refused(gateway: Gateway) -
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_a_model_is_a_name_and_never_an_address(gateway: Gateway, address: str) -> None:
     data = {"spec": json.dumps({"task": TASK, "models": [address]})}
-    refused(gateway.client.post("/jobs", files=[IMAGE], data=data), 422, "unknown model under test")
+    assert_refused(gateway.client.post("/jobs", files=[IMAGE], data=data), 422, "unknown model under test")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_model_is_a_name_and_never_an_address(gateway: Gateway, address: str) 
     ids=str,
 )
 def test_an_image_is_a_digest_and_never_an_address(gateway: Gateway, entry: object) -> None:
-    refused(gateway.client.post("/jobs", json={"task": TASK, "images": [entry]}), 422, "images.0")
+    assert_refused(gateway.client.post("/jobs", json={"task": TASK, "images": [entry]}), 422, "images.0")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_an_image_is_a_digest_and_never_an_address(gateway: Gateway, entry: obje
 )
 def test_a_hostile_path_leads_nowhere(gateway: Gateway, path: str, status: int) -> None:
     target = path.replace(" ", "%20")
-    answer = sent(gateway, f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    answer = exchange(gateway, f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:500]
     if status != 200:
         assert b"application/problem+json" in answer
@@ -155,7 +155,7 @@ def test_a_forged_cursor_is_refused(gateway: Gateway, key: object) -> None:
 
 @pytest.mark.parametrize("number", ["-1", "1.5", "x", "NaN", str(2**31), str(2**63), str(10**30), "9" * 5_000])
 def test_an_event_number_that_cannot_be_is_refused(gateway: Gateway, number: str) -> None:
-    refused(gateway.client.get("/jobs/x/events", headers={"Last-Event-ID": number}), 422, "last-event-id")
+    assert_refused(gateway.client.get("/jobs/x/events", headers={"Last-Event-ID": number}), 422, "last-event-id")
 
 
 @pytest.mark.parametrize(
@@ -187,12 +187,14 @@ def test_an_event_number_that_cannot_be_is_refused(gateway: Gateway, number: str
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_hostile_form_is_refused_in_words(gateway: Gateway, kind: str, body: bytes, status: int, words: str) -> None:
-    refused(gateway.client.post("/jobs", content=body, headers={"Content-Type": kind}), status, words)
+def test_a_hostile_form_is_refused_with_a_reason(
+    gateway: Gateway, kind: str, body: bytes, status: int, words: str
+) -> None:
+    assert_refused(gateway.client.post("/jobs", content=body, headers={"Content-Type": kind}), status, words)
 
 
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
-def test_more_files_than_may_be_open_are_refused_in_words(gateway: Gateway) -> None:
+def test_more_files_than_may_be_open_are_refused_with_a_reason(gateway: Gateway) -> None:
     """Each of them is spooled to disk; many systems allow 1,024 open files by default."""
     parts = [(b'name="images"; filename="%d.png"' % number, bytes(70_000)) for number in range(999)]
     body = form(*parts, (b'name="images"; filename="a"', picture()), (b'name="task"', TASK.encode()))
@@ -200,7 +202,7 @@ def test_more_files_than_may_be_open_are_refused_in_words(gateway: Gateway) -> N
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
     try:
-        refused(gateway.client.post("/jobs", content=body, headers=headers), 429, "as a zip or tar")
+        assert_refused(gateway.client.post("/jobs", content=body, headers=headers), 429, "as a zip or tar")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert gateway.client.get("/jobs").status_code == 200
@@ -219,10 +221,12 @@ def test_a_body_beyond_the_limit_is_never_spooled(tmp_path: Path) -> None:
                 most = max(most, _spooled())
 
         headers = {"Content-Type": "multipart/form-data; boundary=x"}
-        refused(gateway.client.post("/jobs", content=chunks(), headers=headers), 413, "larger than 8,388,608 bytes")
+        assert_refused(
+            gateway.client.post("/jobs", content=chunks(), headers=headers), 413, "larger than 8,388,608 bytes"
+        )
         assert most <= 9 * 1024**2
         claimed = f"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {3 * 1024**3}\r\n\r\n"
-        assert sent(gateway, claimed.encode()).startswith(b"HTTP/1.1 413 ")
+        assert exchange(gateway, claimed.encode()).startswith(b"HTTP/1.1 413 ")
         assert not list((tmp_path / "gateway" / "objects").rglob("*.png"))
 
 

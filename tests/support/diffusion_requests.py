@@ -12,7 +12,6 @@ import pytest
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import Rendering, RenderReply, RenderRequest
-from shared.service import ServiceSettings
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_profile import write_profile
 
@@ -37,19 +36,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(folder: Path, profile: str = "small", **changed: Any) -> ServiceSettings:
-    return ServiceSettings(profile=str(folder / f"{profile}.toml"), device="cpu", threads=1, **changed)
-
-
 def photo(width: int = 64, height: int = 64) -> ImagePayload:
+    """Noise of this size."""
     return ImagePayload(png=encode(RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)))
 
 
-def request(source: ImagePayload, *renderings: Rendering, **changed: Any) -> RenderRequest:
-    return RenderRequest(source=source, renderings=list(renderings), **{"steps": 2, **changed})
+def request(source: ImagePayload, *renderings: Rendering, **changes: Any) -> RenderRequest:
+    return RenderRequest(source=source, renderings=list(renderings), **{"steps": 2, **changes})
 
 
-async def render(client: httpx.AsyncClient, asked: RenderRequest) -> RenderReply:
-    reply = await client.post("/v1/renderings", content=asked.model_dump_json())
+async def render(client: httpx.AsyncClient, body: RenderRequest) -> RenderReply:
+    reply = await client.post("/v1/renderings", content=body.model_dump_json())
     assert reply.status_code == 200, reply.text
     return RenderReply.model_validate_json(reply.content)

@@ -24,25 +24,25 @@ def install(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     _ensure_helm()
     command = [sys.executable, str(Path(__file__).with_name("helm_install.py")), str(CHART)]
     environment = os.environ | {"PYTHONPATH": str(FOLDER)}
-    done = subprocess.run(
+    result = subprocess.run(
         command, input=json.dumps(values), env=environment, text=True, capture_output=True, timeout=900
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
+    assert result.returncode == 0, result.stderr[-3000:]
+    releases: list[dict[str, Any]] = json.loads(result.stdout)
+    return releases
 
 
 def _ensure_helm() -> None:
-    made_of, wanted = FOLDER / "made-of", f"{sys.version}\n{REQUIREMENTS.read_text()}"
+    made_of, versions = FOLDER / "made-of", f"{sys.version}\n{REQUIREMENTS.read_text()}"
     FOLDER.parent.mkdir(exist_ok=True)
     with FOLDER.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if made_of.exists() and made_of.read_text() == wanted:
+        if made_of.exists() and made_of.read_text() == versions:
             return
         options = ["-q", "--upgrade", "--no-deps", "--ignore-requires-python", "--disable-pip-version-check"]
         command = [sys.executable, "-m", "pip", "install", *options, "--target", str(FOLDER), "-r", str(REQUIREMENTS)]
-        done = subprocess.run(command, text=True, capture_output=True)
-        if done.returncode != 0:
+        result = subprocess.run(command, text=True, capture_output=True)
+        if result.returncode != 0:
             give_up = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-            give_up(f"cannot install Helm: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
-        made_of.write_text(wanted)
+            give_up(f"cannot install Helm: {(result.stderr or result.stdout).strip().splitlines()[-1]}")
+        made_of.write_text(versions)

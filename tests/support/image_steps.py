@@ -30,14 +30,14 @@ class Image:
 
     def run(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """A shell command in the image's /app, with the image's environment and nothing of ours but pip's settings."""
-        kept = {
+        inherited = {
             name: value for name, value in os.environ.items() if name.startswith("PIP_") or name in ("PATH", "HOME")
         }
         return subprocess.run(
             self.inside(command),
             shell=True,
             cwd=self.folder / "app",
-            env=kept | {name: self.inside(value) for name, value in self.environment.items()} | environment,
+            env=inherited | {name: self.inside(value) for name, value in self.environment.items()} | environment,
             text=True,
             capture_output=True,
             timeout=1800,
@@ -57,15 +57,15 @@ def instructions(file: Path) -> list[Instruction]:
 
 def stages(file: Path) -> dict[str, tuple[str, list[Instruction]]]:
     """Stage → what it is FROM, and its instructions; the ARGs before the first FROM are the stage `""`."""
-    found: dict[str, tuple[str, list[Instruction]]] = {"": ("", [])}
+    by_name: dict[str, tuple[str, list[Instruction]]] = {"": ("", [])}
     name = ""
     for head, rest in instructions(file):
         if head == "FROM":
             base, _, name = rest.partition(" AS ")
-            found[name] = (base, [])
+            by_name[name] = (base, [])
         else:
-            found[name][1].append((head, rest))
-    return found
+            by_name[name][1].append((head, rest))
+    return by_name
 
 
 def lineage(file: Path, target: str) -> Iterator[tuple[str, list[Instruction]]]:
@@ -100,8 +100,8 @@ def build(file: Path, target: str, arguments: Mapping[str, str], folder: Path) -
                 for source in sources:
                     _copy(ROOT / source, folder / "app" / goal)
             elif head == "RUN" and not rest.startswith("useradd"):
-                done = image.run(rest, **values)
-                assert done.returncode == 0, f"{rest}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+                result = image.run(rest, **values)
+                assert result.returncode == 0, f"{rest}\n{result.stdout[-2000:]}{result.stderr[-4000:]}"
             elif head == "CMD":
                 image.command = re.findall(r'"([^"]*)"', rest)
             elif head == "USER":

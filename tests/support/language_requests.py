@@ -34,8 +34,8 @@ KEYWORDS: dict[str, Any] = {
 SYSTEM = Message(role="system", content="Name the phrases that may change.")
 
 
-def asked(content: str, **changed: Any) -> GenerateRequest:
-    fields: dict[str, Any] = {"json_schema": KEYWORDS, "temperature": 1.0, "seed": 1, "max_tokens": 400, **changed}
+def generate_request(content: str, **changes: Any) -> GenerateRequest:
+    fields: dict[str, Any] = {"json_schema": KEYWORDS, "temperature": 1.0, "seed": 1, "max_tokens": 400, **changes}
     return GenerateRequest(messages=[SYSTEM, Message(role="user", content=content)], **fields)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI
+
+from tests.support.threads import background
+from tests.support.work_site import wait_for
 
 
 @contextmanager
@@ -19,10 +20,10 @@ def listening(app: FastAPI) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+
+    def stop() -> None:
+        server.should_exit = True
+
+    with background(server.run, release=stop):
+        wait_for(lambda: server.started)
+        yield f"http://127.0.0.1:{port}"

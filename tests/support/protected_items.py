@@ -18,9 +18,9 @@ class HalfSegmenter(Segmenter):
     """The small segmenter, whose weights call everything an object; right of the middle it is overruled."""
 
     def label_map(self, image: Pixels) -> LabelMap:
-        found = super().label_map(image)
-        found[:, 32:] = 0
-        return found
+        labels = super().label_map(image)
+        labels[:, 32:] = 0
+        return labels
 
 
 def item(by: ProtectionKind | None, strength: float = 1.0, seed: int = 3, label: str = "object") -> RenderItem:
@@ -30,19 +30,19 @@ def item(by: ProtectionKind | None, strength: float = 1.0, seed: int = 3, label:
 
 def image(editor: ControlNetEditor, *items: RenderItem) -> list[Pixels]:
     rendered = editor.render(KEY, items)
-    assert all(isinstance(one, Rendered) for one in rendered)
-    return [one.image for one in rendered if isinstance(one, Rendered)]
+    assert all(isinstance(outcome, Rendered) for outcome in rendered)
+    return [outcome.image for outcome in rendered if isinstance(outcome, Rendered)]
 
 
 class Watched:
     """The networks, with the final latents noted."""
 
-    def __init__(self, networks: object, seen: list[torch.Tensor]) -> None:
-        self._networks, self._seen = networks, seen
+    def __init__(self, networks: object, recorded: list[torch.Tensor]) -> None:
+        self._networks, self._recorded = networks, recorded
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._networks, name)
 
     def pictures(self, latents: torch.Tensor) -> list[Pixels]:
-        self._seen.append(latents)
+        self._recorded.append(latents)
         return self._networks.pictures(latents)  # type: ignore[attr-defined,no-any-return]

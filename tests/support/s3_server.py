@@ -68,15 +68,15 @@ def _running(python: Path, directory: Path, access_key: str, secret_key: str) ->
 def python_with_swift() -> Path:
     """The Python of the environment. Of two test runs that want it at once, one makes it and one waits."""
     python, made_of = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "made-of"
-    wanted = f"{sys.version}\n{REQUIREMENTS.read_text()}"
+    versions = f"{sys.version}\n{REQUIREMENTS.read_text()}"
     ENVIRONMENT.parent.mkdir(exist_ok=True)
     with ENVIRONMENT.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made_of.exists() or made_of.read_text() != wanted:
+        if not made_of.exists() or made_of.read_text() != versions:
             _run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)])
             quiet = ["-q", "--disable-pip-version-check", "--retries", "2"]
             _run([str(python), "-m", "pip", "install", *quiet, "-r", str(REQUIREMENTS)])
-            made_of.write_text(wanted)
+            made_of.write_text(versions)
     return python
 
 
@@ -84,8 +84,8 @@ def _run(command: list[str]) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout).strip().splitlines()[-1:]
-        _give_up(f"cannot install OpenStack Swift, the S3 server of these tests: {' '.join(said) or error}")
+        output = (error.stderr or error.stdout).strip().splitlines()[-1:]
+        _give_up(f"cannot install OpenStack Swift, the S3 server of these tests: {' '.join(output) or error}")
 
 
 def _give_up(reason: str) -> NoReturn:

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.database.tables import LOCAL_OWNER, Job, Owner, Report, SourceImage
+from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
 from gateway.model_services.recorded import ImageShelf
 from shared.images import encode
 from shared.label_maps import VOID
-from shared.schemas.results import JobResults
 from tests.support.job_counts import store_counts
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER
 from tests.support.work_site import METHODS, Site
@@ -42,8 +41,8 @@ def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[d
     with site.sessions.begin() as session:
         session.merge(Owner(id=LOCAL_OWNER, name="local"))
     shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
-    kept = [(shelf.keep(encode(image)), None if mask is None else shelf.keep(encode(mask))) for image, mask in drawn]
-    shelf.save({digest for pair in kept for digest in pair if digest})
+    stored = [(shelf.keep(encode(image)), None if mask is None else shelf.keep(encode(mask))) for image, mask in drawn]
+    shelf.save({digest for pair in stored for digest in pair if digest})
     with site.sessions.begin() as session:
         masked = any(mask is not None for _, mask in drawn)
         session.add(
@@ -59,11 +58,6 @@ def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[d
                 id=f"{job_id}-{n}", job_id=job_id, position=n, digest=image, mask_digest=mask,
                 mask_classes=None if mask is None else ROAD_CLASSES,
             )
-            for n, (image, mask) in enumerate(kept)
+            for n, (image, mask) in enumerate(stored)
         )  # fmt: skip
         store_counts(session, job_id)
-
-
-def measured(site: Site, job_id: str) -> JobResults:
-    with site.sessions() as session:
-        return JobResults.model_validate(session.get_one(Report, job_id).metrics)

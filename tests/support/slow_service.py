@@ -1,17 +1,19 @@
-"""A model service whose model takes two seconds to square a number, to be stopped meanwhile: `uvicorn --factory`."""
+"""A model service that squares numbers. `create_app` serves a model that takes two seconds, for `uvicorn --factory`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Annotated, Protocol
 
 from fastapi import FastAPI
+from pydantic import Field
 
 from shared.batching import MicroBatcher
 from shared.endpoints import Endpoint
 from shared.schemas.base import Contract
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ModelService, ServiceSettings
+from shared.service import LoadedModel, MakeBatcher, ModelService, ServiceSettings
 
 SECONDS = 2.0
 
@@ -19,13 +21,26 @@ SECONDS = 2.0
 class Count(Contract):
     """A number to square."""
 
-    number: int
+    number: Annotated[int, Field(ge=0)]
+    padding: str = ""
 
 
 class Square(Contract):
     """Its square."""
 
     square: int
+
+
+class Squaring(LoadedModel, Protocol):
+    """A model that squares the numbers of its batcher."""
+
+    @property
+    def batcher(self) -> MicroBatcher[str, int, int]:
+        """Where requests wait."""
+        ...
+
+
+SQUARES = Endpoint("evaluator_service", "/v1/squares", Count, Square, "checking")
 
 
 class SlowSquares:
@@ -42,12 +57,17 @@ class SlowSquares:
         return [item * item for item in items]
 
 
-def create_app() -> FastAPI:
-    """The service."""
-    service = ModelService("slow_service", "1", ServiceSettings(), SlowSquares)
+def square_service(load: Callable[[MakeBatcher], Squaring], settings: ServiceSettings) -> FastAPI:
+    """A service over a model that squares."""
+    service = ModelService("squares", "1", settings, load)
 
-    @service.post(Endpoint("evaluator_service", "/v1/squares", Count, Square, "checking"))
+    @service.post(SQUARES)
     async def answer(request: Count, deadline: float) -> Square:
         return Square(square=await service.model.batcher.submit(request.number, key="", deadline=deadline))
 
     return service.app
+
+
+def create_app() -> FastAPI:
+    """The service over the slow model."""
+    return square_service(SlowSquares, ServiceSettings())

@@ -50,15 +50,15 @@ def matrices(base: Path, seed: int = 19) -> Matrices:
     """A and B of each of `LAYERS`."""
     generator = torch.Generator().manual_seed(seed)
     unet = UNet2DConditionModel.from_pretrained(base / "unet")
-    made = {}
+    matrices = {}
     for name in LAYERS:
         layer = unet.get_submodule(name)
         assert isinstance(layer, nn.Linear | nn.Conv2d)
         wide = layer.weight.shape
         narrow = (1,) * (len(wide) - 2)
         down = torch.randn((RANK, *wide[1:]), generator=generator) * 0.3
-        made[name] = (down, torch.randn((wide[0], RANK, *narrow), generator=generator) * 0.3)
-    return made
+        matrices[name] = (down, torch.randn((wide[0], RANK, *narrow), generator=generator) * 0.3)
+    return matrices
 
 
 def write_lora(folder: Path, lora: Matrices, layout: str) -> str:

@@ -42,20 +42,20 @@ def exported(folder: Path, batch: int | None = None) -> bytes:
 
 def as_onnx(model: torch.nn.Module, batch: int | None = None, names: Sequence[str] = ("logits",)) -> bytes:
     """A function of pictures of 64 × 64 as ONNX; `names` of its outputs."""
-    written = io.BytesIO()
+    output = io.BytesIO()
     axes = {name: {0: "batch"} for name in ("pixel_values", *names)} if batch is None else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # this exporter is the old one, which needs no further library
         torch.onnx.export(
             model.eval(),
             (torch.zeros(batch or 1, 3, 64, 64),),
-            written,
+            output,
             dynamo=False,
             input_names=["pixel_values"],
             output_names=list(names),
             dynamic_axes=axes,
         )
-    return written.getvalue()
+    return output.getvalue()
 
 
 def onnx_files(folder: Path) -> dict[str, bytes]:

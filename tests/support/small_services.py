@@ -104,8 +104,8 @@ class SmallServices:
     def _called(self, name: str) -> None:
         self.gate.wait(300)  # only a hang takes so long
         began = time.monotonic()
-        while (left := began + self._pace() - time.monotonic()) > 0:
-            time.sleep(min(left, 0.1) if isinstance(self.seconds, Path) else left)
+        while (remaining := began + self._pace() - time.monotonic()) > 0:
+            time.sleep(min(remaining, 0.1) if isinstance(self.seconds, Path) else remaining)
         if self.troubles:
             raise self.troubles.pop(0)
         self.calls[name] += 1
@@ -151,19 +151,19 @@ class SmallServices:
 
     def _captions(self, request: CaptionRequest) -> CaptionReply:
         self._called("caption")
-        seen = [not self.looks or decode(image.png)[0, 0, 0] % 3 for image in request.images]
-        return CaptionReply(captions=[CAPTION if car else CAPTION.replace("car", "boat") for car in seen])
+        cars = [not self.looks or decode(image.png)[0, 0, 0] % 3 for image in request.images]
+        return CaptionReply(captions=[CAPTION if car else CAPTION.replace("car", "boat") for car in cars])
 
     def _generate(self, request: GenerateRequest) -> GenerateReply:
         self._called("generate")
-        (wanted,) = request.json_schema["properties"]
-        value: Any = ANSWERS.get(wanted)
+        (name,) = request.json_schema["properties"]
+        value: Any = ANSWERS.get(name)
         if value is None:
             value = CAPTION
             for line in request.messages[-1].content.splitlines():
                 if line.startswith("Change: "):
                     value = value.replace(*line.removeprefix("Change: ").split(" -> "))
-        document = {wanted: value}
+        document = {name: value}
         return GenerateReply(
             value=document, text=json.dumps(document), attempts=1, prompt_tokens=1, completion_tokens=1
         )
@@ -218,8 +218,8 @@ class SmallServices:
     def _corruptions(self, request: CorruptRequest) -> CorruptReply:
         self._called("corrupt")
         source = decode(request.source.png).astype(int)
-        made = [(source + 9 * one.severity * len(one.kind)) % 256 for one in request.corruptions]
-        return CorruptReply(images=[ImagePayload(png=encode(image.astype(np.uint8))) for image in made])
+        images = [(source + 9 * corruption.severity * len(corruption.kind)) % 256 for corruption in request.corruptions]
+        return CorruptReply(images=[ImagePayload(png=encode(image.astype(np.uint8))) for image in images])
 
     def _predictions(self, request: PredictRequest) -> PredictReply:
         self._called("predict")
@@ -233,7 +233,7 @@ class SmallServices:
         """Thirds of brightness are the classes."""
         self._called("segment")
         maps = [np.minimum(decode(image.png).mean(axis=2) // 86, 2).astype(np.uint8) for image in request.images]
-        return SegmentReply(classes=ROAD_CLASSES, maps=[ImagePayload(png=encode(found)) for found in maps])
+        return SegmentReply(classes=ROAD_CLASSES, maps=[ImagePayload(png=encode(label_map)) for label_map in maps])
 
     def _shapes(self, request: ShapesRequest) -> ShapesReply:
         """Shapes moved where the first pixel is more than 30 brighter; without `judges`, nothing can be said."""
@@ -247,7 +247,7 @@ class SmallServices:
             judged=request.classes[:1],
             unjudged=request.classes[1:],
             things=[],
-            outcomes=[ShapesOutcome(classes=[0.2 if one else 0.9], things=[]) for one in moved],
+            outcomes=[ShapesOutcome(classes=[0.2 if changed else 0.9], things=[]) for changed in moved],
         )
 
     def _examinations(self, request: ExamineRequest) -> ExamineReply:

@@ -34,12 +34,22 @@ class Site:
         self.sessions, self.store, self.small, self.url = sessions, store, small, url
         self.celery = open_celery("memory://localhost")
         self.clients: list[ModelServices] = []
+        self.workers: list[Worker] = []
+
+    def close(self) -> None:
+        """Stop the threads of the workers, and close their clients."""
+        for worker in self.workers:
+            worker.stop()
+        for client in self.clients:
+            client.close()
 
     def worker(self, wait: float = QUICK.service_wait_seconds) -> Worker:
         """A worker that waits so many seconds for a busy service."""
         services = ModelServices(dict.fromkeys(SERVICES, self.url), deadline=120, wait=wait)
         self.clients.append(services)
-        return Worker(QUICK, self.sessions, self.store, services, self.celery)
+        worker = Worker(QUICK, self.sessions, self.store, services, self.celery)
+        self.workers.append(worker)
+        return worker
 
     def add_job(
         self,
@@ -101,22 +111,28 @@ class Site:
         """Everything that a repetition must reproduce, without ids of the job's own."""
         c, p = Counterfactual, Prediction
         with self.sessions() as session:
-            made = session.execute(
+            counterfactuals = session.execute(
                 select(c.position, c.method, c.ordinal, c.seed, c.image_digest, c.accepted, c.check, c.new_caption)
                 .where(c.job_id == job_id)
                 .order_by(c.position, c.method, c.ordinal)
             ).all()
-            said = session.execute(
+            predictions = session.execute(
                 select(p.model, p.predicted, p.probability, p.rank, c.position, c.ordinal)
                 .join(c, p.counterfactual_id == c.id, isouter=True)
                 .where(p.job_id == job_id)
                 .order_by(p.model, c.position, c.ordinal, p.probability)
             ).all()
-        return [tuple(row) for row in made], [tuple(row) for row in said]
+        return [tuple(row) for row in counterfactuals], [tuple(row) for row in predictions]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 600.0) -> None:
+def wait_for(
+    condition: Callable[[], bool],
+    seconds: float = 600.0,
+    beat: float = 0.05,
+    explain: Callable[[], object] = lambda: "it did not happen in time",
+) -> None:
+    """Return once the condition holds; fails with what `explain` returns after `seconds`, which only a hang takes."""
     give_up = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.05)
+        assert time.monotonic() < give_up, explain()
+        time.sleep(beat)

@@ -16,16 +16,18 @@ TOP = [{"class": f"a class with a long name {n}", "probability": 0.2} for n in r
 def add_worked_job(sessions: Sessions, job_id: str, images: int) -> None:
     """A finished job: five edits of each image and a null arm, one model under test."""
     add_job(sessions, job_id, images, models=["m"], methods=[{"name": "shifts", "parameters": {}}])
-    made, said = [], []
+    counterfactuals, predictions = [], []
     for position in range(images):
         source = f"{job_id}-{position}"
         common = {"job_id": job_id, "source_image_id": source}
         opinion = {**common, "model": "m", "predicted": "car", "probability": 0.9, "rank": 1, "top": TOP}
-        said.append({**opinion, "id": f"{source}-said", "counterfactual_id": None, "ground_truth_probability": 0.9})
+        predictions.append(
+            {**opinion, "id": f"{source}-prediction", "counterfactual_id": None, "ground_truth_probability": 0.9}
+        )
         for ordinal in range(EDITS + 1):
             edit = ordinal < EDITS
             change = {"factor": "weather", "from_value": "sun", "to_value": f"w{ordinal}", "from_phrase": LONG}
-            made.append(
+            counterfactuals.append(
                 {
                     **common,
                     "id": f"{source}-{ordinal}",
@@ -42,10 +44,12 @@ def add_worked_job(sessions: Sessions, job_id: str, images: int) -> None:
                     "lineage": {"evaluations": 10, "prompt": LONG},
                 }
             )
-            said.append({**opinion, "id": f"{source}-{ordinal}-said", "counterfactual_id": f"{source}-{ordinal}"})
-            said[-1]["ground_truth_probability"] = 0.8
+            predictions.append(
+                {**opinion, "id": f"{source}-{ordinal}-prediction", "counterfactual_id": f"{source}-{ordinal}"}
+            )
+            predictions[-1]["ground_truth_probability"] = 0.8
     with sessions.begin() as session:
         session.execute(update(SourceImage).values(state="done", ground_truth="car"))
-        session.execute(insert(Counterfactual), made)
-        session.execute(insert(Prediction), said)
+        session.execute(insert(Counterfactual), counterfactuals)
+        session.execute(insert(Prediction), predictions)
         session.execute(update(Job).values(state="done"))

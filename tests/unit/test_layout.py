@@ -1,4 +1,4 @@
-"""The tests' own layout: test modules share code through `tests/support` and conftest alone."""
+"""The layout of the tests: folders mirror the packages, and modules share code through `tests/support` and conftest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import ast
 from pathlib import Path
 
 from tests.support.paths import REPOSITORY
+
+TESTS = REPOSITORY / "tests"
+MIRRORS = (TESTS / "unit", TESTS / "contract", TESTS / "integration")
+WHOLE_GATEWAY = {"test_openapi.py", "test_request_ids.py", "test_secrets.py"}
+"""Test modules that cover all packages of the gateway at once."""
 
 
 def imported(path: Path) -> set[str]:
@@ -20,6 +25,22 @@ def imported(path: Path) -> set[str]:
 
 
 def test_no_test_module_imports_another() -> None:
-    for path in (REPOSITORY / "tests").rglob("*.py"):
+    for path in TESTS.rglob("*.py"):
         within = {name for name in imported(path) if name.split(".")[0] == "tests"}
         assert all(name.startswith("tests.support") for name in within), f"{path} imports {within}"
+
+
+def test_folders_of_tests_are_folders_of_the_code() -> None:
+    for mirror in MIRRORS:
+        for path in mirror.rglob("test_*.py"):
+            folder = path.parent.relative_to(mirror)
+            assert (REPOSITORY / folder).is_dir(), f"{path}: there is no folder {folder}"
+
+
+def test_tests_of_gateway_and_tinyworld_lie_in_the_folder_of_their_package() -> None:
+    """Directly in the folder lie only tests of top-level modules: `test_rates.py` tests `tinyworld/rates.py`."""
+    for mirror in MIRRORS:
+        for package in ("gateway", "tinyworld"):
+            modules = {f"test_{path.name}" for path in (REPOSITORY / package).glob("*.py")}
+            flat = {path.name for path in (mirror / package).glob("test_*.py")}
+            assert flat <= modules | (WHOLE_GATEWAY if package == "gateway" else set()), f"{mirror / package}"

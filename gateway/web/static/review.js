@@ -1,4 +1,4 @@
-// Keeps what was seen in a picture and shows the next; every button and choice has a key.
+// Sends the review of a picture and shows the next one; every button and choice has a key.
 const form = document.getElementById("review");
 const problem = document.getElementById("problem");
 
@@ -16,7 +16,7 @@ const ask = async (method, path, then, message) => {
     else refuse((await reply.json()).detail);
     return reply.ok;
   } catch {
-    refuse("The gateway does not answer; nothing was kept. Try again.");
+    refuse("The gateway does not answer; nothing was saved. Try again.");
     return false;
   }
 };
@@ -24,13 +24,13 @@ const ask = async (method, path, then, message) => {
 form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const data = new FormData(form);
-  const said = { verdict: event.submitter.value, note: data.get("note") };
-  if (data.has("edit_shown")) said.edit_shown = data.get("edit_shown") === "yes";
-  if (data.has("realism")) said.realism = Number(data.get("realism"));
+  const review = { verdict: event.submitter.value, note: data.get("note") };
+  if (data.has("edit_shown")) review.edit_shown = data.get("edit_shown") === "yes";
+  if (data.has("realism")) review.realism = Number(data.get("realism"));
   const buttons = [...form.querySelectorAll("button")];
   for (const button of buttons) button.disabled = true;
-  const kept = await ask("PUT", form.getAttribute("action"), form.dataset.next, said);
-  if (!kept) for (const button of buttons) button.disabled = false;
+  const stored = await ask("PUT", form.getAttribute("action"), form.dataset.next, review);
+  if (!stored) for (const button of buttons) button.disabled = false;
 });
 
 const anew = document.querySelector("[data-report]");

@@ -1,8 +1,9 @@
-"""caption_service over HTTP, on small weights of BLIP-2 and of a chat model: company, seeds, refusals, disconnects."""
+"""caption_service over HTTP, with small BLIP-2 and chat weights: batching, seeds, refusals, disconnects."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from caption_service.app import create_app
 from shared.schemas.service import ServiceInfo
-from tests.support.caption_requests import ask, payloads, settings
+from tests.support.caption_requests import ask, payloads
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_models import save_blip2, save_llava
 from tests.support.small_profile import write_profile
@@ -26,16 +28,16 @@ def profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return write_profile(folder, caption_engine=request.param)
 
 
-@pytest.mark.parametrize("changed", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 5}, {"prompt": "a photo of"}])
-def test_deterministic_captions_are_the_same_alone_and_in_company(profile: Path, changed: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 5}, {"prompt": "a photo of"}])
+def test_deterministic_captions_do_not_depend_on_the_batch(profile: Path, changes: dict[str, Any]) -> None:
     images = payloads(5)
 
     async def main() -> None:
         async with serving(create_app(settings(profile, deterministic=True, max_batch=3))) as client:
-            together = await ask(client, images, **changed)
-            alone = [(await ask(client, [image], **changed))[0] for image in images]
-            turned = await ask(client, images[::-1], **changed)
-            crowd = await asyncio.gather(*(ask(client, [image], **changed) for image in images))
+            together = await ask(client, images, **changes)
+            alone = [(await ask(client, [image], **changes))[0] for image in images]
+            turned = await ask(client, images[::-1], **changes)
+            crowd = await asyncio.gather(*(ask(client, [image], **changes) for image in images))
         assert together == alone == turned[::-1] == [captions[0] for captions in crowd]
         assert len(set(together)) > 1
 
@@ -46,15 +48,15 @@ def test_the_seed_decides_what_is_sampled(profile: Path) -> None:
     async def main() -> None:
         async with serving(create_app(settings(profile, deterministic=True))) as client:
             [image] = payloads(1)
-            one, two, again = [await ask(client, [image], temperature=1.5, seed=seed) for seed in (1, 2, 1)]
+            first, second, again = [await ask(client, [image], temperature=1.5, seed=seed) for seed in (1, 2, 1)]
             greedy = [await ask(client, [image], seed=seed) for seed in (1, 2)]
-        assert one == again != two
+        assert first == again != second
         assert greedy[0] == greedy[1]
 
     asyncio.run(main())
 
 
-def test_bad_requests_are_refused_in_a_sentence(profile: Path) -> None:
+def test_bad_requests_are_refused_with_a_reason(profile: Path) -> None:
     good = payloads(1)[0].model_dump(mode="json")
     cases = [
         ({"images": [good], "beams": 2, "temperature": 1.0}, 422, "beam search does not sample"),
@@ -76,8 +78,8 @@ def test_bad_requests_are_refused_in_a_sentence(profile: Path) -> None:
 
 
 def test_info_names_the_weights_and_its_revision_follows_them(profile: Path) -> None:
-    async def info(**changed: Any) -> ServiceInfo:
-        async with serving(create_app(settings(profile, **changed))) as client:
+    async def info(**changes: Any) -> ServiceInfo:
+        async with serving(create_app(settings(profile, **changes))) as client:
             return ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
 
     plain, again, deterministic = [asyncio.run(info(**changed)) for changed in ({}, {}, {"deterministic": True})]
@@ -112,6 +114,15 @@ def test_older_blip2_checkpoints_get_their_placeholder_token(tmp_path: Path) -> 
     assert len(set(asyncio.run(main()))) > 1
 
 
+async def failed_readiness(client: httpx.AsyncClient) -> dict[str, Any]:
+    """What `/readyz` answers once loading has failed."""
+    give_up = time.monotonic() + 300
+    while not (document := (await client.get("/readyz")).json()).get("failed"):
+        assert time.monotonic() < give_up, document
+        await asyncio.sleep(0.02)
+    return dict(document)
+
+
 def test_missing_weights_are_named_by_readyz(tmp_path: Path) -> None:
     profile = write_profile(tmp_path, caption_engine="blip2")
 
@@ -121,11 +132,10 @@ def test_missing_weights_are_named_by_readyz(tmp_path: Path) -> None:
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
         ):
-            while not (document := (await client.get("/readyz")).json()).get("failed"):
-                await asyncio.sleep(0.02)
+            document = await failed_readiness(client)
             assert (await client.get("/healthz")).status_code == 200
             assert (await client.post("/v1/captions", json={})).status_code == 503
-            return dict(document)
+            return document
 
     document = asyncio.run(main())
     assert document["status"] == 503

@@ -49,23 +49,23 @@ def testset(tmp_path: Path) -> Path:
 
 def contrafact(url: str, *arguments: object, code: int = 0) -> tuple[str, str]:
     """stdout and stderr of a command that ends with `code`."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"CONTRAFACT_URL": url})
-    assert done.exit_code == code, done.output
-    return done.stdout, done.stderr
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"CONTRAFACT_URL": url})
+    assert result.exit_code == code, result.output
+    return result.stdout, result.stderr
 
 
 def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Path) -> None:
     lenient = ["--set", 'thresholds={"structure": {"default": 0}}']
     options = ["--set", "counterfactuals_per_image=1", "--model", "m1", "--seed", "3", *lenient]
     stdout, stderr = contrafact(url, "submit", testset, *TASK, *options, "--wait")
-    job, *said = stdout.splitlines()
+    job, *lines = stdout.splitlines()
     assert "3 images, 3 with ground truth" in stderr
     assert "3 of 3 images done" in stderr
     assert "images done" not in stdout
     gallery = stderr.partition("first counterfactual after ")[2].split()[2]
-    shown = httpx.get(gallery)
-    assert (shown.status_code, "/jobs/" + job in gallery, 'class="pair' in shown.text) == (200, True, True)
-    assert "m1 under dillema" in "\n".join(said)
+    page = httpx.get(gallery)
+    assert (page.status_code, "/jobs/" + job in gallery, 'class="pair' in page.text) == (200, True, True)
+    assert "m1 under dillema" in "\n".join(lines)
     detail = json.loads(contrafact(url, "status", job, "--json")[0])
     assert (detail["state"], detail["models"], detail["seed"]) == ("done", ["m1"], 3)
     assert detail["methods"][0]["parameters"]["counterfactuals_per_image"] == 1
@@ -85,7 +85,7 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     assert "there is no job" in contrafact(url, "status", job, code=3)[1]
 
 
-def test_a_job_of_which_nothing_succeeds_ends_with_its_reason_and_a_code(testset: Path, tmp_path: Path) -> None:
+def test_a_job_without_successful_images_exits_with_its_reason_and_a_code(testset: Path, tmp_path: Path) -> None:
     small = SmallServices()
     small.troubles = [InvalidInput("this picture is refused")] * 9
     with (
@@ -95,8 +95,8 @@ def test_a_job_of_which_nothing_succeeds_ends_with_its_reason_and_a_code(testset
         submitted = [system.base_url, "submit", testset, *TASK, "--model", "m1", "--wait"]
         job, first, *others = contrafact(*submitted, code=1)[0].splitlines()
         assert (first, others) == ("3 of 3 source images failed:", ["  3: this picture is refused"])
-        shown = json.loads(contrafact(system.base_url, "status", job, "--json", code=1)[0])
-        assert (shown["state"], shown["report"]) == ("failed", f"/jobs/{job}/report")
+        view = json.loads(contrafact(system.base_url, "status", job, "--json", code=1)[0])
+        assert (view["state"], view["report"]) == ("failed", f"/jobs/{job}/report")
         assert "this picture is refused" in contrafact(system.base_url, "report", job, "--out", "-")[0]
 
 
@@ -108,13 +108,13 @@ def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
     (tmp_path / "set.zip").write_bytes(packed.getvalue())
     (tmp_path / "labels.jsonl").write_text('{"file": "1.png", "label": "automobile"}\n{"file": "2.png"}\n')
     options = ["--labels", tmp_path / "labels.jsonl", "--label-map", "automobile=car", "--key", "k", "--model", "m1"]
-    made = [json.loads(contrafact(url, "submit", tmp_path / "set.zip", *TASK, *options, "--json")[0]) for _ in range(2)]
-    assert made[0]["id"] == made[1]["id"]
-    assert (made[0]["images"], made[0]["labelled"]) == (2, 1)
-    unlabelled, said = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")
-    assert "uploading set.zip  0 bytes of" in said
-    assert "uploaded set.zip" in said
-    assert json.loads(unlabelled)["id"] != made[0]["id"]
+    jobs = [json.loads(contrafact(url, "submit", tmp_path / "set.zip", *TASK, *options, "--json")[0]) for _ in range(2)]
+    assert jobs[0]["id"] == jobs[1]["id"]
+    assert (jobs[0]["images"], jobs[0]["labelled"]) == (2, 1)
+    unlabelled, stderr = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")
+    assert "uploading set.zip  0 bytes of" in stderr
+    assert "uploaded set.zip" in stderr
+    assert json.loads(unlabelled)["id"] != jobs[0]["id"]
     assert (json.loads(unlabelled)["models"], json.loads(unlabelled)["labelled"]) == ([], 0)
 
 
@@ -150,9 +150,9 @@ def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:
         base_url = str(gateway.client.base_url)
         assert "findings are available" in contrafact(base_url, "findings", "drawn")[1]
         build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
-        said = contrafact(base_url, "findings", "drawn")[0]
-        assert "night-bus under dillema" in said
-        assert "• `bus` fails" in said
-        assert "to night (weather)" in said
-        assert "No finding" in said.partition("sound under dillema")[2]
+        table = contrafact(base_url, "findings", "drawn")[0]
+        assert "night-bus under dillema" in table
+        assert "• `bus` fails" in table
+        assert "to night (weather)" in table
+        assert "No finding" in table.partition("sound under dillema")[2]
         assert json.loads(contrafact(base_url, "findings", "drawn", "--json")[0])["sources"] == 48

@@ -1,4 +1,4 @@
-"""Uploads show the bytes sent: as a bar on a terminal, as lines elsewhere, also while the connection stalls."""
+"""Upload progress in bytes: a bar on a terminal, lines elsewhere, also while the connection stalls."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,12 @@ from contrafact.progress_display import upload_shown_on
 from shared.problems import DependencyFailed
 from shared.schemas.jobs import JobSpec
 from shared.schemas.models import ModelSpec
+from tests.support.terminal import Terminal
+from tests.support.threads import background
+from tests.support.work_site import wait_for
 
 SIZE = 3_000_000
 HANG_SECONDS = 120.0
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class SlowGateway:
@@ -76,67 +75,60 @@ def test_a_client_reports_every_byte_of_an_archive_and_of_a_model(archive: Path)
     half = archive.with_name("model.onnx")
     half.write_bytes(bytes(SIZE // 2))
 
-    def plan(client: Client, sent: list[int]) -> None:
-        client.plan_from_archive(spec, archive, None, sent.append)
+    def plan(client: Client, positions: list[int]) -> None:
+        client.plan_from_archive(spec, archive, None, positions.append)
 
-    def create(client: Client, sent: list[int]) -> None:
-        client.create_from_archive(spec, archive, None, None, sent.append)
+    def create(client: Client, positions: list[int]) -> None:
+        client.create_from_archive(spec, archive, None, None, positions.append)
 
-    def add(client: Client, sent: list[int]) -> None:
-        client.add_model(ModelSpec(name="mine"), [half, archive], sent.append)
+    def add(client: Client, positions: list[int]) -> None:
+        client.add_model(ModelSpec(name="mine"), [half, archive], positions.append)
 
     for send, total in ((plan, SIZE), (create, SIZE), (add, SIZE + SIZE // 2)):
-        sent: list[int] = []
+        positions: list[int] = []
         with slow_gateway() as gateway:
             gateway.read_on()
             client = Client(gateway.url)
             with pytest.raises(DependencyFailed):  # it hangs up without a reply
-                send(client, sent)
+                send(client, positions)
             client.close()
-        assert sent == sorted(sent)
-        assert len(sent) > 10
-        assert sent[-1] == total
+        assert positions == sorted(positions)
+        assert len(positions) > 10
+        assert positions[-1] == total
 
 
 def test_lines_come_while_the_connection_stalls(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_display, "SHORTEST_GAP_SECONDS", 0.05)
     monkeypatch.setattr(progress_display, "LONGEST_SILENCE_SECONDS", 0.1)
-    written = io.StringIO()
-    console = Console(file=written, width=200)
+    output = io.StringIO()
+    console = Console(file=output, width=200)
 
     def send(url: str) -> None:
         client = Client(url)
-        with pytest.raises(DependencyFailed), upload_shown_on(console, archive.name, SIZE) as sent:
-            client.create_from_archive(JobSpec(task="classify"), archive, None, None, sent)
+        with pytest.raises(DependencyFailed), upload_shown_on(console, archive.name, SIZE) as report:
+            client.create_from_archive(JobSpec(task="classify"), archive, None, None, report)
         client.close()
 
-    with slow_gateway() as gateway:
-        thread = threading.Thread(target=send, args=(gateway.url,), daemon=True)
-        thread.start()
-        waited = threading.Event()
-        while written.getvalue().count("\n") < 5:  # nothing is read meanwhile
-            assert not waited.wait(0.01)
-            assert thread.is_alive()
-        stalled = [line[10:] for line in written.getvalue().splitlines()]
-        gateway.read_on()
-        thread.join(HANG_SECONDS)
+    with slow_gateway() as gateway, background(partial(send, gateway.url), release=gateway.read_on):
+        wait_for(lambda: output.getvalue().count("\n") >= 5)  # nothing is read meanwhile
+        stalled = [line[10:] for line in output.getvalue().splitlines()]
     assert all(line.startswith("uploading set.zip  ") and " of 3.0 MB done" in line for line in stalled)
 
 
 def test_an_upload_is_counted_in_bytes() -> None:
-    written = io.StringIO()
-    with upload_shown_on(Console(file=written, width=200), "set [a].zip", SIZE) as sent:
+    output = io.StringIO()
+    with upload_shown_on(Console(file=output, width=200), "set [a].zip", SIZE) as report:
         for position in (65_536, 1_500_000, SIZE):
-            sent(position)
-    first, last = (line[10:] for line in written.getvalue().splitlines())
+            report(position)
+    first, last = (line[10:] for line in output.getvalue().splitlines())
     assert first == "uploading set [a].zip  0 bytes of 3.0 MB done · estimating the time left"
     assert last == "uploaded set [a].zip  3.0 MB of 3.0 MB done"
 
 
 def test_a_terminal_has_a_bar_with_bytes() -> None:
-    written = Terminal()
-    console = Console(file=written, width=100, force_terminal=True, _environ={"TERM": "xterm"})
-    with upload_shown_on(console, "set [/a].zip", SIZE) as sent:
-        sent(1_500_000)
-    assert "3.0/3.0 MB" in written.getvalue()
-    assert "uploaded set [/a].zip" in written.getvalue()
+    output = Terminal()
+    console = Console(file=output, width=100, force_terminal=True, _environ={"TERM": "xterm"})
+    with upload_shown_on(console, "set [/a].zip", SIZE) as report:
+        report(1_500_000)
+    assert "3.0/3.0 MB" in output.getvalue()
+    assert "uploaded set [/a].zip" in output.getvalue()

@@ -1,4 +1,4 @@
-"""What makes networks faster on some devices is off by default, dropped with a reason, and draws the same images."""
+"""Acceleration is off by default, is dropped with a reason where it is not supported, and draws the same images."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def editor(folder: Path, wanted: Acceleration) -> ControlNetEditor:
+def editor(folder: Path, options: Acceleration) -> ControlNetEditor:
     torch.set_num_threads(1)
     controls = {"canny": weights(folder / "control")}
-    networks = load(weights(folder / "base"), controls, device="cpu", acceleration=wanted)
+    networks = load(weights(folder / "base"), controls, device="cpu", acceleration=options)
     install(networks.unet)
     return ControlNetEditor(networks, None)
 
 
 def test_all_is_off_by_default() -> None:
     settings = ServiceSettings()
-    given = (settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype)
-    assert Acceleration(*given) == OFF
+    defaults = (settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype)
+    assert Acceleration(*defaults) == OFF
     assert OFF.infos() == []
 
 
 @pytest.mark.parametrize(
-    ("changed", "device", "count"),
+    ("changes", "device", "count"),
     [
         ({}, "cpu", 2),
         ({}, "cpu:0", 2),
@@ -58,15 +58,15 @@ def test_all_is_off_by_default() -> None:
     ],
 )
 def test_batches_are_computed_side_by_side_only_where_they_do_not_disturb_each_other(
-    changed: dict[str, Any], device: str, count: int, caplog: pytest.LogCaptureFixture
+    changes: dict[str, Any], device: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "contrafact.diffusion"):
-        assert batches_at_once(ServiceSettings(batches_at_once=2, **changed), device) == count
+        assert batches_at_once(ServiceSettings(batches_at_once=2, **changes), device) == count
     assert ("CONTRAFACT_BATCHES_AT_ONCE is for a CPU" in caplog.text) == (count == 1)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "reason"),
+    ("options", "reason"),
     [
         (Acceleration(compile="reduce-overhead"), "compile=reduce-overhead is ignored on cpu: CUDA graphs need a GPU"),
         (Acceleration(attention="cudnn"), "attention=cudnn is ignored on cpu: that kernel is for GPUs"),
@@ -77,10 +77,10 @@ def test_batches_are_computed_side_by_side_only_where_they_do_not_disturb_each_o
     ],
 )
 def test_a_cpu_drops_what_it_cannot_do_and_says_why(
-    wanted: Acceleration, reason: str, caplog: pytest.LogCaptureFixture
+    options: Acceleration, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "contrafact.diffusion"):
-        assert wanted.on("cpu", "float32") == OFF
+        assert options.on("cpu", "float32") == OFF
     assert reason in caplog.text
 
 
@@ -93,7 +93,8 @@ def test_nothing_is_compiled_without_a_compiler(
         caplog.clear()
         gpu_of_capability(monkeypatch, 9)
         assert replace(OFF, compile=mode).on(device, "float32") == OFF
-        assert f"compile={mode} is ignored on {device}: torch.compile needs a C++ compiler" in caplog.text
+        assert f"compile={mode} is ignored on {device}" in caplog.text
+        assert "C++ compiler" in caplog.text
 
 
 def test_nothing_is_compiled_for_a_cpu_without_vector_extensions(
@@ -102,7 +103,8 @@ def test_nothing_is_compiled_for_a_cpu_without_vector_extensions(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     with caplog.at_level(logging.WARNING, "contrafact.diffusion"):
         assert Acceleration(compile="default").on("cpu", "float32") == OFF
-    assert "compile=default is ignored on cpu: torch.compile needs a CPU with AVX2" in caplog.text
+    assert "compile=default" in caplog.text
+    assert "AVX2" in caplog.text
 
 
 def gpu_of_capability(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
@@ -111,7 +113,7 @@ def gpu_of_capability(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "major", "dtype", "reason"),
+    ("options", "major", "dtype", "reason"),
     [
         (Acceleration(compile="default"), 6, "float16", "compile=default is ignored on cuda:0"),
         (Acceleration(compile="reduce-overhead"), 6, "float16", "compute capability 7.0 or higher"),
@@ -125,19 +127,19 @@ def gpu_of_capability(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
 def test_a_gpu_drops_what_its_generation_cannot_do_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    wanted: Acceleration,
+    options: Acceleration,
     major: int,
     dtype: Dtype,
     reason: str,
 ) -> None:
     monkeypatch.setattr(acceleration, "_compiler", lambda: "g++")
     gpu_of_capability(monkeypatch, major)
-    assert wanted.on("cuda:0", dtype) == OFF
+    assert options.on("cuda:0", dtype) == OFF
     assert reason in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("wanted", "major", "dtype"),
+    ("options", "major", "dtype"),
     [
         (Acceleration("reduce-overhead", "cudnn", True, "bfloat16"), 8, "bfloat16"),
         (Acceleration("default", "flash", True, "float16"), 9, "float16"),
@@ -148,13 +150,13 @@ def test_a_gpu_drops_what_its_generation_cannot_do_and_says_why(
 def test_a_gpu_keeps_all_that_it_can_do(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    wanted: Acceleration,
+    options: Acceleration,
     major: int,
     dtype: Dtype,
 ) -> None:
     monkeypatch.setattr(acceleration, "_compiler", lambda: "g++")
     gpu_of_capability(monkeypatch, major)
-    assert wanted.on("cuda:1", dtype) == wanted
+    assert options.on("cuda:1", dtype) == options
     assert not caplog.records
 
 
@@ -166,22 +168,22 @@ def test_every_value_of_a_setting_is_supported_somewhere(monkeypatch: pytest.Mon
         "attention": get_args(AttentionKernel),
         "vae_dtype": get_args(DtypeChoice),
     }
-    assert {one.name for one in fields(Acceleration)} == {*values, "pinned"}
+    assert {field.name for field in fields(Acceleration)} == {*values, "pinned"}
     for name, choices in values.items():
         for choice in choices:
-            wanted = replace(OFF, **{name: choice})
-            assert wanted.on("cuda:0", "bfloat16") == wanted
+            options = replace(OFF, **{name: choice})
+            assert options.on("cuda:0", "bfloat16") == options
 
 
-def test_what_is_on_is_listed() -> None:
-    wanted = Acceleration("reduce-overhead", "cudnn", True, "bfloat16")
-    (info,) = wanted.infos()
+def test_enabled_options_are_listed() -> None:
+    options = Acceleration("reduce-overhead", "cudnn", True, "bfloat16")
+    (info,) = options.infos()
     assert info.id == "compile=reduce-overhead attention=cudnn vae_dtype=bfloat16"
 
 
 def test_what_rounds_differently_is_part_of_the_revision() -> None:
     changed = [replace(OFF, compile="default"), replace(OFF, attention="math"), replace(OFF, vae_dtype="bfloat16")]
-    assert len({info.id for one in changed for info in one.infos()}) == 3
+    assert len({info.id for options in changed for info in options.infos()}) == 3
     assert replace(OFF, pinned=True).infos() == []
 
 
@@ -199,17 +201,17 @@ def test_what_rounds_differently_is_part_of_the_revision() -> None:
 def test_an_autoencoder_that_overflows_is_never_in_float16(
     chosen: str, device: str, overflows: bool, expected: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wanted = replace(OFF, vae_dtype=chosen)
-    assert wanted.coder_dtype(torch.float16, device, overflows) == expected
+    options = replace(OFF, vae_dtype=chosen)
+    assert options.coder_dtype(torch.float16, device, overflows) == expected
     ignored = chosen == "float16" and overflows
-    assert ("vae_dtype=float16 is ignored: this autoencoder overflows" in caplog.text) == ignored
+    assert ("vae_dtype=float16 is ignored" in caplog.text) == ignored
 
 
 @pytest.mark.parametrize("kernel", ["flash", "math"])
 def test_a_chosen_kernel_of_attention_draws_the_same_image(folder: Path, kernel: AttentionKernel) -> None:
     (expected,) = images(editor(folder, OFF).render(KEY, [item()]))
-    (made,) = images(editor(folder, Acceleration(attention=kernel).on("cpu", "float32")).render(KEY, [item()]))
-    assert np.abs(made.astype(int) - expected.astype(int)).max() <= 1
+    (image,) = images(editor(folder, Acceleration(attention=kernel).on("cpu", "float32")).render(KEY, [item()]))
+    assert np.abs(image.astype(int) - expected.astype(int)).max() <= 1
 
 
 @pytest.mark.slow
@@ -218,9 +220,9 @@ def test_a_chosen_kernel_of_attention_draws_the_same_image(folder: Path, kernel:
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 def test_compiled_networks_draw_the_same_image(folder: Path) -> None:
     (expected,) = images(editor(folder, OFF).render(KEY, [item()]))
-    wanted = Acceleration(compile="default").on("cpu", "float32")
-    compiled = editor(folder, wanted)
-    (made,) = images(compiled.render(KEY, [item()]))
-    assert np.abs(made.astype(int) - expected.astype(int)).max() <= 1
+    options = Acceleration(compile="default").on("cpu", "float32")
+    compiled = editor(folder, options)
+    (image,) = images(compiled.render(KEY, [item()]))
+    assert np.abs(image.astype(int) - expected.astype(int)).max() <= 1
     unet: nn.Module = compiled._weights.unet
     assert unet._compiled_call_impl is not None

@@ -1,4 +1,4 @@
-"""Kinds of control on small weights: what each sees of a source, several at once, strength and range, and refusals."""
+"""Each kind of control on small weights: control image, combinations, strength, range, refusals."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ def editor(folder: Path) -> ControlNetEditor:
 def rendered(editor: ControlNetEditor, *controls: ControlStrength, region: str = "full") -> Rendered:
     key = BatchKey(64, 64, 4, 3.0, controls)
     rendering = Rendering.model_validate({"prompt": "A red car.", "seed": 3, "region": region})
-    (one,) = editor.render(key, [RenderItem(source(), rendering, "")])
-    assert isinstance(one, Rendered), one
-    return one
+    (outcome,) = editor.render(key, [RenderItem(source(), rendering, "")])
+    assert isinstance(outcome, Rendered), outcome
+    return outcome
 
 
-def strength(kind: ControlKind, **changed: float) -> ControlStrength:
-    return ControlStrength(kind=kind, **changed)
+def strength(kind: ControlKind, **changes: float) -> ControlStrength:
+    return ControlStrength(kind=kind, **changes)
 
 
 def test_each_kind_shows_its_own_of_the_source(editor: ControlNetEditor) -> None:
-    shown = {kind: rendered(editor, strength(kind)).controls[0] for kind in KINDS}
-    assert np.array_equal(np.unique(shown["segmentation"].reshape(-1, 3), axis=0), [COLOURS["object"]])
-    assert {shown[kind].shape for kind in ("canny", "depth", "soft_edges")} == {(64, 64)}
-    assert (shown["depth"].min(), shown["depth"].max()) == (0, 255)
-    strong = shown["soft_edges"].astype(int)
-    assert strong[shown["canny"] > 0].mean() > 2 * strong[shown["canny"] == 0].mean()
+    images = {kind: rendered(editor, strength(kind)).controls[0] for kind in KINDS}
+    assert np.array_equal(np.unique(images["segmentation"].reshape(-1, 3), axis=0), [COLOURS["object"]])
+    assert {images[kind].shape for kind in ("canny", "depth", "soft_edges")} == {(64, 64)}
+    assert (images["depth"].min(), images["depth"].max()) == (0, 255)
+    strong = images["soft_edges"].astype(int)
+    assert strong[images["canny"] > 0].mean() > 2 * strong[images["canny"] == 0].mean()
     assert len({rendered(editor, strength(kind)).image.tobytes() for kind in KINDS}) == len(KINDS)
 
 
@@ -78,16 +78,16 @@ def test_several_are_what_diffusers_adds_up(editor: ControlNetEditor) -> None:
     ]
     with torch.inference_mode():
         down, middle = MultiControlNetModel([networks.controlnets[kind] for kind in kinds])(
-            latents, 500, states, [one.images for one in controls], [1.0, 0.4], return_dict=False
+            latents, 500, states, [control.images for control in controls], [1.0, 0.4], return_dict=False
         )
         expected = networks.unet(
             latents, 500, states, down_block_additional_residuals=down, mid_block_additional_residual=middle
         ).sample
-        found = networks.predict(latents, 500, states, None, controls)
-    assert torch.allclose(found, expected, atol=1e-5)
+        prediction = networks.predict(latents, 500, states, None, controls)
+    assert torch.allclose(prediction, expected, atol=1e-5)
 
 
-def test_one_of_several_is_one_and_a_weight_of_zero_is_none(editor: ControlNetEditor) -> None:
+def test_controls_add_up_in_any_order_and_a_scale_of_0_switches_one_off(editor: ControlNetEditor) -> None:
     alone = rendered(editor, strength("canny")).image
     both = rendered(editor, strength("canny"), strength("depth")).image
     assert not np.array_equal(alone, both)
@@ -101,9 +101,9 @@ def test_a_range_of_steps_starts_and_ends_where_it_says(editor: ControlNetEditor
     never = rendered(editor, strength("canny", end=0.1)).image  # of 4 steps, none
     assert np.array_equal(rendered(editor, strength("canny", scale=0)).image, never)
     parts = [rendered(editor, strength("canny", start=a, end=b)).image for a, b in [(0, 0.5), (0.5, 1), (0, 0.75)]]
-    assert len({one.tobytes() for one in [whole, never, *parts]}) == 5
+    assert len({image.tobytes() for image in [whole, never, *parts]}) == 5
     steps = [[strength("canny", start=a, end=b).holds(step, 20) for step in range(20)] for a, b in [(0, 0.3), (0.3, 1)]]
-    assert [sum(one) for one in steps] == [6, 14]
+    assert [sum(calls) for calls in steps] == [6, 14]
     assert all(first != second for first, second in zip(*steps, strict=True)), "ranges that meet leave no step out"
 
 
@@ -111,8 +111,8 @@ def test_regions_cut_every_kind(editor: ControlNetEditor) -> None:
     for kind in KINDS:
         structure = rendered(editor, strength(kind), region="structure").controls[0]
         assert structure.shape[:2] == (64, 64)
-        kept = rendered(editor, strength(kind), region="object").controls[0]
-        assert np.array_equal(kept, rendered(editor, strength(kind)).controls[0]), "the segmenter calls all an object"
+        cut = rendered(editor, strength(kind), region="object").controls[0]
+        assert np.array_equal(cut, rendered(editor, strength(kind)).controls[0]), "the segmenter calls all an object"
 
 
 def test_a_control_image_is_made_once(editor: ControlNetEditor) -> None:
@@ -151,9 +151,9 @@ def test_kinds_without_what_they_need_are_refused(editor: ControlNetEditor) -> N
     blind = ControlNetEditor(editor._weights, None)
     for kind, says in [("segmentation", "'segmentation'"), ("depth", "'depth'")]:
         key = BatchKey(64, 64, 2, 3.0, (ControlStrength.model_validate({"kind": kind}),))
-        (refused,) = blind.render(key, [RenderItem(source(), Rendering(prompt="A car.", seed=1), "")])
-        assert isinstance(refused, InvalidInput)
-        assert says in refused.detail
+        (refusal,) = blind.render(key, [RenderItem(source(), Rendering(prompt="A car.", seed=1), "")])
+        assert isinstance(refusal, InvalidInput)
+        assert says in refusal.detail
 
 
 def test_controls_are_chosen_in_one_way_and_a_plain_request_is_written_as_ever() -> None:
@@ -161,9 +161,9 @@ def test_controls_are_chosen_in_one_way_and_a_plain_request_is_written_as_ever()
     assert chosen_controls("canny", 0.5, ()) == (canny,)
     several: Controls = (canny, strength("depth", end=0.5))
     assert chosen_controls("canny", 1.0, several) == several
-    for given, says in [((canny, canny), "twice"), ((canny,), "not by both")]:
+    for controls, says in [((canny, canny), "twice"), ((canny,), "not by both")]:
         with pytest.raises(ValueError, match=says):
-            chosen_controls("canny", 0.5 if says == "not by both" else 1.0, given)
+            chosen_controls("canny", 0.5 if says == "not by both" else 1.0, controls)
     with pytest.raises(ValidationError, match="let it end later"):
         strength("canny", start=0.5, end=0.5)
     plain = {"source": ImagePayload(png=b"x"), "renderings": [Rendering(prompt="A car.", seed=1)]}

@@ -1,4 +1,4 @@
-"""The ControlNet editor on small weights: seeds, company, sizes, layouts, prompts and what it refuses."""
+"""The ControlNet editor on small weights: seeds, batching, sizes, layouts, prompts, refusals."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_an_image_follows_from_its_seed_prompt_and_source(editor: ControlNetEdit
     varied = [item(), item(), item(seed=4), item(prompt="A bus."), item(pixels=other), item(region="object")]
     first, again, *different = images(editor.render(KEY, varied))
     assert np.array_equal(first, again), "a null arm is the edit's image where the inputs are equal"
-    for one in different[:-1]:
-        assert not np.array_equal(first, one)
+    for image in different[:-1]:
+        assert not np.array_equal(first, image)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -136,9 +136,9 @@ def test_one_bad_item_does_not_touch_the_others(editor: ControlNetEditor, folder
     assert isinstance(bad, InvalidInput)
     assert isinstance(good, Rendered)
     blind = open_editor(folder)
-    refused = blind.render(KEY, [item(region="object")])[0]
-    assert isinstance(refused, InvalidInput)
-    assert "segmenter" in refused.detail
+    refusal = blind.render(KEY, [item(region="object")])[0]
+    assert isinstance(refusal, InvalidInput)
+    assert "segmenter" in refusal.detail
     assert (blind.images.regions, editor.images.regions) == (("full",), ("full", "structure", "object"))
 
 

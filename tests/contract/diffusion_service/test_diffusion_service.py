@@ -1,4 +1,4 @@
-"""diffusion_service over HTTP, on small weights: replies, company, refusals, info."""
+"""diffusion_service over HTTP, on small weights: replies, batching, refusals, info."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import Rendering
 from shared.schemas.service import ServiceInfo
 from tests.support.diffusion_requests import folder as folder
-from tests.support.diffusion_requests import photo, render, request, settings
+from tests.support.diffusion_requests import photo, render, request
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 
 
 def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
-            asked = request(
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            first_request = request(
                 photo(90, 70),
                 Rendering(prompt="A red car.", seed=1),
                 Rendering(prompt="A red car.", seed=1, region="structure"),
                 Rendering(prompt="A red car.", seed=1),
             )
-            reply = await render(client, asked)
+            reply = await render(client, first_request)
             assert [decode(image.png).shape for image in reply.images] == [(70, 90, 3)] * 3
             assert reply.images[0] == reply.images[2], "the null arm of equal inputs is the same image"
             assert set(reply.controls) == {"full", "structure"}
@@ -40,7 +41,7 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
 @pytest.mark.parametrize("size", [(50, 75), (200, 96), (33, 64), (400, 20)])
 def test_images_controls_and_masks_have_the_sources_size(folder: Path, size: tuple[int, int]) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
             reply = await render(client, request(photo(*size), Rendering(prompt="Snow.", seed=1, region="structure")))
             assert decode(reply.images[0].png).shape == (size[1], size[0], 3)
             assert reply.keep_mask is not None
@@ -50,13 +51,15 @@ def test_images_controls_and_masks_have_the_sources_size(folder: Path, size: tup
     asyncio.run(scenario())
 
 
-def test_deterministic_replies_do_not_depend_on_company_or_order(folder: Path) -> None:
+def test_deterministic_replies_do_not_depend_on_the_batch_or_its_order(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
+        async with serving(
+            create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
+        ) as client:
             first = request(photo(), Rendering(prompt="A red car.", seed=1), Rendering(prompt="Snow.", seed=2))
             others = [request(photo(), Rendering(prompt=f"A bus {n}.", seed=n)) for n in range(3)]
             alone = await render(client, first)
-            crowd = await asyncio.gather(*(render(client, one) for one in [*others, first]))
+            crowd = await asyncio.gather(*(render(client, body) for body in [*others, first]))
             assert crowd[-1] == alone
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
             assert info.deterministic
@@ -67,15 +70,15 @@ def test_deterministic_replies_do_not_depend_on_company_or_order(folder: Path) -
     asyncio.run(scenario())
 
 
-def test_requests_that_cannot_be_rendered_are_refused_in_words(folder: Path) -> None:
+def test_requests_that_cannot_be_rendered_are_refused_with_a_reason(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, "blind"))) as client:
+        async with serving(create_app(settings(folder / "blind.toml"))) as client:
             source = photo()
             full = request(source, Rendering(prompt="A red car.", seed=1))
             keep = request(source, Rendering(prompt="A red car.", seed=1, region="object"))
             broken = full.model_copy(update={"source": ImagePayload(png=b"no image")})
-            for asked, status, words in [(keep, 422, "segmenter"), (broken, 400, "not a PNG")]:
-                reply = await client.post("/v1/renderings", content=asked.model_dump_json())
+            for refused, status, words in [(keep, 422, "segmenter"), (broken, 400, "not a PNG")]:
+                reply = await client.post("/v1/renderings", content=refused.model_dump_json())
                 assert reply.status_code == status
                 assert words in reply.json()["detail"]
             for change in ({"steps": 0}, {"editor": "magic"}, {"renderings": []}, {"unknown": 1}):
@@ -92,7 +95,7 @@ def test_weights_that_do_not_load_are_named(folder: Path) -> None:
 
     async def scenario() -> None:
         with pytest.raises(AssertionError, match="keep_labels"):
-            async with serving(create_app(settings(folder, "wrong"))):
+            async with serving(create_app(settings(folder / "wrong.toml"))):
                 pass
 
     asyncio.run(scenario())

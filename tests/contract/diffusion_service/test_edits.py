@@ -1,4 +1,4 @@
-"""`POST /v1/edits` of diffusion_service, on small weights: shape of the reply, company, what is shared, refusals."""
+"""`POST /v1/edits` of diffusion_service, on small weights: reply shape, batching, caching, refusals."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from diffusion_service.app import create_app
-from shared.images import decode, encode
+from shared.images import decode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest, PromptEdit, Rendering, RenderRequest
-from shared.service import ServiceSettings
+from tests.support.diffusion_requests import photo
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_diffusion import write_diffusion
 from tests.support.small_profile import write_profile
 
-RANDOM = np.random.default_rng(6)
 CAPTION = "A red car stands on a beach. It rains."
 NIGHT = "A red car stands on a beach at night. It rains."
 BLUE = "A blue car stands on a beach. It rains."
@@ -33,32 +33,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(folder: Path, **changed: Any) -> ServiceSettings:
-    return ServiceSettings(profile=str(folder / "small.toml"), device="cpu", threads=1, **changed)
-
-
-def photo(width: int = 32, height: int = 32) -> ImagePayload:
-    return ImagePayload(png=encode(RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)))
-
-
-def request(source: ImagePayload, *prompts: str, **changed: Any) -> EditRequest:
+def request(source: ImagePayload, *prompts: str, **changes: Any) -> EditRequest:
     edits = [PromptEdit(prompt=prompt) for prompt in prompts]
     return EditRequest(
-        source=source, **{"caption": CAPTION, "edits": edits, "self_fractions": [0.5], "steps": 2, **changed}
+        source=source, **{"caption": CAPTION, "edits": edits, "self_fractions": [0.5], "steps": 2, **changes}
     )
 
 
-async def edit(client: httpx.AsyncClient, asked: EditRequest) -> EditReply:
-    reply = await client.post("/v1/edits", content=asked.model_dump_json())
+async def edit(client: httpx.AsyncClient, body: EditRequest) -> EditReply:
+    reply = await client.post("/v1/edits", content=body.model_dump_json())
     assert reply.status_code == 200, reply.text
     return EditReply.model_validate_json(reply.content)
 
 
 def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
-            asked = request(photo(45, 35), NIGHT, CAPTION, self_fractions=[0.0, 1.0], attention_to=["red car", "beach"])
-            reply = await edit(client, asked)
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            night = request(photo(45, 35), NIGHT, CAPTION, self_fractions=[0.0, 1.0], attention_to=["red car", "beach"])
+            reply = await edit(client, night)
             assert [len(row) for row in reply.images] == [2, 2]
             for image in [reply.reconstruction, *(image for row in reply.images for image in row)]:
                 assert decode(image.png).shape == (35, 45, 3)
@@ -69,29 +61,33 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
             assert reply.evaluations.model_dump() == {"inversion": 2, "source": 2, "edit": 4}
             assert (reply.caption, reply.prompts) == (CAPTION, [NIGHT, CAPTION])
             assert reply.keep_mask is None
-            only_inverted = await edit(client, request(asked.source))
+            only_inverted = await edit(client, request(night.source))
             assert only_inverted.images == []
             assert only_inverted.reconstruction == reply.reconstruction
 
     asyncio.run(scenario())
 
 
-def test_deterministic_replies_do_not_depend_on_company_or_on_what_is_kept(folder: Path) -> None:
+def test_deterministic_replies_do_not_depend_on_the_batch_or_the_cache(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
-            first, other = photo(), photo()
-            asked = request(first, NIGHT, BLUE, inversion="null_text", guidance=3)
-            alone = await edit(client, asked)
-        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
+        async with serving(
+            create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
+        ) as client:
+            first, other = photo(32, 32), photo(32, 32)
+            null_text = request(first, NIGHT, BLUE, inversion="null_text", guidance=3)
+            alone = await edit(client, null_text)
+        async with serving(
+            create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
+        ) as client:
             drawn = RenderRequest(source=other, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
             crowd = await asyncio.gather(
                 edit(client, request(other, BLUE, inversion="null_text", guidance=3)),
                 client.post("/v1/renderings", content=drawn.model_dump_json()),
                 edit(client, request(other, NIGHT, CAPTION, guidance=3)),
-                edit(client, asked),
+                edit(client, null_text),
             )
             assert crowd[-1] == alone
-            assert await edit(client, asked) == alone
+            assert await edit(client, null_text) == alone
 
     asyncio.run(scenario())
 
@@ -100,8 +96,8 @@ def test_renderings_know_nothing_of_edits(folder: Path) -> None:
     """Both use one UNet: what an edit injects must not stay behind in its layers."""
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
-            source = photo()
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            source = photo(32, 32)
             drawn = RenderRequest(source=source, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
             before = await client.post("/v1/renderings", content=drawn.model_dump_json())
             await edit(client, request(source, BLUE, self_fractions=[1.0]))
@@ -110,11 +106,11 @@ def test_renderings_know_nothing_of_edits(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_requests_that_cannot_be_edited_are_refused_in_words(folder: Path) -> None:
+def test_requests_that_cannot_be_edited_are_refused_with_a_reason(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
-            asked = request(photo(), NIGHT)
-            plain = asked.model_dump(mode="json")
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            night = request(photo(32, 32), NIGHT)
+            plain = night.model_dump(mode="json")
             many = [{"prompt": NIGHT}] * 4
             for change, words in [
                 ({"attention_to": ["zebra"]}, "no phrase “zebra”"),

@@ -1,4 +1,4 @@
-"""Few-step weights on small networks: LoRAs and whole UNets, their schedulers, and which renderings they draw."""
+"""Few-step weights on small networks: LoRAs, whole UNets, schedulers, and the renderings that use them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from diffusion_service.app import create_app
 from diffusion_service.control_images import ControlImages
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor
 from diffusion_service.few_steps import load_few_step
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.stable_diffusion import StableDiffusion
 from shared.problems import InvalidInput
 from shared.profiles import FewStep
 from shared.schemas.diffusion import ControlStrength, Rendering, RenderReply
 from shared.schemas.service import ServiceInfo
 from shared.weights import Dtype
 from tests.support.control_sources import source
-from tests.support.controlnet_items import images, item, weights
-from tests.support.diffusion_requests import photo, render, request, settings
+from tests.support.controlnet_items import images, item, load_networks, weights
+from tests.support.diffusion_requests import photo, render, request
 from tests.support.protected_items import HalfSegmenter, Watched
 from tests.support.protected_items import item as protected
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_few_step import matrices, merged, write_lora, write_unet, write_unet_file
@@ -59,21 +60,16 @@ def networks(folder: Path) -> StableDiffusion:
     return load_networks(folder)
 
 
-def load_networks(folder: Path, dtype: Dtype = "float32") -> StableDiffusion:
-    torch.set_num_threads(1)
-    return load(weights(folder / "base", dtype), {"canny": weights(folder / "control", dtype)}, device="cpu")
-
-
-def few_step(folder: Path, file: str | None = None, **changed: Any) -> FewStep:
+def few_step(folder: Path, file: str | None = None, **changes: Any) -> FewStep:
     """Of the whole UNet in a folder or, as `unet_file`, in a file; or of the LoRA in `file`."""
-    used: dict[str, Any] = {"licence": "none", "gigabytes": 0.01, "dtype": changed.pop("dtype", "float32")}
-    scale = changed.pop("scale", 1.0)
+    used: dict[str, Any] = {"licence": "none", "gigabytes": 0.01, "dtype": changes.pop("dtype", "float32")}
+    scale = changes.pop("scale", 1.0)
     if file is None:
-        unet_file = changed.pop("unet_file", None)
+        unet_file = changes.pop("unet_file", None)
         source = {"unet": {"path": folder if unet_file else folder / "unet", "file": unet_file, **used}}
     else:
         source = {"lora": {"path": folder, "file": file, "scale": scale, **used}}
-    return FewStep.model_validate({"steps": STEPS, **TRAILING, **source, **changed})
+    return FewStep.model_validate({"steps": STEPS, **TRAILING, **source, **changes})
 
 
 def open_editor(folder: Path, networks: StableDiffusion, chosen: FewStep) -> ControlNetEditor:
@@ -167,11 +163,11 @@ def test_a_file_that_is_no_unet_of_the_bases_layout_is_refused(folder: Path, net
         load_few_step(few_step(folder, unet_file="absent.safetensors"), base, networks)
 
 
-@pytest.mark.parametrize("changed", ARRANGEMENTS)
+@pytest.mark.parametrize("changes", ARRANGEMENTS)
 def test_other_steps_and_guidance_use_the_base(
-    folder: Path, networks: StableDiffusion, changed: dict[str, Any]
+    folder: Path, networks: StableDiffusion, changes: dict[str, Any]
 ) -> None:
-    plain, both = ControlNetEditor(networks, None), open_editor(folder, networks, few_step(folder, **changed))
+    plain, both = ControlNetEditor(networks, None), open_editor(folder, networks, few_step(folder, **changes))
     others = [(STEPS + 1, 1.0), (STEPS, 4.0), (1, 2.0)]
     for steps, guidance in others:
         key = BatchKey(64, 64, steps, guidance, CONTROLS)
@@ -180,17 +176,17 @@ def test_other_steps_and_guidance_use_the_base(
     assert not np.array_equal(image, expected)
 
 
-@pytest.mark.parametrize("changed", ARRANGEMENTS)
+@pytest.mark.parametrize("changes", ARRANGEMENTS)
 def test_an_image_follows_from_its_seed_and_no_neighbour_changes_a_bit(
-    folder: Path, networks: StableDiffusion, changed: dict[str, Any]
+    folder: Path, networks: StableDiffusion, changes: dict[str, Any]
 ) -> None:
-    editor = open_editor(folder, networks, few_step(folder, **changed))
+    editor = open_editor(folder, networks, few_step(folder, **changes))
     torch.manual_seed(1)
     alone = images(editor.render(FEW, [item()] * 4))
     torch.manual_seed(2)
     company = [item("A bus in a city at night.", seed=9), item("Snow.", seed=11), item(), item("Fog.", seed=1)]
-    found = images(editor.render(FEW, company))
-    assert np.array_equal(found[2], alone[0])
+    together = images(editor.render(FEW, company))
+    assert np.array_equal(together[2], alone[0])
     assert np.array_equal(alone[1], alone[0]), "a null arm is the edit's image where the inputs are equal"
     other = images(editor.render(FEW, [item(seed=4)] * 4))
     assert not np.array_equal(other[0], alone[0])
@@ -198,31 +194,31 @@ def test_an_image_follows_from_its_seed_and_no_neighbour_changes_a_bit(
 
 def test_noise_within_steps_is_drawn_where_the_scheduler_draws_it(folder: Path, networks: StableDiffusion) -> None:
     """TCD without noise of its own is another image than with it; each image has noise of its own."""
-    found = {}
+    by_eta = {}
     for eta in (0.0, 0.5):
         chosen = few_step(folder, scheduler="TCDScheduler", scheduler_options={"eta": eta})
-        found[eta] = images(open_editor(folder, networks, chosen).render(FEW, [item(), item(seed=4)]))
-    assert not np.array_equal(found[0.0][0], found[0.5][0])
+        by_eta[eta] = images(open_editor(folder, networks, chosen).render(FEW, [item(), item(seed=4)]))
+    assert not np.array_equal(by_eta[0.0][0], by_eta[0.5][0])
     sampling = load_few_step(chosen, weights(folder / "base"), networks).networks.sampling
-    draws = [torch.randn(8, generator=one) for one in sampling.step_arguments([3, 3, 4])["generator"]]
+    draws = [torch.randn(8, generator=generator) for generator in sampling.step_arguments([3, 3, 4])["generator"]]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
     assert not torch.equal(draws[0], networks.noise(3, 64, 64).flatten()[:8]), "not the noise that it starts from"
 
 
-@pytest.mark.parametrize("changed", ARRANGEMENTS)
+@pytest.mark.parametrize("changes", ARRANGEMENTS)
 def test_protected_shapes_are_held_in_few_steps_too(
-    folder: Path, networks: StableDiffusion, changed: dict[str, Any]
+    folder: Path, networks: StableDiffusion, changes: dict[str, Any]
 ) -> None:
     write_segmenter(folder / "segmenter")
     segmenter = HalfSegmenter(weights(folder / "segmenter"), ["object"], device="cpu")
-    few = load_few_step(few_step(folder, **changed), weights(folder / "base"), networks)
-    seen: list[torch.Tensor] = []
-    watched: Any = Watched(few.networks, seen)
+    few = load_few_step(few_step(folder, **changes), weights(folder / "base"), networks)
+    recorded: list[torch.Tensor] = []
+    watched: Any = Watched(few.networks, recorded)
     editor = ControlNetEditor(networks, ControlImages(segmenter), replace(few, networks=watched))
     editor.render(FEW, [protected(None), protected("blended"), protected("relit")])
     columns = slice(networks.noise(0, 64, 64).shape[-1] // 2 - 1)  # all but the soft edge
-    free, held, lit = seen[0][..., columns]
+    free, held, lit = recorded[0][..., columns]
     clean = networks.encode(source().image)[0][..., columns]
     torch.testing.assert_close(held, clean, atol=1e-5, rtol=0)
     assert not torch.allclose(free, clean, atol=0.1)
@@ -275,7 +271,7 @@ few_step.scheduler = "LCMScheduler"
 """
 
 
-def test_the_service_renders_with_few_steps_and_says_so(folder: Path) -> None:
+def test_the_service_renders_with_few_steps_and_reports_it(folder: Path) -> None:
     plain = write_profile(folder).read_text()
     file = write_lora(folder / "lora", matrices(folder / "base"), "kohya")
     lora = f'few_step.lora = {{ path = "lora", file = "{file}", licence = "none", gigabytes = 0.01 }}\n'
@@ -288,7 +284,7 @@ def test_the_service_renders_with_few_steps_and_says_so(folder: Path) -> None:
     many = request(picture, rendering, steps=4, guidance=3.0)
 
     async def ask(profile: str) -> tuple[ServiceInfo, RenderReply, RenderReply]:
-        async with serving(create_app(settings(folder, profile))) as client:
+        async with serving(create_app(settings(folder / f"{profile}.toml"))) as client:
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
             return info, await render(client, few), await render(client, many)
 
@@ -299,5 +295,10 @@ def test_the_service_renders_with_few_steps_and_says_so(folder: Path) -> None:
     assert image.evaluations == base.evaluations == 2
     assert image.images[0] == image.images[1]
     assert len({image.images[0].png, base.images[0].png, third.images[0].png}) == 3
-    assert [one.role for one in info.weights] == ["base", "controlnet-canny", "few-step lora", "few-step settings"]
+    assert [part.role for part in info.weights] == [
+        "base",
+        "controlnet-canny",
+        "few-step lora",
+        "few-step settings",
+    ]
     assert len({without.revision, info.revision, other.revision}) == 3

@@ -1,4 +1,4 @@
-"""What half precision makes of a picture when it overflows: a typed error or null, never a picture."""
+"""Half precision that overflows gives a typed error or null, never a picture."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ from diffusion_service.app import create_app
 from diffusion_service.attention import install
 from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
 from diffusion_service.editors.inversion import InversionItem, InversionKey, Inverter
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.stable_diffusion import StableDiffusion
 from shared.problems import NotFinite
 from shared.schemas.diffusion import Rendering
-from tests.support.controlnet_items import KEY, item, weights
+from tests.support.controlnet_items import KEY, item, load_networks
 from tests.support.diffusion_requests import folder as folder
-from tests.support.diffusion_requests import photo, render, request, settings
+from tests.support.diffusion_requests import photo, render, request
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 
 UNLUCKY = 13
-
-
-def open_networks(folder: Path, dtype: str) -> StableDiffusion:
-    torch.set_num_threads(1)
-    return load(weights(folder / "base", dtype), {"canny": weights(folder / "control", dtype)}, device="cpu")
 
 
 @pytest.fixture
@@ -42,11 +38,11 @@ def unlucky(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_autoencoder_that_overflows_in_half_precision_gives_no_picture(folder: Path) -> None:
-    networks = open_networks(folder, "bfloat16")
+    networks = load_networks(folder, "bfloat16")
     install(networks.unet)
     networks.vae.to(torch.float16).decoder.conv_out.weight.data.fill_(60_000.0)
-    (made,) = ControlNetEditor(networks, None).render(KEY, [item()])
-    assert isinstance(made, NotFinite)
+    (outcome,) = ControlNetEditor(networks, None).render(KEY, [item()])
+    assert isinstance(outcome, NotFinite)
     inverter = Inverter(networks, lambda source, control: None, lambda source: None)
     key = InversionKey(KEY.width, KEY.height, 2, 1.0, None, "none", 1.0)
     (inverted,) = inverter.invert(key, [InversionItem(item().source, "a bus")])
@@ -55,7 +51,7 @@ def test_an_autoencoder_that_overflows_in_half_precision_gives_no_picture(folder
 
 @pytest.mark.usefixtures("unlucky")
 def test_a_row_that_is_not_finite_leaves_its_neighbours_alone(folder: Path) -> None:
-    editor = ControlNetEditor(open_networks(folder, "float32"), None)
+    editor = ControlNetEditor(load_networks(folder, "float32"), None)
     good, bad = editor.render(KEY, [item(), item(seed=UNLUCKY)])
     beside, _ = editor.render(KEY, [item(), item(seed=4)])
     assert isinstance(good, Rendered)
@@ -67,7 +63,7 @@ def test_a_row_that_is_not_finite_leaves_its_neighbours_alone(folder: Path) -> N
 @pytest.mark.usefixtures("unlucky")
 def test_an_image_that_is_not_finite_is_null_in_the_reply_and_all_of_them_an_error(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
             reply = await render(
                 client,
                 request(
@@ -79,7 +75,7 @@ def test_an_image_that_is_not_finite_is_null_in_the_reply_and_all_of_them_an_err
             assert [image is None for image in reply.images] == [False, True]
             assert set(reply.controls) == {"full"}
             unlucky = request(photo(), Rendering(prompt="A red car.", seed=UNLUCKY))
-            refused = await client.post("/v1/renderings", content=unlucky.model_dump_json())
-            assert (refused.status_code, refused.json()["type"]) == (500, "urn:contrafact:problem:not-finite")
+            refusal = await client.post("/v1/renderings", content=unlucky.model_dump_json())
+            assert (refusal.status_code, refusal.json()["type"]) == (500, "urn:contrafact:problem:not-finite")
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""Inversion and prompt-to-prompt on small weights: what is exact, what changes nothing, what is shared."""
+"""Inversion and prompt-to-prompt on small weights: exact reconstruction, edits without effect, shared work."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class Editor:
     editor: PromptToPromptEditor
 
     def invert(self, key: InversionKey = DIRECT, pixels: Pixels = PHOTO, caption: str = CAPTION) -> Inversion:
-        (made,) = self.inverter.invert(key, [InversionItem(source(pixels), caption)])
-        assert isinstance(made, Inversion)
-        return made
+        (inversion,) = self.inverter.invert(key, [InversionItem(source(pixels), caption)])
+        assert isinstance(inversion, Inversion)
+        return inversion
 
     def edit(self, *items: EditItem, key: EditKey = KEY) -> list[Pixels]:
         edited = self.editor.edit(key, items)
-        return [one.image for one in edited if isinstance(one, Edited)]
+        return [outcome.image for outcome in edited if isinstance(outcome, Edited)]
 
 
 def new_inverter(weights: StableDiffusion) -> Inverter:
@@ -86,8 +86,8 @@ def editor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return open_editor(folder)
 
 
-def target(inversion: Inversion, prompt: str, fraction: float = 0.5, **changed: object) -> EditItem:
-    return EditItem(inversion, PromptEdit.model_validate({"prompt": prompt, **changed}), fraction)
+def target(inversion: Inversion, prompt: str, fraction: float = 0.5, **changes: object) -> EditItem:
+    return EditItem(inversion, PromptEdit.model_validate({"prompt": prompt, **changes}), fraction)
 
 
 def round_trip(editor: Editor, pixels: Pixels = PHOTO) -> Pixels:
@@ -147,8 +147,8 @@ def plain_sampling(editor: Editor, inversion: Inversion, prompt: str) -> Pixels:
         states, null = weights.prompts.encode(prompt).states[None], weights.prompts.encode("").states[None]
         for step, time in enumerate(steps.times):
             unwanted = weights.predict(latents, time, null, None, ())
-            wanted = weights.predict(latents, time, states, None, ())
-            latents = steps.down(step, latents, unwanted + GUIDANCE * (wanted - unwanted))
+            conditional = weights.predict(latents, time, states, None, ())
+            latents = steps.down(step, latents, unwanted + GUIDANCE * (conditional - unwanted))
         return weights.pictures(latents)[0]
 
 
@@ -230,9 +230,9 @@ def test_batches_at_the_same_time_draw_what_they_draw_alone(editor: Editor) -> N
     sources = [source(PHOTO), source(MIRRORED)]
 
     def draw(number: int, keeper: Inverter) -> Pixels:
-        (made,) = keeper.invert(QUICKLY, [InversionItem(sources[number % 2], CAPTION)])
-        assert isinstance(made, Inversion)
-        (image,) = editor.edit(EditItem(made, PromptEdit(prompt=NIGHT), 0.5))
+        (inversion,) = keeper.invert(QUICKLY, [InversionItem(sources[number % 2], CAPTION)])
+        assert isinstance(inversion, Inversion)
+        (image,) = editor.edit(EditItem(inversion, PromptEdit(prompt=NIGHT), 0.5))
         return image
 
     alone = [draw(number, new_inverter(editor.weights)) for number in range(2)]
@@ -260,7 +260,7 @@ def test_the_controlnet_can_stand_by_with_an_empty_control(editor: Editor) -> No
     assert not np.array_equal(alone, beside)
 
 
-def test_what_cannot_be_edited_is_refused_in_words_and_alone(editor: Editor) -> None:
+def test_items_that_cannot_be_edited_are_refused_alone(editor: Editor) -> None:
     inversion = editor.invert()
     endless = CAPTION + " It rains and rains on." * 30
     cut = editor.invert(caption=editor.weights.prompts.fitted(endless))

@@ -1,4 +1,4 @@
-"""Protected classes on small weights: what is held, for how long, beside whom, and what the service says of it."""
+"""Protected classes on small weights: which latents are held, for how long, and what the reply reports."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from shared.schemas.diffusion import Protection, Rendering, RenderRequest
 from tests.support.control_sources import source
 from tests.support.controlnet_items import weights
 from tests.support.diffusion_requests import folder as service_folder  # noqa: F401
-from tests.support.diffusion_requests import photo, render, settings
+from tests.support.diffusion_requests import photo, render
 from tests.support.protected_items import KEY, HalfSegmenter, Watched, image, item
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 
@@ -51,17 +52,17 @@ def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEdi
     far = []
     for held in (0.0, 0.5, 1.0):
         rendered = image(editor, *(item("blended", held, seed) for seed in range(8)))
-        far.append(float(np.mean([np.abs(one[:, :24] - target[:, :24]) for one in rendered])))
+        far.append(float(np.mean([np.abs(image[:, :24] - target[:, :24]) for image in rendered])))
     assert far[0] > far[1] > far[2], far
 
 
 def test_held_to_the_end_the_latents_inside_are_the_sources(
     editor: ControlNetEditor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    networks, seen = editor._weights, list[torch.Tensor]()
-    monkeypatch.setattr(editor, "_weights", Watched(networks, seen))
+    networks, recorded = editor._weights, list[torch.Tensor]()
+    monkeypatch.setattr(editor, "_weights", Watched(networks, recorded))
     image(editor, item("blended"), item(None))
-    (latents,) = seen
+    (latents,) = recorded
     clean = networks.encode(source().image)
     columns = networks.noise(0, 64, 64).shape[-1] // 2 - 1  # all but the soft edge
     assert torch.allclose(latents[:1, :, :, :columns], clean[:, :, :, :columns], atol=1e-5)
@@ -77,18 +78,18 @@ def test_neighbours_with_other_protection_change_no_bit(editor: ControlNetEditor
 
 
 def test_regions_and_what_became_of_them_come_back(editor: ControlNetEditor) -> None:
-    (one,) = editor.render(KEY, [item("relit")])
-    assert isinstance(one, Rendered)
-    (region,) = one.regions
+    (rendered,) = editor.render(KEY, [item("relit")])
+    assert isinstance(rendered, Rendered)
+    (region,) = rendered.regions
     assert (region.label, int(region.mask.sum())) == ("object", 64 * 32)
-    (outcome,) = one.outcomes
+    (outcome,) = rendered.outcomes
     assert outcome.iou == 1.0
     assert outcome.outline > 0
-    assert outcome.inside == pytest.approx(one.image[:, :32].reshape(-1, 3).mean(axis=0))
-    assert outcome.around == pytest.approx(one.image[:, 32:35].reshape(-1, 3).mean(axis=0))
+    assert outcome.inside == pytest.approx(rendered.image[:, :32].reshape(-1, 3).mean(axis=0))
+    assert outcome.around == pytest.approx(rendered.image[:, 32:35].reshape(-1, 3).mean(axis=0))
 
 
-def test_what_cannot_be_protected_is_refused_in_words(editor: ControlNetEditor) -> None:
+def test_classes_that_cannot_be_protected_are_refused(editor: ControlNetEditor) -> None:
     good, bad = editor.render(KEY, [item(None), item("relit", label="pedestrian")])
     assert isinstance(good, Rendered)
     assert isinstance(bad, InvalidInput)
@@ -100,15 +101,15 @@ def test_what_cannot_be_protected_is_refused_in_words(editor: ControlNetEditor) 
 
 def test_the_service_answers_in_the_sources_pixels(service_folder: Path) -> None:  # noqa: F811
     async def scenario() -> None:
-        async with serving(create_app(settings(service_folder))) as client:
+        async with serving(create_app(settings(service_folder / "small.toml"))) as client:
             plain = RenderRequest(source=photo(90, 70), renderings=[Rendering(prompt="Snow.", seed=1)] * 2, steps=2)
-            asked = plain.model_copy(update={"protection": Protection(classes=("object",), by="relit", strength=0.5)})
-            reply = await render(client, asked)
+            relit = plain.model_copy(update={"protection": Protection(classes=("object",), by="relit", strength=0.5)})
+            reply = await render(client, relit)
             assert reply.protection is not None
             assert decode(reply.protection.mask.png, "L").shape == (70, 90)
             (region,) = reply.protection.regions
             assert (region.label, region.box, region.share) == ("object", (0, 0, 90, 70), 1.0)
-            assert [len(one) for one in reply.protection.outcomes] == [1, 1]
+            assert [len(regions) for regions in reply.protection.outcomes] == [1, 1]
             unprotected = await render(client, plain)
             assert unprotected.protection is None
             assert unprotected.images != reply.images
@@ -118,8 +119,8 @@ def test_the_service_answers_in_the_sources_pixels(service_folder: Path) -> None
                 ({"protection": {"classes": []}}, "classes"),
                 ({"controls": [{"kind": "canny", "start": 0.5, "end": 0.2}]}, "let it end later"),
             ]:
-                refused = await client.post("/v1/renderings", json={**plain.model_dump(mode="json"), **update})
-                assert refused.status_code == 422
-                assert says in refused.json()["detail"]
+                refusal = await client.post("/v1/renderings", json={**plain.model_dump(mode="json"), **update})
+                assert refusal.status_code == 422
+                assert says in refusal.json()["detail"]
 
     asyncio.run(scenario())

@@ -44,12 +44,12 @@ def weights() -> StableDiffusion:
 
 
 def items(weights: StableDiffusion) -> list[InversionItem]:
-    made = []
+    inversions = []
     for scene, wording in zip(SCENES, WORDINGS, strict=True):
         image = np.ascontiguousarray(render(scene).image)
         geometry = fit(128, 128, 128, weights.multiple)
-        made.append(InversionItem(Source(image, geometry, digest(image)), caption(scene, wording)))
-    return made
+        inversions.append(InversionItem(Source(image, geometry, digest(image)), caption(scene, wording)))
+    return inversions
 
 
 def psnr(first: Pixels, second: Pixels) -> float:
@@ -58,10 +58,10 @@ def psnr(first: Pixels, second: Pixels) -> float:
 
 def test_null_text_reconstructs_within_half_a_decibel_of_the_round_trip(weights: StableDiffusion) -> None:
     inverter = Inverter(weights, lambda *_: None, lambda _: None)
-    asked = items(weights)
-    direct = inverter.invert(KEY, asked)
-    null_text = inverter.invert(replace(KEY, guidance=GUIDANCE, null_text=NullText(learning_rate=0.1)), asked)
-    for item, exact, near in zip(asked, direct, null_text, strict=True):
+    sources = items(weights)
+    direct = inverter.invert(KEY, sources)
+    null_text = inverter.invert(replace(KEY, guidance=GUIDANCE, null_text=NullText(learning_rate=0.1)), sources)
+    for item, exact, near in zip(sources, direct, null_text, strict=True):
         assert isinstance(exact, Inversion)
         assert isinstance(near, Inversion)
         with torch.no_grad():
@@ -72,14 +72,16 @@ def test_null_text_reconstructs_within_half_a_decibel_of_the_round_trip(weights:
 
 def test_a_new_prompt_changes_the_picture_more_than_the_old_one(weights: StableDiffusion) -> None:
     inverter = Inverter(weights, lambda *_: None, lambda _: None)
-    inversions = [one for one in inverter.invert(KEY, items(weights)) if isinstance(one, Inversion)]
-    asked = [
+    inversions = [inversion for inversion in inverter.invert(KEY, items(weights)) if isinstance(inversion, Inversion)]
+    edits = [
         EditItem(inversion, PromptEdit(prompt=caption(shown, wording)), 0.5)
         for inversion, wording, *pair in zip(inversions, WORDINGS, SCENES, OTHERS, strict=True)
         for shown in pair
     ]
     key = EditKey(128, 128, STEPS, GUIDANCE, None)
-    edited = [one.image for one in PromptToPromptEditor(weights).edit(key, asked) if isinstance(one, Edited)]
+    edited = [
+        outcome.image for outcome in PromptToPromptEditor(weights).edit(key, edits) if isinstance(outcome, Edited)
+    ]
     for number, inversion in enumerate(inversions):
         null, other = edited[2 * number : 2 * number + 2]
         assert psnr(null, inversion.reconstruction) > psnr(other, inversion.reconstruction) + 1

@@ -61,7 +61,7 @@ def test_the_command_runs(gateway: Gateway, folder: Path, block: str) -> None:
         job = gateway.client.post("/jobs", files={"images": picture(1), "spec": spec}).json()["id"]
         gateway.client.post(f"/jobs/{job}/cancel")
     script = STRICT + block.replace("http://127.0.0.1:8000", str(gateway.client.base_url))
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", script], cwd=folder, env={**os.environ, "JOB": job}, capture_output=True, text=True, timeout=600
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr

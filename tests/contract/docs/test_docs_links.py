@@ -1,4 +1,4 @@
-"""Links between Markdown files, and to source files, lead somewhere; so do pages that code and settings name."""
+"""Links to Markdown and source files lead somewhere, in the documentation, in code and in settings."""
 
 from __future__ import annotations
 

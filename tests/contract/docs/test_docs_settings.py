@@ -1,4 +1,4 @@
-"""docs/reference/settings.md names every setting there is, with its default, and none that is not there."""
+"""docs/reference/settings.md lists every setting with its default, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model services of an embedded system answer this machine, and no web page."""
+"""The model services of an embedded system answer local callers, but no web page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models under test that a profile names: an ONNX folder, a segmenter and an HTTP endpoint, asked over the service."""
+"""Models under test of a profile, over HTTP: an ONNX folder, a segmenter, an HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def brightness() -> FastAPI:
     busy = [True]
 
     @app.post("/segment")
-    def segment(asked: dict[str, list[str]]) -> dict[str, list[str]]:
+    def segment(body: dict[str, list[str]]) -> dict[str, list[str]]:
         if busy:
             busy.clear()
             raise HTTPException(503, headers={"Retry-After": "0"})
-        maps = [(decode(base64.b64decode(image)).mean(axis=2) > 127).astype(np.uint8) for image in asked["images"]]
-        return {"maps": [base64.b64encode(encode(one)).decode() for one in maps]}
+        maps = [(decode(base64.b64decode(image)).mean(axis=2) > 127).astype(np.uint8) for image in body["images"]]
+        return {"maps": [base64.b64encode(encode(label_map)).decode() for label_map in maps]}
 
     @app.post("/classify")
-    def classify(asked: dict[str, list[str]]) -> dict[str, list[list[float]]]:
-        bright = [decode(base64.b64decode(image)).mean() / 255 for image in asked["images"]]
+    def classify(body: dict[str, list[str]]) -> dict[str, list[list[float]]]:
+        bright = [decode(base64.b64decode(image)).mean() / 255 for image in body["images"]]
         return {"probabilities": [[value, 1 - value] for value in bright]}
 
     return app
@@ -104,14 +104,14 @@ def test_all_kinds_are_listed_and_answer(profile: Path, monkeypatch: pytest.Monk
     images = [ImagePayload(png=encode(IMAGE))] * 2
 
     async def ask(client: httpx.AsyncClient, model: str) -> PredictReply:
-        asked = PredictRequest(model=model, images=images)
-        reply = await client.post("/v1/predictions", content=asked.model_dump_json())
+        body = PredictRequest(model=model, images=images)
+        reply = await client.post("/v1/predictions", content=body.model_dump_json())
         assert reply.status_code == 200, reply.text
         return PredictReply.model_validate_json(reply.content)
 
     async def segment(client: httpx.AsyncClient, model: str) -> SegmentReply:
-        asked = SegmentRequest(model=model, images=images)
-        reply = await client.post("/v1/segmentations", content=asked.model_dump_json())
+        body = SegmentRequest(model=model, images=images)
+        reply = await client.post("/v1/segmentations", content=body.model_dump_json())
         assert reply.status_code == 200, reply.text
         return SegmentReply.model_validate_json(reply.content)
 
@@ -119,7 +119,7 @@ def test_all_kinds_are_listed_and_answer(profile: Path, monkeypatch: pytest.Monk
         settings = ServiceSettings(profile=str(profile), device="cpu", threads=1)
         async with serving(create_app(settings)) as client:
             listed = (await client.get("/v1/models")).json()["models"]
-            assert [(one["name"], one["task"]) for one in listed] == [
+            assert [(model["name"], model["task"]) for model in listed] == [
                 ("resnet", "classification"),
                 ("exported", "classification"),
                 ("exported-roads", "segmentation"),
@@ -136,13 +136,13 @@ def test_all_kinds_are_listed_and_answer(profile: Path, monkeypatch: pytest.Monk
             assert np.allclose(served.probabilities[1], [IMAGE.mean() / 255, 1 - IMAGE.mean() / 255])
             replies = [await segment(client, name) for name in ("roads", "exported-roads", "lit")]
             assert [reply.classes for reply in replies] == [["road", "car"]] * 2 + [["dark", "bright"]]
-            of_hub, of_onnx, lit = [[decode(one.png, "L") for one in reply.maps] for reply in replies]
+            of_hub, of_onnx, lit = [[decode(label_map.png, "L") for label_map in reply.maps] for reply in replies]
             assert of_hub[0].shape == IMAGE.shape[:2]
             assert (np.array(of_hub) == np.array(of_onnx)).mean() > 0.999
             assert (np.array(lit) == (IMAGE.mean(axis=2) > 127)).all()
             for model in ("roads", "lit"):
-                asked = PredictRequest(model=model, images=images)
-                wrong = await client.post("/v1/predictions", content=asked.model_dump_json())
+                body = PredictRequest(model=model, images=images)
+                wrong = await client.post("/v1/predictions", content=body.model_dump_json())
                 assert (wrong.status_code, "ask it at /v1/segmentations" in wrong.text) == (422, True)
             asked_maps = SegmentRequest(model="served", images=images)
             wrong = await client.post("/v1/segmentations", content=asked_maps.model_dump_json())

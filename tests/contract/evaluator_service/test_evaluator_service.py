@@ -26,8 +26,8 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
-from shared.service import ServiceSettings
 from shared.weights import Weights
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_evaluator import CLASSES, write_classifier, write_scorer
 from tests.support.small_profile import write_profile
@@ -51,10 +51,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(folder: Path, **changed: Any) -> ServiceSettings:
-    return ServiceSettings(profile=str(folder / "small.toml"), device="cpu", threads=1, **changed)
-
-
 def pixels(width: int = 80, height: int = 64) -> np.ndarray:
     return RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)
 
@@ -63,8 +59,8 @@ def payload(image: np.ndarray) -> ImagePayload:
     return ImagePayload(png=encode(image))
 
 
-async def post(client: httpx.AsyncClient, path: str, asked: Any) -> bytes:
-    reply = await client.post(path, content=asked.model_dump_json())
+async def post(client: httpx.AsyncClient, path: str, body: Any) -> bytes:
+    reply = await client.post(path, content=body.model_dump_json())
     assert reply.status_code == 200, reply.text
     return reply.content
 
@@ -79,17 +75,17 @@ def test_predictions_are_the_models_own_on_its_own_preprocessing(folder: Path) -
         expected = model(**inputs).logits.softmax(-1)[0].numpy()
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
-            asked = PredictRequest(model="second", images=[payload(image), payload(pixels(50, 99))])
-            reply = PredictReply.model_validate_json(await post(client, "/v1/predictions", asked))
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            body = PredictRequest(model="second", images=[payload(image), payload(pixels(50, 99))])
+            reply = PredictReply.model_validate_json(await post(client, "/v1/predictions", body))
             assert reply.classes == CLASSES
             assert np.allclose(reply.probabilities[0], expected, atol=1e-6)
             assert np.allclose(np.sum(reply.probabilities, axis=1), 1)
-            other = asked.model_copy(update={"model": "first"})
+            other = body.model_copy(update={"model": "first"})
             first = PredictReply.model_validate_json(await post(client, "/v1/predictions", other))
             assert first.probabilities != reply.probabilities
             listed = ModelsReply.model_validate_json((await client.get("/v1/models")).content).models
-            assert [(one.name, one.classes, one.licence, one.description) for one in listed] == [
+            assert [(model.name, model.classes, model.licence, model.description) for model in listed] == [
                 ("first", CLASSES, "MIT", "the first"),
                 ("second", CLASSES, "MIT", ""),
             ]
@@ -108,9 +104,9 @@ def test_embeddings_are_clips_and_unit_length(folder: Path) -> None:
         both = clip(**processor(Image.fromarray(image), return_tensors="pt"), **tokens)
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
-            asked = EmbedRequest(images=[payload(image)], texts=texts)
-            reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", asked))
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            body = EmbedRequest(images=[payload(image)], texts=texts)
+            reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", body))
             assert np.allclose(reply.images[0], both.image_embeds[0].numpy(), atol=1e-5)
             assert np.allclose(reply.texts[0], both.text_embeds[0].numpy(), atol=1e-5), "padding changes nothing"
             assert reply.texts[2] == reply.texts[0] != reply.texts[1]
@@ -127,9 +123,9 @@ def test_more_texts_than_the_queue_holds_are_embedded_beside_images(folder: Path
     texts = [f"a photo of a thing {number}." for number in range(100)]
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, capacity=16))) as client:
-            asked = EmbedRequest(images=[payload(pixels()) for _ in range(3)], texts=texts)
-            reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", asked))
+        async with serving(create_app(settings(folder / "small.toml", capacity=16))) as client:
+            body = EmbedRequest(images=[payload(pixels()) for _ in range(3)], texts=texts)
+            reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", body))
             assert (len(reply.images), len(reply.texts)) == (3, 100)
             single = EmbedRequest(texts=texts[70:71])
             again = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", single))
@@ -147,14 +143,16 @@ def test_a_siglip_can_be_the_scorer(tmp_path: Path) -> None:
     assert np.allclose(texts[:1], scorer.embed_texts(["A red car."]), atol=1e-6)
 
 
-def test_deterministic_replies_do_not_depend_on_company(folder: Path) -> None:
+def test_deterministic_replies_do_not_depend_on_the_batch(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, deterministic=True, max_wait_seconds=0.2))) as client:
-            asked = [PredictRequest(model="first", images=[payload(pixels())]) for _ in range(4)]
-            alone = await post(client, "/v1/predictions", asked[0])
-            crowd = await asyncio.gather(*(post(client, "/v1/predictions", one) for one in reversed(asked)))
+        async with serving(
+            create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
+        ) as client:
+            requests = [PredictRequest(model="first", images=[payload(pixels())]) for _ in range(4)]
+            alone = await post(client, "/v1/predictions", requests[0])
+            crowd = await asyncio.gather(*(post(client, "/v1/predictions", body) for body in reversed(requests)))
             assert crowd[-1] == alone
-            embed = EmbedRequest(images=[asked[0].images[0]])
+            embed = EmbedRequest(images=[requests[0].images[0]])
             single = await post(client, "/v1/embeddings", embed)
             more = EmbedRequest(images=[payload(pixels()), *embed.images])
             together = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", more))
@@ -170,37 +168,37 @@ def test_structure_agreement_counts_kept_edges(folder: Path) -> None:
     half[:, 40:] = 200
     dark = (source * 0.5).astype(np.uint8)
     blank = np.full_like(source, 99)
-    left = np.zeros((64, 80), np.uint8)
-    left[:, :40] = 255
+    left_half = np.zeros((64, 80), np.uint8)
+    left_half[:, :40] = 255
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
-            asked = StructureRequest(source=payload(source), images=[payload(i) for i in (source, dark, half, blank)])
-            reply = StructureReply.model_validate_json(await post(client, "/v1/structure", asked))
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            body = StructureRequest(source=payload(source), images=[payload(i) for i in (source, dark, half, blank)])
+            reply = StructureReply.model_validate_json(await post(client, "/v1/structure", body))
             assert reply.agreements[0] > 0.95
             assert reply.agreements[1] > 0.95, "light may change"
             assert abs(reply.agreements[2] - 0.5) < 0.1
             assert reply.agreements[3] == 0
-            noise = asked.model_copy(update={"images": [payload(pixels()) for _ in range(16)]})
+            noise = body.model_copy(update={"images": [payload(pixels()) for _ in range(16)]})
             reply = StructureReply.model_validate_json(await post(client, "/v1/structure", noise))
             # The mean over many is 0.15, that of 16 varies by 0.04. Without the correction for chance it is near 1.
             assert np.mean(reply.agreements) < 0.4, "edges everywhere agree by chance only"
-            masked = asked.model_copy(update={"mask": payload(left)})
+            masked = body.model_copy(update={"mask": payload(left_half)})
             reply = StructureReply.model_validate_json(await post(client, "/v1/structure", masked))
             assert reply.agreements[2] > 0.95, "what lies outside the mask does not count"
-            other = asked.model_copy(update={"images": [payload(pixels(30, 30))]})
-            refused = await client.post("/v1/structure", content=other.model_dump_json())
-            assert refused.status_code == 422
-            assert "same size" in refused.json()["detail"]
+            other = body.model_copy(update={"images": [payload(pixels(30, 30))]})
+            refusal = await client.post("/v1/structure", content=other.model_dump_json())
+            assert refusal.status_code == 422
+            assert "same size" in refusal.json()["detail"]
 
     asyncio.run(scenario())
 
 
 def test_an_unknown_model_is_answered_with_those_that_exist(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(folder))) as client:
-            asked = PredictRequest(model="third", images=[payload(pixels())])
-            reply = await client.post("/v1/predictions", content=asked.model_dump_json())
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            body = PredictRequest(model="third", images=[payload(pixels())])
+            reply = await client.post("/v1/predictions", content=body.model_dump_json())
             assert reply.status_code == 404
             assert "first, second" in reply.json()["detail"]
 

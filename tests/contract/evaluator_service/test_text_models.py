@@ -1,10 +1,9 @@
-"""Words for gaps (llm_service) and text embeddings (evaluator_service) over HTTP, on small BERTs, not trained."""
+"""Words for gaps (llm_service) and text embeddings (evaluator_service) over HTTP, on small untrained BERTs."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -18,8 +17,8 @@ from llm_service.app import create_app as language
 from shared.schemas.evaluation import EmbedTextsReply
 from shared.schemas.language import FillReply
 from shared.schemas.service import ServiceInfo
-from shared.service import ServiceSettings
 from shared.weights import Weights
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile
@@ -44,13 +43,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(profile: Path, **changed: Any) -> ServiceSettings:
-    return ServiceSettings(profile=str(profile / "small.toml"), device="cpu", threads=1, **changed)
-
-
 async def filled(client: httpx.AsyncClient, gaps: list[tuple[str, str]], most: int = 5) -> FillReply:
-    asked = {"gaps": [{"before": before, "after": after} for before, after in gaps], "most": most}
-    reply = await client.post("/v1/fill", json=asked)
+    body = {"gaps": [{"before": before, "after": after} for before, after in gaps], "most": most}
+    reply = await client.post("/v1/fill", json=body)
     assert reply.status_code == 200, reply.text
     return FillReply.model_validate_json(reply.content)
 
@@ -66,7 +61,7 @@ def test_fillings_are_the_whole_words_that_the_model_finds_most_probable(folder:
     model = AutoModelForMaskedLM.from_pretrained(folder / "masked").eval()
 
     async def main() -> FillReply:
-        async with serving(language(settings(folder))) as client:
+        async with serving(language(settings(folder / "small.toml"))) as client:
             return await filled(client, GAPS)
 
     reply = asyncio.run(main())
@@ -79,8 +74,8 @@ def test_fillings_are_the_whole_words_that_the_model_finds_most_probable(folder:
             (tokenizer.convert_ids_to_tokens(int(place)), float(shares[place])) for place in shares.argsort().flip(0)
         ]
         whole = [(word, share) for word, share in ranked if word.isalpha() and len(word) > 1]
-        assert [one.word for one in words] == [word for word, _ in whole[:5]]
-        assert np.allclose([one.probability for one in words], [share for _, share in whole[:5]], atol=1e-6)
+        assert [guess.word for guess in words] == [word for word, _ in whole[:5]]
+        assert np.allclose([guess.probability for guess in words], [share for _, share in whole[:5]], atol=1e-6)
 
 
 def test_embeddings_are_the_mean_of_the_last_states(folder: Path) -> None:
@@ -90,7 +85,7 @@ def test_embeddings_are_the_mean_of_the_last_states(folder: Path) -> None:
     )
 
     async def main() -> list[list[float]]:
-        async with serving(evaluator(settings(folder))) as client:
+        async with serving(evaluator(settings(folder / "small.toml"))) as client:
             return await embedded(client, TEXTS)
 
     rows = asyncio.run(main())
@@ -103,7 +98,7 @@ def test_embeddings_are_the_mean_of_the_last_states(folder: Path) -> None:
 
 def test_replies_do_not_depend_on_company(folder: Path) -> None:
     async def main() -> None:
-        fixed = settings(folder, deterministic=True, max_batch=3)
+        fixed = settings(folder / "small.toml", deterministic=True, max_batch=3)
         async with serving(language(fixed)) as client:
             together = (await filled(client, GAPS)).fillings
             assert together == [(await filled(client, [gap])).fillings[0] for gap in GAPS]
@@ -117,17 +112,17 @@ def test_replies_do_not_depend_on_company(folder: Path) -> None:
 
 def test_more_texts_than_the_queue_holds_are_embedded(folder: Path) -> None:
     async def main() -> list[list[float]]:
-        async with serving(evaluator(settings(folder, capacity=8))) as client:
+        async with serving(evaluator(settings(folder / "small.toml", capacity=8))) as client:
             return await embedded(client, [f"a {'red ' * (number % 5)}car {number}" for number in range(40)])
 
     assert len(asyncio.run(main())) == 40
 
 
-def test_what_cannot_be_read_is_refused_in_a_sentence(folder: Path) -> None:
+def test_gaps_that_cannot_be_filled_are_refused_with_a_reason(folder: Path) -> None:
     cases = [("word " * 60, "the model reads 48"), ("a [MASK] and ", "control word")]
 
     async def main() -> None:
-        async with serving(language(settings(folder))) as client:
+        async with serving(language(settings(folder / "small.toml"))) as client:
             for before, says in cases:
                 reply = await client.post("/v1/fill", json={"gaps": [{"before": before, "after": ""}]})
                 assert reply.status_code == 422
@@ -138,16 +133,16 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(folder: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_profile_without_these_weights_says_so(folder: Path, tmp_path: Path) -> None:
+def test_a_profile_without_these_weights_is_refused(folder: Path, tmp_path: Path) -> None:
     write_profile(tmp_path)
     write_scorer(tmp_path / "scorer")
 
     async def main() -> None:
-        async with serving(language(settings(tmp_path))) as client:
+        async with serving(language(settings(tmp_path / "small.toml"))) as client:
             reply = await client.post("/v1/fill", json={"gaps": [{"before": "a", "after": "b"}]})
             assert reply.status_code == 422
             assert "[language.masked_words]" in reply.json()["detail"]
-        async with serving(evaluator(settings(tmp_path))) as client:
+        async with serving(evaluator(settings(tmp_path / "small.toml"))) as client:
             reply = await client.post("/v1/text-embeddings", json={"texts": ["a"]})
             assert reply.status_code == 422
             assert "[evaluator.text_embedder]" in reply.json()["detail"]

@@ -1,4 +1,4 @@
-"""The OpenAPI document: a snapshot that changes only on purpose, complete, with examples that are true.
+"""The OpenAPI document: a complete snapshot with valid examples.
 
 After a change that is meant, write the new snapshot with `python -m tests.contract.gateway.test_openapi`.
 """
@@ -60,16 +60,16 @@ def test_it_is_the_snapshot(document: dict[str, Any]) -> None:
 
 
 def test_it_is_complete(document: dict[str, Any]) -> None:
-    found = operations(document)
-    assert set(found) == PROMISED
-    for name, operation in found.items():
+    described = operations(document)
+    assert set(described) == PROMISED
+    for name, operation in described.items():
         assert operation["description"], name
         for status, reply in operation["responses"].items():
             if status.startswith(("4", "5")):
                 assert "application/problem+json" in reply["content"], f"{name} {status}"
         for parameter in operation.get("parameters", []):
             assert parameter["schema"], f"{name} {parameter['name']}"
-    multipart = found["POST /jobs"]["requestBody"]["content"]
+    multipart = described["POST /jobs"]["requestBody"]["content"]
     assert set(multipart) == {"multipart/form-data", "application/json"}
 
 
@@ -81,9 +81,9 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("model", EXAMPLES, ids=lambda model: model.__name__)
 def test_examples_are_true(model: type[Contract]) -> None:
-    given = json.dumps(EXAMPLES[model])
-    written = model.model_validate_json(given).model_dump(mode="json", exclude_unset=True)
-    assert written == json.loads(given)
+    text = json.dumps(EXAMPLES[model])
+    written = model.model_validate_json(text).model_dump(mode="json", exclude_unset=True)
+    assert written == json.loads(text)
 
 
 def test_every_operation_is_in_the_docs(document: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""One id from the user's request to the last service: in headers, in the message, in the rows, in every log line."""
+"""One request id from the user to the last service: in headers, messages, rows and log lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import cast
@@ -24,6 +23,7 @@ from shared.problems import InvalidInput
 from shared.schemas.service import SERVICES
 from shared.service import ModelService, ServiceSettings
 from tests.support.gateway_under_test import picture
+from tests.support.http_jobs import finished
 from tests.support.log_lines import Nothing
 from tests.support.serving import serving
 from tests.support.small_services import SmallServices, serve
@@ -31,11 +31,11 @@ from tests.support.small_services import SmallServices, serve
 
 def test_it_travels_from_the_gateway_to_the_services_and_into_the_log(tmp_path: Path) -> None:
     small = SmallServices()
-    heard: set[tuple[str, str | None]] = set()
+    requests: set[tuple[str, str | None]] = set()
 
     @small.app.middleware("http")
     async def hear(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        heard.add((request.url.path, request.headers.get("X-Request-ID")))
+        requests.add((request.url.path, request.headers.get("X-Request-ID")))
         return await answer(request)
 
     small.troubles = [InvalidInput("not this time")]
@@ -45,32 +45,29 @@ def test_it_travels_from_the_gateway_to_the_services_and_into_the_log(tmp_path: 
         httpx.Client(base_url=system.base_url, timeout=120) as client,
     ):
         mine = {"X-Request-ID": "mine-1"}
-        made = client.post("/jobs", files={"images": picture(1)}, data={"task": "name the vehicle"}, headers=mine)
-        assert (made.status_code, made.headers["X-Request-ID"]) == (202, "mine-1")
-        address = made.headers["Location"]
-        give_up = time.monotonic() + 300
-        while client.get(address).json()["state"] == "running":
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
+        created = client.post("/jobs", files={"images": picture(1)}, data={"task": "name the vehicle"}, headers=mine)
+        assert (created.status_code, created.headers["X-Request-ID"]) == (202, "mine-1")
+        address = created.headers["Location"]
+        finished(client, address)
         assert client.get("/jobs", headers={"X-Request-ID": "a b\tc"}).headers["X-Request-ID"] != "a b\tc"
-    asked = {path for path, name in heard if name == "mine-1"}
-    assert {"/v1/captions", "/v1/generate", "/v1/renderings", "/v1/predictions"} <= asked
+    paths = {path for path, name in requests if name == "mine-1"}
+    assert {"/v1/captions", "/v1/generate", "/v1/renderings", "/v1/predictions"} <= paths
     lines = [json.loads(line) for line in (tmp_path / "contrafact.log").read_text().splitlines()]
     failed = [line for line in lines if line["logger"] == "contrafact.worker" and "traceback" in line]
-    assert [(line["request_id"], line["job"]) for line in failed] == [("mine-1", made.json()["id"])]
+    assert [(line["request_id"], line["job"]) for line in failed] == [("mine-1", created.json()["id"])]
     assert any(line["message"] == "POST /jobs" and line["request_id"] == "mine-1" for line in lines)
     assert all(line["request_id"] for line in lines if line["logger"] == "contrafact.http")
 
 
 def test_the_message_carries_it() -> None:
-    heard: list[str] = []
+    request_ids: list[str] = []
     rung = threading.Event()
 
     class Bell:
         """Hears who rang."""
 
         def step(self) -> None:
-            heard.append(request_id())
+            request_ids.append(request_id())
             rung.set()
 
         def start(self) -> None:
@@ -88,7 +85,7 @@ def test_the_message_carries_it() -> None:
         assert rung.wait(120)
     finally:
         thread.stop()
-    assert heard == ["mine-2"]
+    assert request_ids == ["mine-2"]
 
 
 def test_a_model_service_logs_and_answers_it(log: io.StringIO) -> None:

@@ -1,4 +1,4 @@
-"""A canary in every place that holds a secret: it must sing in no log line, no answer and no sentence."""
+"""Secrets appear in no log line, no reply and no message: each is set to a canary value."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def test_settings_tell_nothing(secrets: None, monkeypatch: pytest.MonkeyPatch) -
     assert "CONTRAFACT_AUTHENTICATION" in str(end.value)
 
 
-def test_a_deployment_without_its_parts_tells_nothing(secrets: None, log: io.StringIO) -> None:
+def test_errors_of_an_incomplete_deployment_reveal_no_secret(secrets: None, log: io.StringIO) -> None:
     with pytest.raises(SystemExit) as end:
         create_app()
     assert "does not answer" in str(end.value)
     answers = [answer for answer in examine(read_settings()) if not answer.fine]
     assert {answer.part for answer in answers} >= {"database", "broker", "object store", "caption_service"}
     wake_worker(open_celery(ENVIRONMENT["CONTRAFACT_BROKER_URL"]))
-    done = CliRunner().invoke(command_line, ["keys", "list"])
-    assert done.exit_code != 0
-    everything = [str(end.value), log.getvalue(), done.output, *(str(asdict(answer)) for answer in answers)]
+    result = CliRunner().invoke(command_line, ["keys", "list"])
+    assert result.exit_code != 0
+    everything = [str(end.value), log.getvalue(), result.output, *(str(asdict(answer)) for answer in answers)]
     assert CANARY not in "".join(everything)
     assert "wake-up" in log.getvalue()
 
@@ -131,7 +131,7 @@ def test_an_unexpected_error_is_not_quoted_and_its_traceback_is_masked(locked: G
     assert CANARY not in log.getvalue()
 
 
-def test_a_model_service_tells_nothing_of_its_environment(secrets: None, log: io.StringIO) -> None:
+def test_a_model_service_reveals_nothing_of_its_environment(secrets: None, log: io.StringIO) -> None:
     async def look() -> list[httpx.Response]:
         service = ModelService("nothing", "1", ServiceSettings(), Nothing)
         async with serving(service.app) as client:

@@ -1,4 +1,4 @@
-"""Pairs collected from an OpenAI-compatible server: a small one that fails where it is told to."""
+"""Collecting pairs from an OpenAI-compatible server that fails on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SmallServer:
     """Answers every question in a key order of its own, with white space; refuses or fails as it is told."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.prompts: list[str] = []
         self.wrong: set[str] = set()
         self.lives = 1_000
         self.app = FastAPI()
@@ -26,8 +26,8 @@ class SmallServer:
 
     async def complete(self, request: Request) -> Response:
         content = (await request.json())["messages"][-1]["content"]
-        self.asked.append(content)
-        if len(self.asked) > self.lives:
+        self.prompts.append(content)
+        if len(self.prompts) > self.lives:
             return JSONResponse({"error": "gone"}, 404)
         text = "no JSON" if content in self.wrong else '{ "to": "in hail",\n "from": "in the rain" }'
         return JSONResponse({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]})
@@ -40,7 +40,7 @@ def test_replies_are_written_as_the_service_will_write_them(tmp_path: Path) -> N
     assert pair.reply == '{"from":"in the rain","to":"in hail"}'
 
 
-def test_a_collection_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+def test_a_stopped_collection_resumes(tmp_path: Path) -> None:
     server, path = SmallServer(), tmp_path / "pairs.jsonl"
     server.lives = 4
     with listening(server.app) as url:
@@ -49,11 +49,11 @@ def test_a_collection_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         first = list(read_lines(path, Pair))
         assert len(first) == 4
         path.write_text(path.read_text() + first[0].model_dump_json()[:40])  # as a crash would leave it
-        server.lives, asked = 1_000, len(server.asked)
+        server.lives, before = 1_000, len(server.prompts)
         assert collect_pairs(url, 10, path) == 0
-        assert len(server.asked) == asked + 6
+        assert len(server.prompts) == before + 6
         assert collect_pairs(url, 10, path) == 0
-        assert len(server.asked) == asked + 6
+        assert len(server.prompts) == before + 6
     pairs = list(read_lines(path, Pair))
     assert pairs[:4] == first
     assert len({pair.question for pair in pairs}) == len(pairs) == 10

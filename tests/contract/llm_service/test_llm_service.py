@@ -1,4 +1,4 @@
-"""llm_service over HTTP, on a small Llama with random weights: schemas always hold, whatever the model would say."""
+"""llm_service over HTTP, on a small random Llama: replies follow their schema."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from shared.problems import InvalidInput
 from shared.profiles import load_profile
 from shared.schemas.language import GenerateReply, GenerateRequest, Message, ScoreReply
 from shared.schemas.service import ServiceInfo
-from shared.service import ServiceSettings
-from tests.support.language_requests import KEYWORDS, SYSTEM, asked, generate
+from tests.support.language_requests import KEYWORDS, SYSTEM, generate, generate_request
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_models import save_llama
 from tests.support.small_profile import write_profile
@@ -39,15 +39,15 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_profile(folder, language_engine="transformers")
 
 
-def settings(profile: Path, **changed: Any) -> ServiceSettings:
-    return ServiceSettings(profile=str(profile), device="cpu", threads=1, **changed)
-
-
 def requests() -> list[GenerateRequest]:
     """Prompts of different lengths, temperatures, schemas and seeds, some of them equal."""
     contents = ["A bus.", "A red car stands in the rain, beside a sign." * 3, "A bus.", "Two dogs."]
-    mixed = [asked(text, seed=n, temperature=t) for n, text in enumerate(contents) for t in (0.0, 0.7, 1.5)]
-    return [*mixed, asked("How many?", json_schema=COUNT), asked("A bus.", seed=0, temperature=1.5)]
+    mixed = [generate_request(text, seed=n, temperature=t) for n, text in enumerate(contents) for t in (0.0, 0.7, 1.5)]
+    return [
+        *mixed,
+        generate_request("How many?", json_schema=COUNT),
+        generate_request("A bus.", seed=0, temperature=1.5),
+    ]
 
 
 def test_every_reply_satisfies_its_schema(profile: Path) -> None:
@@ -121,7 +121,7 @@ def test_kept_beginnings_and_padding_change_no_token(profile: Path, system: list
         return None  # type: ignore[return-value]
 
     engine = load_transformers(load_profile(str(profile)).language, settings(profile, deterministic=True), keep)
-    request = asked("A red car stands in the rain.", temperature=0.0)
+    request = generate_request("A red car stands in the rain.", temperature=0.0)
     request = request.model_copy(update={"messages": [*system, request.messages[-1]]})
     prefix, rest = engine.tokenize(request.messages)
     assert bool(prefix) == bool(system)  # a short beginning is not kept
@@ -147,7 +147,7 @@ def test_kept_beginnings_and_padding_change_no_token(profile: Path, system: list
 def test_a_truncated_reply_is_retried_once_and_then_a_typed_problem(profile: Path) -> None:
     async def main() -> httpx.Response:
         async with serving(create_app(settings(profile))) as client:
-            body = asked("A bus.", max_tokens=5).model_dump_json()
+            body = generate_request("A bus.", max_tokens=5).model_dump_json()
             return await client.post("/v1/generate", content=body)
 
     reply = asyncio.run(main())
@@ -177,16 +177,20 @@ UNBOUNDED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("schema", "says"), UNBOUNDED)
 def test_unbounded_schemas_are_refused_with_the_place(profile: Path, schema: dict[str, Any], says: str) -> None:
 
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as refusal:
         checked_validator(schema)
-    assert says in refused.value.detail
+    assert says in refusal.value.detail
 
 
-def test_requests_that_do_not_fit_are_refused_in_a_sentence(profile: Path) -> None:
+def test_requests_that_do_not_fit_are_refused_with_a_reason(profile: Path) -> None:
     long = "very " * 3_500
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("/v1/generate", asked("A bus.", json_schema={"type": "string"}).model_dump(mode="json"), "maxLength"),
-        ("/v1/generate", asked(long).model_dump(mode="json"), "the model reads 4096; shorten the messages"),
+        (
+            "/v1/generate",
+            generate_request("A bus.", json_schema={"type": "string"}).model_dump(mode="json"),
+            "maxLength",
+        ),
+        ("/v1/generate", generate_request(long).model_dump(mode="json"), "the model reads 4096; shorten the messages"),
         ("/v1/score", {"texts": [long]}, "a text to score must have"),
         ("/v1/score", {"texts": []}, "at least 1 item"),
     ]

@@ -1,4 +1,4 @@
-"""A perturber trained on pairs, from JSONL to the service that loads its adapter; on a small random Llama."""
+"""Training a perturber on a small random Llama: from JSONL pairs to the service that loads the adapter."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def adapter(path: Path) -> Adapter:
     return Adapter(path=path, licence="none", gigabytes=0.01)
 
 
-def profile(folder: Path, name: str, said: str) -> Path:
+def profile(folder: Path, name: str, section: str) -> Path:
     """The small profile with more lines in `[language]`, in a file of its own."""
     path = write_profile(folder, language_engine="transformers")
-    text = path.read_text().replace("[diffusion]", f"{said}\n[diffusion]", 1)
+    text = path.read_text().replace("[diffusion]", f"{section}\n[diffusion]", 1)
     path.with_name(f"{name}.toml").write_text(text)
     return path.with_name(f"{name}.toml")
 
@@ -106,10 +106,10 @@ def test_the_loss_counts_the_reply_alone(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder / "language")
     row = tokens(tokenizer, PAIRS[0], 200)
     learnt = [token for token in row["labels"] if token != IGNORED]
-    asked = row["input_ids"][: -len(learnt)]
+    prompt = row["input_ids"][: -len(learnt)]
     assert tokenizer.decode(learnt) == '{"to":"snow"}</s>'  # this template ends no turn itself
-    assert tokenizer.decode(asked).endswith("user: Caption: bus 10 in the rainassistant: ")
-    assert row["labels"] == [IGNORED] * len(asked) + learnt
+    assert tokenizer.decode(prompt).endswith("user: Caption: bus 10 in the rainassistant: ")
+    assert row["labels"] == [IGNORED] * len(prompt) + learnt
     with pytest.raises(ValueError, match=r"pair 7 has .* more than 20"):
         tokens(tokenizer, PAIRS[0], 20, 7)
 
@@ -137,7 +137,7 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(folder: Path, mo
     assert not (folder / "again.checkpoints").exists()
 
 
-def test_the_record_says_what_was_trained_on_what(folder: Path) -> None:
+def test_the_record_names_the_training_data_of_each_model(folder: Path) -> None:
     record = json.loads((folder / "adapter" / "training.json").read_text())
     base = weights(folder).info("language")
     assert record["base"]["revision"] == base.revision == PeftConfig.from_pretrained(folder / "adapter").revision

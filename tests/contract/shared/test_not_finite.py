@@ -1,4 +1,4 @@
-"""Services whose weights give NaN, as an overflow in half precision does: a typed error, never a text or a vector."""
+"""Services whose weights overflow to NaN reply with a typed error, never with a text or vector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shared.schemas.evaluation import EmbedRequest
 from shared.schemas.language import ScoreRequest
 from shared.service import ServiceSettings
 from tests.support.broken_weights import spoil
-from tests.support.language_requests import asked
+from tests.support.language_requests import generate_request
 from tests.support.serving import serving
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_models import save_blip2, save_llama
@@ -58,7 +58,7 @@ def test_a_language_model_that_computes_nan_writes_and_scores_nothing(tmp_path: 
     save_llama(tmp_path / "language")
     spoil(tmp_path / "language", "model.norm")
     profile = write_profile(tmp_path, language_engine="transformers")
-    for path, body in (("/v1/generate", asked("A bus.")), ("/v1/score", ScoreRequest(texts=["A bus."]))):
+    for path, body in (("/v1/generate", generate_request("A bus.")), ("/v1/score", ScoreRequest(texts=["A bus."]))):
         assert_not_finite(answer(llm_service.app.create_app, profile, path, body))
 
 

@@ -1,41 +1,26 @@
-"""What every model service does, over real sockets: readiness, deadlines, disconnects, overload, limits, drain."""
+"""Every model service over real sockets: readiness, deadlines, disconnects, overload, limits, drain."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Annotated
+from contextlib import ExitStack
+from functools import partial
 
 import httpx
 import pytest
-from pydantic import Field
 
-from shared.endpoints import Endpoint
-from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
+from shared.schemas.base import MAX_MESSAGE_BYTES
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
 from tests.support.language_servers import listening
+from tests.support.slow_service import square_service
+from tests.support.threads import background
+from tests.support.work_site import wait_for
 
 PATIENCE = 120.0  # seconds, which only a hang takes
 HTTP = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"Connection": "close"})
-
-
-class Count(Contract):
-    """A number to square."""
-
-    number: Annotated[int, Field(ge=0)]
-    padding: str = ""
-
-
-class Square(Contract):
-    """Its square."""
-
-    square: int
-
-
-SQUARES = Endpoint("evaluator_service", "/v1/squares", Count, Square, "checking")
 
 
 class Squares:
@@ -80,28 +65,14 @@ def squares() -> Squares:
 
 @pytest.fixture
 def url(squares: Squares) -> Iterator[str]:
-    service = ModelService("squares", "1", ServiceSettings(capacity=2), squares.load)
-
-    @service.post(SQUARES)
-    async def answer(request: Count, deadline: float) -> Square:
-        return Square(square=await service.model.batcher.submit(request.number, key="", deadline=deadline))
-
-    with listening(service.app) as url:
+    with listening(square_service(squares.load, ServiceSettings(capacity=2))) as url:
         yield url
         squares.loads.set()
         squares.runs.set()
 
 
-def wait_until(condition: object) -> None:
-    assert callable(condition)
-    give_up = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def ready(url: str) -> None:
-    wait_until(lambda: HTTP.get(f"{url}/readyz").status_code == 200)
+    wait_for(lambda: HTTP.get(f"{url}/readyz").status_code == 200)
 
 
 def waiting(url: str) -> float:
@@ -141,13 +112,11 @@ def test_a_client_that_leaves_costs_nothing(squares: Squares, url: str) -> None:
             first = asyncio.create_task(client.post(f"{url}/v1/squares", json={"number": 1}))
             await asyncio.to_thread(squares.at_the_gate)
             second = asyncio.create_task(client.post(f"{url}/v1/squares", json={"number": 2}))
-            while await asyncio.to_thread(waiting, url) != 1:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(wait_for, lambda: waiting(url) == 1)
             second.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await second
-            while await asyncio.to_thread(waiting, url) != 0:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(wait_for, lambda: waiting(url) == 0)
             squares.runs.set()
             assert (await first).json() == {"square": 1}
 
@@ -160,13 +129,10 @@ def test_a_client_that_leaves_costs_nothing(squares: Squares, url: str) -> None:
 def test_a_deadline_that_passes_is_504_and_costs_nothing(squares: Squares, url: str) -> None:
     ready(url)
     squares.close()
-    blocker = threading.Thread(target=ask, args=(url, 1))
-    blocker.start()
-    squares.at_the_gate()
-    reply = ask(url, 2, **{"X-Deadline-Seconds": "0.1"})
-    assert (reply.status_code, reply.json()["type"]) == (504, "urn:contrafact:problem:deadline-exceeded")
-    squares.runs.set()
-    blocker.join()
+    with background(partial(ask, url, 1), release=squares.runs.set):
+        squares.at_the_gate()
+        reply = ask(url, 2, **{"X-Deadline-Seconds": "0.1"})
+        assert (reply.status_code, reply.json()["type"]) == (504, "urn:contrafact:problem:deadline-exceeded")
     assert ask(url, 3).status_code == 200
     assert squares.ran == [1, 3]
 
@@ -174,28 +140,23 @@ def test_a_deadline_that_passes_is_504_and_costs_nothing(squares: Squares, url: 
 def test_a_full_line_is_429_with_retry_after(squares: Squares, url: str) -> None:
     ready(url)
     squares.close()
-    asking = [threading.Thread(target=ask, args=(url, number)) for number in (1, 2, 3)]
-    for place, thread in enumerate(asking):
-        thread.start()
-        if place == 0:
-            squares.at_the_gate()
-    wait_until(lambda: waiting(url) == 2)
-    reply = ask(url, 4)
-    assert reply.status_code == 429
-    assert int(reply.headers["retry-after"]) >= 1
-    squares.runs.set()
-    for thread in asking:
-        thread.join()
+    with background(partial(ask, url, 1), release=squares.runs.set):
+        squares.at_the_gate()
+        with background(partial(ask, url, 2), partial(ask, url, 3), release=squares.runs.set):
+            wait_for(lambda: waiting(url) == 2)
+            reply = ask(url, 4)
+            assert reply.status_code == 429
+            assert int(reply.headers["retry-after"]) >= 1
     assert sorted(squares.ran) == [1, 2, 3]
 
 
 def test_bodies_are_bounded_while_they_stream(url: str) -> None:
     ready(url)
-    sent = [0]
+    chunks = [0]
 
     async def endless() -> AsyncIterator[bytes]:
         while True:
-            sent[0] += 1
+            chunks[0] += 1
             yield b" " * 1_000_000
 
     async def main() -> int:
@@ -207,28 +168,23 @@ def test_bodies_are_bounded_while_they_stream(url: str) -> None:
     except httpx.TransportError:  # the server answers and closes while we still write
         status = 413
     assert status == 413
-    assert sent[0] < 2 * MAX_MESSAGE_BYTES / 1_000_000
+    assert chunks[0] < 2 * MAX_MESSAGE_BYTES / 1_000_000
     declared = HTTP.post(f"{url}/v1/squares", content=b"x" * (MAX_MESSAGE_BYTES + 1))
     assert declared.status_code == 413
 
 
 def test_stopping_finishes_what_waits(squares: Squares) -> None:
-    service = ModelService("squares", "1", ServiceSettings(), squares.load)
-
-    @service.post(SQUARES)
-    async def answer(request: Count, deadline: float) -> Square:
-        return Square(square=await service.model.batcher.submit(request.number, key="", deadline=deadline))
-
+    app = square_service(squares.load, ServiceSettings())
     replies: list[httpx.Response] = []
-    with listening(service.app) as url:
+
+    def collect(number: int) -> None:
+        replies.append(ask(url, number))
+
+    with ExitStack() as calls, listening(app) as url:
         ready(url)
         squares.close()
-        asking = [threading.Thread(target=lambda number=number: replies.append(ask(url, number))) for number in (1, 2)]
-        for thread in asking:
-            thread.start()
+        calls.enter_context(background(partial(collect, 1), partial(collect, 2), release=squares.runs.set))
         squares.at_the_gate()
-        wait_until(lambda: waiting(url) == 1)
+        wait_for(lambda: waiting(url) == 1)
         threading.Timer(0.3, squares.runs.set).start()
-    for thread in asking:
-        thread.join()
     assert sorted(reply.json()["square"] for reply in replies) == [1, 4]

@@ -1,4 +1,4 @@
-"""Prices of passes on small random weights: what is measured, and how a loop's cost follows; the full size's layout."""
+"""Prices of forward passes on small random weights, the cost of a loop, and the layout at full size."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_a_loop_costs_its_passes_at_the_nearest_size_measured() -> None:
     prices.seconds[Kind("unet")] = {1: 10.0, 4: 32.0}
     prices.seconds[Kind("unet", trained=True)] = {1: 50.0}
 
-    def one(network: str, rows: int, trained: bool = False) -> Pass:
+    def single(network: str, rows: int, trained: bool = False) -> Pass:
         return Pass(network, ((rows, 4, 64, 64),), False, trained)
 
-    assert prices.of(one("unet", 1)) == 10
-    assert prices.of(one("unet, few steps", 3)) == 24
-    assert prices.of(one("unet", 9)) == 72
-    assert prices.of(one("segmenter", 1)) is None
-    passes = Counter({one("unet", 1): 3, one("unet", 1, trained=True): 2, one("segmenter", 1): 7})
+    assert prices.of(single("unet", 1)) == 10
+    assert prices.of(single("unet, few steps", 3)) == 24
+    assert prices.of(single("unet", 9)) == 72
+    assert prices.of(single("segmenter", 1)) is None
+    passes = Counter({single("unet", 1): 3, single("unet", 1, trained=True): 2, single("segmenter", 1): 7})
     assert prices.loop(Spent(passes)) == 130
 
 
@@ -59,9 +59,9 @@ def test_an_arm_without_a_good_counterfactual_is_named() -> None:
         Arm(name, "dillema", name == "papers", "", (), Meter({}), lambda _: [], spent, produced=2, good=good)
         for name, good in (("papers", 1), ("ours", 0))
     )
-    assert full_size_table(prices, [papers, ours])[-1] == (
-        "papers against ours: 1.0 × the CPU seconds, per produced; per good one no ratio: 0 of 2 good by ours"
-    )
+    ratio = full_size_table(prices, [papers, ours])[-1]
+    assert "1.0 ×" in ratio
+    assert "0 of 2 good by ours" in ratio
 
 
 def test_the_full_size_is_that_of_stable_diffusion_1_5() -> None:

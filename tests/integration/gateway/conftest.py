@@ -1,4 +1,4 @@
-"""A database with an object store and small services, over which workers are stepped by hand."""
+"""A database with an object store and small services; tests step the workers."""
 
 from __future__ import annotations
 
@@ -19,5 +19,4 @@ def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
     with serve(small) as url:
         site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
         yield site
-        for client in site.clients:
-            client.close()
+        site.close()

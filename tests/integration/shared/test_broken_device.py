@@ -1,9 +1,8 @@
-"""Model services whose device breaks, as processes: they say so, end by themselves, and work after a restart."""
+"""Model service processes whose device breaks: they report it, exit, and work after a restart."""
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from shared.model_health import EXIT_CODE
 from tests.support.broken_service import UNLUCKY
 from tests.support.deployment import UVICORN, Part, free_port
+from tests.support.threads import background
 from tests.support.work_site import wait_for
 
 PATIENCE = 120.0  # seconds, which only a hang takes
@@ -81,11 +81,9 @@ def test_a_service_whose_batch_never_ends_fails_its_probe_and_ends(tmp_path: Pat
             with suppress(httpx.TransportError):
                 ask(url, UNLUCKY)
 
-        asking = threading.Thread(target=ask_in_vain)
-        asking.start()
-        wait_for(lambda: status(f"{url}/healthz") == 503, PATIENCE)
-        assert exit_code(part) == EXIT_CODE
-        asking.join(PATIENCE)
+        with background(ask_in_vain):
+            wait_for(lambda: status(f"{url}/healthz") == 503, PATIENCE)
+            assert exit_code(part) == EXIT_CODE
         (message,) = critical_lines(part)
         assert "CONTRAFACT_MAX_BATCH_SECONDS" in message
 

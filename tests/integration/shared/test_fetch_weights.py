@@ -1,4 +1,4 @@
-"""`python -m shared.fetch_weights`: what it fetches, what it never fetches, and that services start offline from it."""
+"""`python -m shared.fetch_weights`: what it fetches, and that services start offline from it."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def fetch(profile: Path, home: Path, address: str, *options: str, token: str = "hf_ours") -> tuple[int, str]:
     environment = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    done = run("shared.fetch_weights", "--profile", str(profile), *options, HF_TOKEN=token, **environment)
-    return done.returncode, done.stdout + done.stderr
+    result = run("shared.fetch_weights", "--profile", str(profile), *options, HF_TOKEN=token, **environment)
+    return result.returncode, result.stdout + result.stderr
 
 
 def test_everything_is_fetched_but_code_and_pickles(profile: Path, hub: SmallHub, address: str, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_everything_is_fetched_but_code_and_pickles(profile: Path, hub: SmallHub
     assert hub.served == []
 
 
-def test_a_refusal_says_what_to_do_and_the_next_run_goes_on(
+def test_a_refusal_says_what_to_do_and_the_next_run_resumes(
     profile: Path, hub: SmallHub, address: str, tmp_path: Path
 ) -> None:
     home = tmp_path / "volume"
@@ -117,11 +117,11 @@ def test_weights_without_safetensors_are_refused(profile: Path, hub: SmallHub, a
 
 
 def test_the_paper_profile_wants_single_precisions_and_one_gguf() -> None:
-    wanted = {item.repository: item for item in hub_files(load_profile("paper"), servers=True)}
-    assert all(len(item.revision) == 40 for item in wanted.values())
-    assert wanted["TheBloke/Llama-2-13B-chat-GGUF"].patterns == ("*Q5_K_M.gguf",)
-    assert "unet/*.fp16.safetensors" in wanted["stable-diffusion-v1-5/stable-diffusion-v1-5"].patterns
-    assert not any(pattern == "*.safetensors" for pattern in wanted["lllyasviel/control_v11p_sd15_canny"].patterns)
+    files = {item.repository: item for item in hub_files(load_profile("paper"), servers=True)}
+    assert all(len(item.revision) == 40 for item in files.values())
+    assert files["TheBloke/Llama-2-13B-chat-GGUF"].patterns == ("*Q5_K_M.gguf",)
+    assert "unet/*.fp16.safetensors" in files["stable-diffusion-v1-5/stable-diffusion-v1-5"].patterns
+    assert not any(pattern == "*.safetensors" for pattern in files["lllyasviel/control_v11p_sd15_canny"].patterns)
     assert "TheBloke/Llama-2-13B-chat-GGUF" not in {item.repository for item in hub_files(load_profile("paper"))}
 
 
@@ -130,8 +130,8 @@ def test_the_tiny_profile_wants_nothing() -> None:
 
 
 def test_of_a_lora_one_file_is_fetched() -> None:
-    wanted = [item for item in hub_files(load_profile("modern")) if item.repository == "ByteDance/SDXL-Lightning"]
-    assert [item.patterns for item in wanted] == [("sdxl_lightning_4step_lora.safetensors",)]
+    files = [item for item in hub_files(load_profile("modern")) if item.repository == "ByteDance/SDXL-Lightning"]
+    assert [item.patterns for item in files] == [("sdxl_lightning_4step_lora.safetensors",)]
 
 
 def test_of_a_whole_unet_in_one_file_that_file_is_fetched() -> None:
@@ -144,14 +144,14 @@ def test_of_a_whole_unet_in_one_file_that_file_is_fetched() -> None:
     diffusion = modern.diffusion.model_copy(
         update={"few_step": few_step.model_copy(update={"lora": None, "unet": unet})}
     )
-    wanted = hub_files(modern.model_copy(update={"diffusion": diffusion}))
-    assert [item.patterns for item in wanted if item.repository == "ByteDance/SDXL-Lightning"] == [(file,)]
+    files = hub_files(modern.model_copy(update={"diffusion": diffusion}))
+    assert [item.patterns for item in files if item.repository == "ByteDance/SDXL-Lightning"] == [(file,)]
 
 
 def test_a_subfolder_of_weights_is_all_that_is_fetched(tmp_path: Path, profile: Path) -> None:
-    wanted = [item for item in hub_files(load_profile(str(profile))) if item.repository == "us/diffusion"]
-    controlnet = [item for item in wanted if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
-    assert len(wanted) == 3, "base, few steps, control"
+    files = [item for item in hub_files(load_profile(str(profile))) if item.repository == "us/diffusion"]
+    controlnet = [item for item in files if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
+    assert len(files) == 3, "base, few steps, control"
     assert controlnet == [HubFiles("us/diffusion", COMMIT, controlnet[0].patterns)]
 
 
@@ -163,9 +163,9 @@ def test_services_start_offline_from_the_volume(service: str, profile: Path, add
     assert code == 0, text
     before = (home / LISTING).read_text()
     environment = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    done = run("tests.support.start_service", service, CONTRAFACT_PROFILE=str(profile), **environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert COMMIT in done.stdout
+    result = run("tests.support.start_service", service, CONTRAFACT_PROFILE=str(profile), **environment)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert COMMIT in result.stdout
     assert (home / LISTING).read_text() == before
 
 
@@ -189,7 +189,7 @@ def test_one_file_of_few_step_weights_is_loaded_offline_from_the_volume(tmp_path
     assert code == 0, text
     assert hub.served == [f"us/few/{file}"]
     environment = {"HF_HOME": str(tmp_path / "volume"), "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    done = run("tests.support.start_service", "diffusion_service", CONTRAFACT_PROFILE=str(small), **environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert COMMIT in done.stdout
-    assert f"few-step {kind}" in done.stdout
+    result = run("tests.support.start_service", "diffusion_service", CONTRAFACT_PROFILE=str(small), **environment)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert COMMIT in result.stdout
+    assert f"few-step {kind}" in result.stdout

@@ -6,10 +6,9 @@ import io
 import multiprocessing
 import os
 import shutil
-import signal
-import threading
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -20,6 +19,8 @@ from shared.problems import DependencyFailed
 from shared.s3_store import S3Store
 from shared.storage import DirectoryStore, ObjectMissing, ObjectStore, image_key, model_key
 from tests.support.s3_server import S3Server
+from tests.support.threads import run_together
+from tests.support.work_site import wait_for
 
 
 def s3_store(server: S3Server, secret_key: str) -> S3Store:
@@ -115,11 +116,7 @@ def test_keys_cannot_leave_the_store(store: ObjectStore, key: str) -> None:
 
 def test_racing_writers_leave_one_whole_object(store: ObjectStore) -> None:
     bodies = [bytes([letter]) * 200_000 for letter in range(6)]
-    threads = [threading.Thread(target=store.put, args=("race", body)) for body in bodies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(store.put, "race", body) for body in bodies))
     assert store.get("race") in bodies
 
 
@@ -137,12 +134,12 @@ def test_a_killed_writer_leaves_a_whole_object(tmp_path: Path) -> None:
         store.delete("victim")
         writer = multiprocessing.get_context("spawn").Process(target=_write_for_ever, args=(tmp_path,))
         writer.start()
-        while not store.exists("victim"):
-            time.sleep(0.01)
-        time.sleep(milliseconds / 1000)
-        assert writer.pid is not None
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.join()
+        try:
+            wait_for(lambda: store.exists("victim"))
+            time.sleep(milliseconds / 1000)
+        finally:
+            writer.kill()
+            writer.join()
         data = store.get("victim")
         assert len(data) == 3_000_000
         assert len(set(data)) == 1

@@ -20,7 +20,7 @@ SEED = {"seed": 0}
 
 
 @dataclass(frozen=True)
-class Sent:
+class HostileMessage:
     """A body that a service's path answers with `status`, in a sentence that contains `words`."""
 
     service: str
@@ -35,23 +35,23 @@ def _picture(data: bytes) -> dict[str, str]:
     return {"png": base64.b64encode(data).decode()}
 
 
-def _caption(name: str, body: Any, status: int, words: str) -> Sent:
-    return Sent("caption_service", "/v1/captions", name, json.dumps(body).encode(), status, words)
+def _caption(name: str, body: Any, status: int, words: str) -> HostileMessage:
+    return HostileMessage("caption_service", "/v1/captions", name, json.dumps(body).encode(), status, words)
 
 
-def _schema(name: str, schema: Any, words: str, status: int = 422) -> Sent:
+def _schema(name: str, schema: Any, words: str, status: int = 422) -> HostileMessage:
     body = {"messages": [{"role": "user", "content": "Say it."}], "json_schema": schema, "max_tokens": 64}
-    return Sent("llm_service", "/v1/generate", name, json.dumps(body).encode(), status, words)
+    return HostileMessage("llm_service", "/v1/generate", name, json.dumps(body).encode(), status, words)
 
 
-def _render(name: str, words: str, status: int = 422, /, **changed: Any) -> Sent:
-    body = {"source": GOOD, "renderings": [{"prompt": "a bus", "seed": 0}], "steps": 2, **changed}
-    return Sent("diffusion_service", "/v1/renderings", name, json.dumps(body).encode(), status, words)
+def _render(name: str, words: str, status: int = 422, /, **changes: Any) -> HostileMessage:
+    body = {"source": GOOD, "renderings": [{"prompt": "a bus", "seed": 0}], "steps": 2, **changes}
+    return HostileMessage("diffusion_service", "/v1/renderings", name, json.dumps(body).encode(), status, words)
 
 
-def _predict(name: str, words: str, status: int = 404, /, **changed: Any) -> Sent:
-    body = {"model": "first", "images": [GOOD], **changed}
-    return Sent("evaluator_service", "/v1/predictions", name, json.dumps(body).encode(), status, words)
+def _predict(name: str, words: str, status: int = 404, /, **changes: Any) -> HostileMessage:
+    body = {"model": "first", "images": [GOOD], **changes}
+    return HostileMessage("evaluator_service", "/v1/predictions", name, json.dumps(body).encode(), status, words)
 
 
 def _nested(levels: int) -> dict[str, Any]:
@@ -97,10 +97,12 @@ SCHEMAS = [
     _schema("an empty choice", {"enum": []}, "json_schema"),
     _schema("a list", [], "json_schema"),
     _schema("null", None, "json_schema"),
-    Sent("llm_service", "/v1/generate", "100,000 lists", b"[" * 100_000, 400, "JSON"),
-    Sent("llm_service", "/v1/generate", "no JSON", b"\xff\xfe", 400, "JSON"),
-    Sent("llm_service", "/v1/score", "no text", b'{"texts": [""]}', 422, "a text to score"),
-    Sent("llm_service", "/v1/score", "65 texts", json.dumps({"texts": ["a"] * 65}).encode(), 422, "at most 64"),
+    HostileMessage("llm_service", "/v1/generate", "100,000 lists", b"[" * 100_000, 400, "JSON"),
+    HostileMessage("llm_service", "/v1/generate", "no JSON", b"\xff\xfe", 400, "JSON"),
+    HostileMessage("llm_service", "/v1/score", "no text", b'{"texts": [""]}', 422, "a text to score"),
+    HostileMessage(
+        "llm_service", "/v1/score", "65 texts", json.dumps({"texts": ["a"] * 65}).encode(), 422, "at most 64"
+    ),
 ]
 RENDERINGS = [
     _render("a strip", "times as long as wide", source=_picture(saved(ramp(2_000, 1)))),

@@ -1,4 +1,4 @@
-"""File names: what is sent, byte for byte, and what is shown of it. None of them is ever opened."""
+"""File names as a request sends them, byte for byte, and as the job shows them. None of them is ever opened."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ SHOWN = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True)
 class Name:
-    """A `filename` in a form, and the name that the job's image has then."""
+    """A `filename` of a form, `raw`, and the name that the image of the job gets, `stored`."""
 
     name: str
-    sent: bytes
-    kept: str
+    raw: bytes
+    stored: str
 
 
 def _same(name: str, text: str) -> Name:
     return Name(name, text.encode(), text)
 
 
-KEPT_NAMES = [
+STORED_NAMES = [
     _same("climbing", "../../../../etc/passwd.png"),
     _same("absolute", "/etc/cron.d/evil.png"),
     _same("only dots", ".."),

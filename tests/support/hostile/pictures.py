@@ -42,7 +42,7 @@ PAYLOAD = b"<script>alert(document.cookie)</script><?php system($_GET[0]); ?>"
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedPicture:
     """A file that is answered with `status`, in a sentence that contains `words`."""
 
     name: str
@@ -52,7 +52,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Kept:
+class AcceptedPicture:
     """A file that is kept as exactly these pixels, and nothing else of it."""
 
     name: str
@@ -124,71 +124,83 @@ def _tar_inside() -> bytes:
 
 
 REFUSED = [
-    Refused("empty", lambda: b"", 400, NO_IMAGE),
-    Refused("text", lambda: b"not a picture at all", 400, NO_IMAGE),
-    Refused("SVG with a script", lambda: SVG, 400, NO_IMAGE),
-    Refused("SVG with an external entity", lambda: XXE, 400, NO_IMAGE),
-    Refused("HTML", lambda: b"<!doctype html><img src=x onerror=alert(1)>", 400, NO_IMAGE),
-    Refused("GIF", lambda: saved(ramp(), "GIF"), 400, NO_IMAGE),
-    Refused("animated GIF", lambda: _animated("GIF"), 400, NO_IMAGE),
-    Refused("GIF that is JavaScript", lambda: b"GIF89a=1;alert(1)//" + bytes(50), 400, NO_IMAGE),
-    Refused("BMP", lambda: saved(ramp(), "BMP"), 400, NO_IMAGE),
-    Refused("TIFF", lambda: saved(ramp(), "TIFF"), 400, NO_IMAGE),
-    Refused("icon", lambda: saved(ramp(), "ICO"), 400, NO_IMAGE),
-    Refused("PPM that claims a terapixel", lambda: b"P6 1000000 1000000 255\n" + bytes(9), 400, NO_IMAGE),
-    Refused("PostScript", lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) run", 400, NO_IMAGE),
-    Refused("PDF", lambda: b"%PDF-1.7\n" + PAYLOAD, 400, NO_IMAGE),
-    Refused("XBM", lambda: b"#define a_width 9\n#define a_height 9\nstatic char a_bits[] = {0};", 400, NO_IMAGE),
-    Refused("pickle", lambda: pickle.dumps({"a": 1}), 400, NO_IMAGE),
-    Refused("program", lambda: b"\x7fELF\x02\x01\x01" + bytes(60), 400, NO_IMAGE),
-    Refused("only a PNG's signature", lambda: SIGNATURE, 400, NO_IMAGE),
-    Refused("PNG without pixels", lambda: SIGNATURE + header(4, 4) + chunk(b"IEND", b""), 400, "the image is broken"),
-    Refused("PNG cut in half", lambda: saved(noise())[:6000], 400, "the image is broken"),
-    Refused("PNG with a wrong checksum", _wrong_crc, 400, NO_IMAGE),
-    Refused("PNG of no width", lambda: png(header(0, 4), bytes(4)), 400, NO_IMAGE),
-    Refused("PNG that claims 2³¹ × 2³¹ pixels", lambda: png(header(2**31 - 1, 2**31 - 1), bytes(9)), 413, "pixels"),
-    Refused("PNG of 900 megapixels in 110 kB", _vast, 413, "30000×30000"),
-    Refused("PNG of 36 megapixels with one row", lambda: png(header(6000, 6000), bytes(18_001)), 400, "broken"),
-    Refused("PNG with a 4 GB chunk", lambda: SIGNATURE + header(4, 4) + b"\xff\xff\xff\xffIDAT" + bytes(99), 400, ""),
-    Refused("interlaced PNG with one row", lambda: png(header(9, 9, interlace=1), bytes(28)), 400, "broken"),
-    Refused("PNG text that inflates to 64 MB", lambda: _text_bomb(b"zTXt", b"a\0\0"), 400, ""),
-    Refused("PNG international text of 64 MB", lambda: _text_bomb(b"iTXt", b"a\0\1\0\0\0"), 400, ""),
-    Refused("PNG colour profile of 64 MB", lambda: _text_bomb(b"iCCP", b"a\0\0"), 400, ""),
-    Refused("16-bit grey", lambda: _sixteen(GREY, 1), 422, "more than 8 bits a channel"),
-    Refused("16-bit colour", lambda: _sixteen(RGB, 3), 422, "more than 8 bits a channel"),
-    Refused("16-bit grey with alpha", lambda: _sixteen(GREY_ALPHA, 2), 422, "more than 8 bits a channel"),
-    Refused("16-bit colour with alpha", lambda: _sixteen(RGB_ALPHA, 4), 422, "more than 8 bits a channel"),
-    Refused("one transparent pixel", lambda: saved(_see_through()), 422, "transparent pixels"),
-    Refused("transparent WebP", lambda: saved(_see_through(), "WEBP", lossless=True), 422, "transparent pixels"),
-    Refused("transparent palette", lambda: saved(ramp().convert("P"), transparency=0), 422, "transparent pixels"),
-    Refused("a colour that means transparent", lambda: saved(ramp(), transparency=(0, 1, 2)), 422, "transparent"),
-    Refused("animated PNG", lambda: _animated("PNG"), 422, "2 pictures"),
-    Refused("animated WebP", lambda: _animated("WEBP"), 422, "2 pictures"),
-    Refused("JPEG of several pictures", lambda: _animated("MPO"), 422, "2 pictures"),
-    Refused(
+    RefusedPicture("empty", lambda: b"", 400, NO_IMAGE),
+    RefusedPicture("text", lambda: b"not a picture at all", 400, NO_IMAGE),
+    RefusedPicture("SVG with a script", lambda: SVG, 400, NO_IMAGE),
+    RefusedPicture("SVG with an external entity", lambda: XXE, 400, NO_IMAGE),
+    RefusedPicture("HTML", lambda: b"<!doctype html><img src=x onerror=alert(1)>", 400, NO_IMAGE),
+    RefusedPicture("GIF", lambda: saved(ramp(), "GIF"), 400, NO_IMAGE),
+    RefusedPicture("animated GIF", lambda: _animated("GIF"), 400, NO_IMAGE),
+    RefusedPicture("GIF that is JavaScript", lambda: b"GIF89a=1;alert(1)//" + bytes(50), 400, NO_IMAGE),
+    RefusedPicture("BMP", lambda: saved(ramp(), "BMP"), 400, NO_IMAGE),
+    RefusedPicture("TIFF", lambda: saved(ramp(), "TIFF"), 400, NO_IMAGE),
+    RefusedPicture("icon", lambda: saved(ramp(), "ICO"), 400, NO_IMAGE),
+    RefusedPicture("PPM that claims a terapixel", lambda: b"P6 1000000 1000000 255\n" + bytes(9), 400, NO_IMAGE),
+    RefusedPicture(
+        "PostScript", lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) run", 400, NO_IMAGE
+    ),
+    RefusedPicture("PDF", lambda: b"%PDF-1.7\n" + PAYLOAD, 400, NO_IMAGE),
+    RefusedPicture("XBM", lambda: b"#define a_width 9\n#define a_height 9\nstatic char a_bits[] = {0};", 400, NO_IMAGE),
+    RefusedPicture("pickle", lambda: pickle.dumps({"a": 1}), 400, NO_IMAGE),
+    RefusedPicture("program", lambda: b"\x7fELF\x02\x01\x01" + bytes(60), 400, NO_IMAGE),
+    RefusedPicture("only a PNG's signature", lambda: SIGNATURE, 400, NO_IMAGE),
+    RefusedPicture(
+        "PNG without pixels", lambda: SIGNATURE + header(4, 4) + chunk(b"IEND", b""), 400, "the image is broken"
+    ),
+    RefusedPicture("PNG cut in half", lambda: saved(noise())[:6000], 400, "the image is broken"),
+    RefusedPicture("PNG with a wrong checksum", _wrong_crc, 400, NO_IMAGE),
+    RefusedPicture("PNG of no width", lambda: png(header(0, 4), bytes(4)), 400, NO_IMAGE),
+    RefusedPicture(
+        "PNG that claims 2³¹ × 2³¹ pixels", lambda: png(header(2**31 - 1, 2**31 - 1), bytes(9)), 413, "pixels"
+    ),
+    RefusedPicture("PNG of 900 megapixels in 110 kB", _vast, 413, "30000×30000"),
+    RefusedPicture("PNG of 36 megapixels with one row", lambda: png(header(6000, 6000), bytes(18_001)), 400, "broken"),
+    RefusedPicture(
+        "PNG with a 4 GB chunk", lambda: SIGNATURE + header(4, 4) + b"\xff\xff\xff\xffIDAT" + bytes(99), 400, ""
+    ),
+    RefusedPicture("interlaced PNG with one row", lambda: png(header(9, 9, interlace=1), bytes(28)), 400, "broken"),
+    RefusedPicture("PNG text that inflates to 64 MB", lambda: _text_bomb(b"zTXt", b"a\0\0"), 400, ""),
+    RefusedPicture("PNG international text of 64 MB", lambda: _text_bomb(b"iTXt", b"a\0\1\0\0\0"), 400, ""),
+    RefusedPicture("PNG colour profile of 64 MB", lambda: _text_bomb(b"iCCP", b"a\0\0"), 400, ""),
+    RefusedPicture("16-bit grey", lambda: _sixteen(GREY, 1), 422, "more than 8 bits a channel"),
+    RefusedPicture("16-bit colour", lambda: _sixteen(RGB, 3), 422, "more than 8 bits a channel"),
+    RefusedPicture("16-bit grey with alpha", lambda: _sixteen(GREY_ALPHA, 2), 422, "more than 8 bits a channel"),
+    RefusedPicture("16-bit colour with alpha", lambda: _sixteen(RGB_ALPHA, 4), 422, "more than 8 bits a channel"),
+    RefusedPicture("one transparent pixel", lambda: saved(_see_through()), 422, "transparent pixels"),
+    RefusedPicture("transparent WebP", lambda: saved(_see_through(), "WEBP", lossless=True), 422, "transparent pixels"),
+    RefusedPicture(
+        "transparent palette", lambda: saved(ramp().convert("P"), transparency=0), 422, "transparent pixels"
+    ),
+    RefusedPicture(
+        "a colour that means transparent", lambda: saved(ramp(), transparency=(0, 1, 2)), 422, "transparent"
+    ),
+    RefusedPicture("animated PNG", lambda: _animated("PNG"), 422, "2 pictures"),
+    RefusedPicture("animated WebP", lambda: _animated("WEBP"), 422, "2 pictures"),
+    RefusedPicture("JPEG of several pictures", lambda: _animated("MPO"), 422, "2 pictures"),
+    RefusedPicture(
         "PNG that claims two thousand million frames",
         lambda: png(header(2, 2), bytes(14), chunk(b"acTL", struct.pack(">II", 2**31, 0))),
         422,
         "pictures",
     ),
-    Refused("JPEG cut in half", lambda: saved(noise(), "JPEG")[:2000], 400, "the image is broken"),
-    Refused("only a JPEG's beginning", lambda: b"\xff\xd8\xff", 400, NO_IMAGE),
-    Refused("JPEG that claims 65,500 × 65,500 pixels", lambda: jpeg_of_size(65_500, 65_500), 413, "pixels"),
-    Refused("JPEG of 500 scans", lambda: scans(500, 64), 413, "scans"),
-    Refused("JPEG without tables", lambda: saved(ramp(), "JPEG").replace(b"\xff\xdb", b"\xff\xfe"), 400, ""),
-    Refused("WebP cut in half", lambda: saved(noise(), "WEBP")[:1000], 400, ""),
-    Refused("WebP that claims 16,384 × 16,384 pixels", lambda: webp_of_size(16_384, 16_384), 400, ""),
-    Refused("1 × 20,000 pixels", lambda: saved(Image.new("RGB", (1, 20_000))), 422, "times as long as wide"),
-    Refused("20,000 × 1 pixels", lambda: saved(Image.new("RGB", (20_000, 1))), 422, "times as long as wide"),
+    RefusedPicture("JPEG cut in half", lambda: saved(noise(), "JPEG")[:2000], 400, "the image is broken"),
+    RefusedPicture("only a JPEG's beginning", lambda: b"\xff\xd8\xff", 400, NO_IMAGE),
+    RefusedPicture("JPEG that claims 65,500 × 65,500 pixels", lambda: jpeg_of_size(65_500, 65_500), 413, "pixels"),
+    RefusedPicture("JPEG of 500 scans", lambda: scans(500, 64), 413, "scans"),
+    RefusedPicture("JPEG without tables", lambda: saved(ramp(), "JPEG").replace(b"\xff\xdb", b"\xff\xfe"), 400, ""),
+    RefusedPicture("WebP cut in half", lambda: saved(noise(), "WEBP")[:1000], 400, ""),
+    RefusedPicture("WebP that claims 16,384 × 16,384 pixels", lambda: webp_of_size(16_384, 16_384), 400, ""),
+    RefusedPicture("1 × 20,000 pixels", lambda: saved(Image.new("RGB", (1, 20_000))), 422, "times as long as wide"),
+    RefusedPicture("20,000 × 1 pixels", lambda: saved(Image.new("RGB", (20_000, 1))), 422, "times as long as wide"),
 ]
 
 
-def _orientation(number: int, turns: int, mirrored: bool) -> Kept:
+def _orientation(number: int, turns: int, mirrored: bool) -> AcceptedPicture:
     def pixels() -> Pixels:
         plain = np.asarray(ramp())
         return np.rot90(plain[:, ::-1] if mirrored else plain, turns)
 
-    return Kept(f"EXIF orientation {number}", lambda: saved(ramp(), exif=_exif(0x0112, number)), pixels)
+    return AcceptedPicture(f"EXIF orientation {number}", lambda: saved(ramp(), exif=_exif(0x0112, number)), pixels)
 
 
 def _plain() -> Pixels:
@@ -215,29 +227,31 @@ def _with_secrets() -> bytes:
     return saved(ramp(), pnginfo=info, exif=exif, icc_profile=PAYLOAD)
 
 
-KEPT = [
-    Kept("1 × 1 pixel", lambda: saved(Image.new("RGB", (1, 1), (7, 8, 9))), lambda: np.full((1, 1, 3), (7, 8, 9))),
-    Kept("1 × 50 pixels", lambda: saved(Image.new("RGB", (1, 50))), lambda: np.zeros((50, 1, 3))),
-    Kept("palette", lambda: saved(ramp().convert("P")), lambda: _as("P")),
-    Kept("one bit", lambda: saved(ramp().convert("1")), lambda: _as("1")),
-    Kept("grey", lambda: saved(ramp().convert("L")), lambda: _as("L")),
-    Kept("grey with opaque alpha", lambda: saved(ramp().convert("LA")), lambda: _as("L")),
-    Kept("colour with opaque alpha", lambda: saved(ramp().convert("RGBA")), _plain),
-    Kept("CMYK", _cmyk, lambda: _decoded(_cmyk())),
-    Kept("interlaced", lambda: interlaced(np.asarray(ramp())), _plain),
-    Kept(
+ACCEPTED = [
+    AcceptedPicture(
+        "1 × 1 pixel", lambda: saved(Image.new("RGB", (1, 1), (7, 8, 9))), lambda: np.full((1, 1, 3), (7, 8, 9))
+    ),
+    AcceptedPicture("1 × 50 pixels", lambda: saved(Image.new("RGB", (1, 50))), lambda: np.zeros((50, 1, 3))),
+    AcceptedPicture("palette", lambda: saved(ramp().convert("P")), lambda: _as("P")),
+    AcceptedPicture("one bit", lambda: saved(ramp().convert("1")), lambda: _as("1")),
+    AcceptedPicture("grey", lambda: saved(ramp().convert("L")), lambda: _as("L")),
+    AcceptedPicture("grey with opaque alpha", lambda: saved(ramp().convert("LA")), lambda: _as("L")),
+    AcceptedPicture("colour with opaque alpha", lambda: saved(ramp().convert("RGBA")), _plain),
+    AcceptedPicture("CMYK", _cmyk, lambda: _decoded(_cmyk())),
+    AcceptedPicture("interlaced", lambda: interlaced(np.asarray(ramp())), _plain),
+    AcceptedPicture(
         "unknown critical chunk",
         lambda: png(header(2, 2), bytes(14), chunk(b"EVIL", b"x")),
         lambda: np.zeros((2, 2, 3)),
     ),
-    Kept("lossless WebP", lambda: saved(ramp(), "WEBP", lossless=True), _plain),
-    Kept("progressive JPEG", lambda: scans(1, 32), lambda: _decoded(scans(1, 32))),
-    Kept(
+    AcceptedPicture("lossless WebP", lambda: saved(ramp(), "WEBP", lossless=True), _plain),
+    AcceptedPicture("progressive JPEG", lambda: scans(1, 32), lambda: _decoded(scans(1, 32))),
+    AcceptedPicture(
         "palette with indices beyond its end",
         lambda: png(header(2, 1, 8, PALETTE), b"\0\0\xff", chunk(b"PLTE", bytes((9, 8, 7)))),
         lambda: np.asarray([[(9, 8, 7), (0, 0, 0)]]),
     ),
-    Kept(
+    AcceptedPicture(
         "pixel data that goes on for 64 MB",
         lambda: SIGNATURE + header(2, 2) + chunk(b"IDAT", deflated(64 * 1024**2)) + chunk(b"IEND", b""),
         lambda: np.zeros((2, 2, 3)),
@@ -250,24 +264,24 @@ KEPT = [
     _orientation(6, 3, False),
     _orientation(7, 3, True),
     _orientation(8, 1, False),
-    Kept("an orientation that does not exist", lambda: saved(ramp(), exif=_exif(0x0112, 99)), _plain),
-    Kept("an orientation in words", lambda: saved(ramp(), exif=_tiff((0x0112, 2, 4, b"six\0"))), _plain),
-    Kept("EXIF that is rubbish", lambda: saved(ramp(), exif=b"Exif\0\0II*\0\xff\xff\xff\xff"), _plain),
-    Kept(
+    AcceptedPicture("an orientation that does not exist", lambda: saved(ramp(), exif=_exif(0x0112, 99)), _plain),
+    AcceptedPicture("an orientation in words", lambda: saved(ramp(), exif=_tiff((0x0112, 2, 4, b"six\0"))), _plain),
+    AcceptedPicture("EXIF that is rubbish", lambda: saved(ramp(), exif=b"Exif\0\0II*\0\xff\xff\xff\xff"), _plain),
+    AcceptedPicture(
         "EXIF that cannot be written again",
         _exif_that_cannot_be_written,
         lambda: np.rot90(np.asarray(ramp()), 3),
     ),
-    Kept("a script in every kind of metadata", _with_secrets, _plain),
-    Kept("PNG that is a zip", lambda: saved(ramp()) + _polyglot_zip(), _plain),
-    Kept("PNG that is a page", lambda: saved(ramp()) + PAYLOAD, _plain),
-    Kept("PNG with the letters of a tar", _tar_inside, lambda: np.zeros((2, 2, 3))),
-    Kept(
+    AcceptedPicture("a script in every kind of metadata", _with_secrets, _plain),
+    AcceptedPicture("PNG that is a zip", lambda: saved(ramp()) + _polyglot_zip(), _plain),
+    AcceptedPicture("PNG that is a page", lambda: saved(ramp()) + PAYLOAD, _plain),
+    AcceptedPicture("PNG with the letters of a tar", _tar_inside, lambda: np.zeros((2, 2, 3))),
+    AcceptedPicture(
         "JPEG with a program in its comment",
         lambda: saved(ramp(), "JPEG", comment=PAYLOAD, quality=95),
         lambda: _decoded(saved(ramp(), "JPEG", quality=95)),
     ),
-    Kept(
+    AcceptedPicture(
         "WebP with more after its end",
         lambda: saved(ramp(), "WEBP", lossless=True) + PAYLOAD + zlib.compress(PAYLOAD),
         _plain,

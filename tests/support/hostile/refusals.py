@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 
 
-def refused(reply: httpx.Response, status: int, words: str) -> None:
+def assert_refused(reply: httpx.Response, status: int, words: str) -> None:
     """The reply is a problem document of this status whose sentence has these words, and no secret or traceback."""
     assert reply.status_code == status, reply.text[:2_000]
     assert reply.headers["Content-Type"] == "application/problem+json"

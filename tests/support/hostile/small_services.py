@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_evaluator import write_classifier, write_scorer
 from tests.support.small_models import save_blip2, save_llama
 from tests.support.small_profile import write_profile
+from tests.support.work_site import wait_for
 from tinyworld.folders import WEIGHTS
 
 APPS: dict[str, Callable[[ServiceSettings], FastAPI]] = {
@@ -63,9 +63,13 @@ def serve_small(name: str, profile: Path) -> Iterator[httpx.Client]:
     port.serve(APPS[name](ServiceSettings(profile=str(profile), device="cpu", threads=1)))
     try:
         with httpx.Client(base_url=port.base_url, timeout=120) as client:
-            while (reply := client.get("/readyz")).status_code != 200:
-                assert not reply.json().get("failed"), reply.json()["detail"]
-                time.sleep(0.05)
+
+            def ready() -> bool:
+                reply = client.get("/readyz")
+                assert reply.status_code == 200 or not reply.json().get("failed"), reply.json()["detail"]
+                return reply.status_code == 200
+
+            wait_for(ready)
             yield client
     finally:
         port.close()

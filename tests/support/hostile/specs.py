@@ -28,8 +28,8 @@ def _field(field: str, value: Any, words: str, name: str = "") -> Spec:
     return Spec(f"{field} {name or str(value)[:30]}", data, 422, words)
 
 
-def _parameters(words: str, /, **given: Any) -> Spec:
-    return _field("methods", [{"name": "dillema", "parameters": given}], words, f"with {str(given)[:40]}")
+def _parameters(words: str, /, **values: Any) -> Spec:
+    return _field("methods", [{"name": "dillema", "parameters": values}], words, f"with {str(values)[:40]}")
 
 
 def _number(name: str, text: str, status: int = 422, words: str = "ordinary") -> Spec:

@@ -1,4 +1,4 @@
-"""The simulation of `make simulate`, small: its tables are what they say, and what it measures holds."""
+"""The simulation of `make simulate` at a small size."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def test_the_tables_have_the_effects_rates_and_correlation_that_they_are_made_wi
     for cell, effect in truths(setting).items():
         assert differences(outcomes, outcomes.cells[cell]).correct.mean() == pytest.approx(effect, abs=0.03)
     first = np.unique(outcomes.source, return_index=True)[1]
-    null, one = outcomes.null.correct[first], outcomes.counterfactual.correct[first]
+    null, counterfactual = outcomes.null.correct[first], outcomes.counterfactual.correct[first]
     assert null.mean() == pytest.approx(0.8, abs=0.02)
     cars = outcomes.source[first] >= 3_000
-    assert np.corrcoef(null[cars], one[cars])[0, 1] == pytest.approx(0.5, abs=0.06)
+    assert np.corrcoef(null[cars], counterfactual[cars])[0, 1] == pytest.approx(0.5, abs=0.06)
 
 
 def test_a_large_drop_is_a_true_discovery() -> None:
-    shown, found = one_run(Setting(40, 3, 0.95, 0.5, 0.95), seed=3)
-    assert found.findings >= 1
-    assert found.findings_false == found.rejected_false == 0
-    assert sum(one.what == "effect" for one in shown) == 8
+    shown, result = one_run(Setting(40, 3, 0.95, 0.5, 0.95), seed=3)
+    assert result.findings >= 1
+    assert result.findings_false == result.rejected_false == 0
+    assert sum(cell.what == "effect" for cell in shown) == 8
 
 
 def test_a_small_simulation_holds() -> None:

@@ -1,4 +1,4 @@
-"""Following a job says what is known while the gateway is away, so that whoever shows progress is never silent."""
+"""Following a job while the gateway is away: progress keeps reporting."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from contrafact import client
 from contrafact.client import Unreachable
 from gateway.api.examples import EXAMPLES
 from shared.schemas.jobs import JobDetail
+from tests.support.threads import background
 
 HANG_SECONDS = 60.0
 RUNNING = JobDetail.model_validate(EXAMPLES[JobDetail] | {"state": "running"})
@@ -34,7 +35,7 @@ class AwayForAWhile(client.Client):
         return answer
 
 
-def test_what_is_known_comes_again_while_the_gateway_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_known_progress_is_repeated_while_the_gateway_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "RETRY_SECONDS", 0.0)
     away = AwayForAWhile()
     states = [detail.state for detail in away.follow(RUNNING.id)]
@@ -62,14 +63,15 @@ def test_a_gateway_that_hangs_is_reported_while_it_hangs(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(client, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(client, "STATUS_TIMEOUT", httpx.Timeout(0.3))
-    with ThreadingHTTPServer(("127.0.0.1", 0), HangsOnce) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with contextlib.closing(client.Client(f"http://127.0.0.1:{server.server_port}")) as follower:
-            held_up = []
-            for detail in follower.follow(RUNNING.id):
-                held_up.append(detail.progress.held_up)
-                if len(held_up) == 2:
-                    go_on.set()
-        server.shutdown()
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), HangsOnce) as server,
+        background(server.serve_forever, release=server.shutdown),
+        contextlib.closing(client.Client(f"http://127.0.0.1:{server.server_port}")) as follower,
+    ):
+        held_up = []
+        for detail in follower.follow(RUNNING.id):
+            held_up.append(detail.progress.held_up)
+            if len(held_up) == 2:
+                go_on.set()
     assert held_up[1] == "the gateway does not answer"
     assert detail.state == "done"

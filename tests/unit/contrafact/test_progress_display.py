@@ -1,4 +1,4 @@
-"""Progress without a terminal: plain lines, often enough and not too often; rates and times left that are measured."""
+"""Progress without a terminal: the interval of its lines, rates, and time left."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from contrafact.progress_display import BYTES, LONGEST_SILENCE_SECONDS, SHORTEST_GAP_SECONDS, Pace, ProgressDisplay
+from tests.support.terminal import Terminal
 
 
 class Clock:
@@ -19,39 +20,34 @@ class Clock:
         return self.now
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
 
 
-def lines_of(written: io.StringIO) -> list[str]:
+def lines_of(output: io.StringIO) -> list[str]:
     """The lines, without their times of day."""
-    return [line[10:] for line in written.getvalue().splitlines()]
+    return [line[10:] for line in output.getvalue().splitlines()]
 
 
 def follow(clock: Clock, seconds: int, per_image: float, total: int) -> list[tuple[float, str]]:
     """When which line was written, of work whose images end one after the other, looked at every half second."""
-    written = io.StringIO()
-    display = ProgressDisplay(Console(file=written, width=200), "rendering", "images", clock)
-    began, seen = clock.now, list[tuple[float, str]]()
+    output = io.StringIO()
+    display = ProgressDisplay(Console(file=output, width=200), "rendering", "images", clock)
+    began, lines = clock.now, list[tuple[float, str]]()
     for _ in range(2 * seconds):
         done = min(total, int((clock.now - began) / per_image))
         display.update(done, total, "rendering", "8 rendering")
-        seen += [(clock.now - began, line) for line in lines_of(written)[len(seen) :]]
+        lines += [(clock.now - began, line) for line in lines_of(output)[len(lines) :]]
         clock.now += 0.5
     display.stop()
-    return seen
+    return lines
 
 
 @pytest.mark.parametrize("per_image", [0.5, 3.0, 20.0, 90.0])
 def test_lines_come_at_least_every_half_minute_and_at_most_every_few_seconds(clock: Clock, per_image: float) -> None:
-    seen = follow(clock, seconds=600, per_image=per_image, total=60)
-    times = [at for at, _ in seen]
+    lines = follow(clock, seconds=600, per_image=per_image, total=60)
+    times = [at for at, _ in lines]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert times[0] == 0
     assert max(gaps) <= LONGEST_SILENCE_SECONDS
@@ -59,8 +55,8 @@ def test_lines_come_at_least_every_half_minute_and_at_most_every_few_seconds(clo
 
 
 def test_every_tenth_has_its_line(clock: Clock) -> None:
-    seen = follow(clock, seconds=700, per_image=10.0, total=60)
-    counts = [int(line.split()[1]) for _, line in seen]
+    lines = follow(clock, seconds=700, per_image=10.0, total=60)
+    counts = [int(line.split()[1]) for _, line in lines]
     assert {6 * tenth for tenth in range(11)} <= set(counts)
 
 
@@ -84,40 +80,40 @@ def test_a_rate_counts_from_the_first_that_was_finished(clock: Clock) -> None:
 
 
 def test_bytes_are_written_as_sizes(clock: Clock) -> None:
-    written = io.StringIO()
-    display = ProgressDisplay(Console(file=written, width=200), "uploading", BYTES, clock)
+    output = io.StringIO()
+    display = ProgressDisplay(Console(file=output, width=200), "uploading", BYTES, clock)
     for second in range(0, 61, 10):
         display.update(second * 2_000_000, 120_000_000)
         clock.now += 10
     display.stop()
-    lines = lines_of(written)
+    lines = lines_of(output)
     assert lines[0] == "uploading  0 bytes of 120.0 MB done · estimating the time left"
     assert lines[2] == "uploading  40.0 MB of 120.0 MB done · 2.0 MB/s · about 40 s left"
     assert lines[-1] == "uploading  120.0 MB of 120.0 MB done"
 
 
 def test_what_ends_at_once_leaves_its_last_count(clock: Clock) -> None:
-    written = io.StringIO()
-    display = ProgressDisplay(Console(file=written, width=200), "uploading", "images", clock)
+    output = io.StringIO()
+    display = ProgressDisplay(Console(file=output, width=200), "uploading", "images", clock)
     display.update(0, 3)
     for _ in range(3):
         display.advance()
     display.stop()
-    assert lines_of(written) == [
+    assert lines_of(output) == [
         "uploading  0 of 3 images done · estimating the time left",
         "uploading  3 of 3 images done",
     ]
 
 
 def test_a_terminal_has_a_bar_with_the_numbers_beneath_and_no_lines(clock: Clock) -> None:
-    written = Terminal()
-    console = Console(file=written, width=100, force_terminal=True, _environ={"TERM": "xterm"})
+    output = Terminal()
+    console = Console(file=output, width=100, force_terminal=True, _environ={"TERM": "xterm"})
     display = ProgressDisplay(console, "starting", "images", clock)
     display.start()
     display.update(0, 60, "captioning", "3 captioning")
     display.update(1, 60, "rendering", "8 rendering · 4 counterfactuals, 2 accepted")
     display.stop()
-    shown = written.getvalue()
+    shown = output.getvalue()
     assert "1/60" in shown
     assert "4 counterfactuals, 2 accepted · estimating the time left" in shown
     assert "images done" not in shown
@@ -127,9 +123,9 @@ def test_a_log_file_has_lines_though_the_environment_asks_for_colours(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    written = io.StringIO()
-    display = ProgressDisplay(Console(file=written, width=200), "rendering", "images", clock)
+    output = io.StringIO()
+    display = ProgressDisplay(Console(file=output, width=200), "rendering", "images", clock)
     display.update(0, 60)
     display.stop()
-    assert written.getvalue().count("\n") == 1
-    assert "\x1b" not in written.getvalue()
+    assert output.getvalue().count("\n") == 1
+    assert "\x1b" not in output.getvalue()

@@ -1,4 +1,4 @@
-"""What users import: `from contrafact import ...` has the client and the classes that its methods take."""
+"""`from contrafact import ...` offers the client and the classes that its methods take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control images on drawn scenes, and the geometry of the way to the model and back."""
+"""Control images of drawn scenes, and the geometry to the model and back."""
 
 from __future__ import annotations
 

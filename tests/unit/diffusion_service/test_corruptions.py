@@ -1,4 +1,4 @@
-"""Classical corruptions: stronger with severity, the same for the same seed, at any size, refused where too small."""
+"""Corruptions: stronger with severity, deterministic by seed, at any size, refused for tiny images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PICTURE = render(demo_scenes(["bus"], 1)[0]).image
 KINDS = list(CORRUPTIONS)
 
 
-def made(kind: CorruptionKind, severity: int, seed: int = 7, source: Pixels = PICTURE) -> Pixels:
+def corruption_of(kind: CorruptionKind, severity: int, seed: int = 7, source: Pixels = PICTURE) -> Pixels:
     return corrupted(source, Corruption(kind=kind, severity=severity, seed=seed))
 
 
@@ -28,7 +28,7 @@ def distance(image: Pixels) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_severity_is_further_from_the_source_than_the_one_before(kind: CorruptionKind) -> None:
-    distances = [distance(made(kind, severity)) for severity in (0, *SEVERITIES)]
+    distances = [distance(corruption_of(kind, severity)) for severity in (0, *SEVERITIES)]
     assert distances[0] == 0.0, "severity 0 is the unchanged image"
     assert distances[1] > 1.0
     assert distances[-1] > 1.2 * distances[1]
@@ -37,9 +37,9 @@ def test_each_severity_is_further_from_the_source_than_the_one_before(kind: Corr
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_seed_alone_decides_what_is_random(kind: CorruptionKind) -> None:
-    assert np.array_equal(made(kind, 3), made(kind, 3))
+    assert np.array_equal(corruption_of(kind, 3), corruption_of(kind, 3))
     random = kind.endswith("noise") or kind in ("motion_blur", "fog")
-    assert np.array_equal(made(kind, 3, seed=7), made(kind, 3, seed=8)) is not random
+    assert np.array_equal(corruption_of(kind, 3, seed=7), corruption_of(kind, 3, seed=8)) is not random
 
 
 @pytest.mark.parametrize("kind", ["gaussian_noise", "impulse_noise"])
@@ -47,8 +47,8 @@ def test_severities_under_one_seed_differ_in_strength_alone(kind: CorruptionKind
     """What a weak corruption does, a stronger one of the same seed does more of: no new lot is drawn."""
     grey = np.full((64, 64, 3), 128, np.uint8)
     grey[:, ::2] = 100
-    weak, strong = (made(kind, severity, source=grey).astype(float) - grey for severity in (2, 3))
-    other = made(kind, 3, seed=8, source=grey).astype(float) - grey
+    weak, strong = (corruption_of(kind, severity, source=grey).astype(float) - grey for severity in (2, 3))
+    other = corruption_of(kind, 3, seed=8, source=grey).astype(float) - grey
     alike = np.corrcoef(weak.ravel(), strong.ravel())[0, 1]
     assert alike > 0.6
     assert alike > np.corrcoef(weak.ravel(), other.ravel())[0, 1]
@@ -59,7 +59,7 @@ def test_any_size_comes_back_as_it_went_in(height: int, width: int) -> None:
     source = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     for kind in KINDS:
         for severity in SEVERITIES:
-            image = made(kind, severity, source=source)
+            image = corruption_of(kind, severity, source=source)
             assert image.shape == source.shape
             assert image.dtype == np.uint8
 
@@ -70,11 +70,11 @@ def test_lengths_grow_with_the_image() -> None:
     for side in (64, 256):
         edge = np.zeros((side, side, 3), np.uint8)
         edge[:, side // 2 :] = 255
-        row = made("defocus_blur", 5, source=edge)[side // 2, :, 0]
+        row = corruption_of("defocus_blur", 5, source=edge)[side // 2, :, 0]
         shares.append(((row > 5) & (row < 250)).sum() / side)
     assert shares[0] == pytest.approx(shares[1], rel=0.2)
 
 
-def test_an_image_that_is_too_small_is_refused_in_words() -> None:
+def test_an_image_that_is_too_small_is_refused() -> None:
     with pytest.raises(InvalidInput, match="8 are needed"):
-        made("fog", 1, source=np.zeros((4, 40, 3), np.uint8))
+        corruption_of("fog", 1, source=np.zeros((4, 40, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""Geometry: what an editor computes comes back where it was, at any size and aspect, so that masks stay valid."""
+"""Geometry: an editor's output is mapped back exactly, at any size and aspect, so that masks stay valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention injection on small tensors, held against a plain implementation that makes every map and knows one row."""
+"""Attention injection on small tensors, against a plain implementation for one row."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_hooks_that_reach_no_layer_are_an_error() -> None:
     injection.check_reached()
 
 
-def test_networks_without_plain_attention_are_refused_by_name() -> None:
+def test_networks_without_plain_attention_are_refused() -> None:
     with pytest.raises(ValueError, match="has none"):
         install(torch.nn.Linear(1, 1))
     unet = small_unet()

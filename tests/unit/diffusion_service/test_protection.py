@@ -1,4 +1,4 @@
-"""Protected regions: found, held as a naive loop over latents holds them, and looked for again in an image."""
+"""Protected regions: finding them, holding them (against a naive loop), and finding them again."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def street(*boxes: tuple[int, int, int, int, int]) -> np.ndarray:
     return label_map
 
 
-def test_regions_are_connected_and_specks_are_none() -> None:
-    found = find_regions(
+def test_regions_are_connected_and_specks_are_ignored() -> None:
+    regions = find_regions(
         street((1, 5, 5, 8, 20), (1, 40, 5, 8, 20), (2, 60, 60, 20, 10), (1, 90, 90, 2, 2)), LABELS, LABELS[1:]
     )
-    assert [(one.label, int(one.mask.sum())) for one in found] == [
+    assert [(region.label, int(region.mask.sum())) for region in regions] == [
         ("pedestrian", 160), ("pedestrian", 160), ("vehicle", 200),
     ]  # fmt: skip
     assert find_regions(street(), LABELS, ["vehicle"]) == []
@@ -55,8 +55,8 @@ def test_regions_are_connected_and_specks_are_none() -> None:
 
 
 def fates(before: np.ndarray, after: np.ndarray) -> list[float]:
-    found = find_regions(before, LABELS, ["pedestrian"])
-    return [one.iou for one in region_outcomes(found, after, LABELS, np.zeros((SIDE, SIDE, 3), np.uint8))]
+    regions = find_regions(before, LABELS, ["pedestrian"])
+    return [outcome.iou for outcome in region_outcomes(regions, after, LABELS, np.zeros((SIDE, SIDE, 3), np.uint8))]
 
 
 def test_each_instance_is_judged_by_itself() -> None:
@@ -75,14 +75,14 @@ boxes = st.tuples(
 
 @settings(deadline=None, max_examples=50)
 @given(before=st.lists(boxes, min_size=1, max_size=5), after=st.lists(boxes, max_size=5))
-def test_overlaps_are_shares_and_whole_where_nothing_changed(
+def test_overlaps_are_shares_and_1_where_nothing_changed(
     before: list[tuple[int, int, int, int, int]], after: list[tuple[int, int, int, int, int]]
 ) -> None:
     assert all(0 <= iou <= 1 for iou in fates(street(*before), street(*after)))
     assert all(iou == 1 for iou in fates(street(*before), street(*before)))
 
 
-def test_a_pasted_edge_is_seen_along_the_outline() -> None:
+def test_a_pasted_edge_raises_the_contrast_of_the_outline() -> None:
     plain = np.full((SIDE, SIDE, 3), 60, np.uint8)
     mask = street((1, 30, 30, 30, 30)) == 1
     pasted, faded = plain.copy(), plain.copy()
@@ -94,8 +94,8 @@ def test_a_pasted_edge_is_seen_along_the_outline() -> None:
 
 
 def test_the_soft_mask_is_the_share_that_is_covered() -> None:
-    found = [Region("pedestrian", street((1, 41, 41, 18, 18)) == 1)]
-    mask = soft_mask(found, (SIDE, SIDE), 4)
+    regions = [Region("pedestrian", street((1, 41, 41, 18, 18)) == 1)]
+    mask = soft_mask(regions, (SIDE, SIDE), 4)
     assert mask.shape == (1, 1, 25, 25)
     assert mask[0, 0, 10:15, 10:15].min() == 1, "a pixel wider than the region"
     assert mask.sum() == 25
@@ -118,7 +118,9 @@ SCHEDULERS = [
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # UniPC on a numpy above 2.0
-@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=lambda one: f"{type(one).__name__}-{one.config.prediction_type}")
+@pytest.mark.parametrize(
+    "scheduler", SCHEDULERS, ids=lambda scheduler: f"{type(scheduler).__name__}-{scheduler.config.prediction_type}"
+)
 def test_levels_hold_for_every_scheduler(scheduler: DDIMScheduler) -> None:
     scheduler.set_timesteps(8)
     random = torch.Generator().manual_seed(2)
@@ -131,12 +133,12 @@ def test_levels_hold_for_every_scheduler(scheduler: DDIMScheduler) -> None:
         truth = noise if scheduler.config.prediction_type == "epsilon" else (
             level.signal * noise - level.noise * clean
         ) / size  # fmt: skip
-        found = level.clean(latents, truth, scheduler.config.prediction_type)
-        assert torch.allclose(found, clean, atol=1e-2 / level.signal * size)
+        cleaned = level.clean(latents, truth, scheduler.config.prediction_type)
+        assert torch.allclose(cleaned, clean, atol=1e-2 / level.signal * size)
     assert Level.of(scheduler, None) == Level(1.0, 0.0)
 
 
-def naive(shape: Shape, latents: torch.Tensor, level: Level, seen: torch.Tensor) -> torch.Tensor:
+def naive(shape: Shape, latents: torch.Tensor, level: Level, latents_of_source: torch.Tensor) -> torch.Tensor:
     """`Shape.held`, latent by latent."""
     held = latents.clone()
     height, width = latents.shape[-2:]
@@ -152,7 +154,7 @@ def naive(shape: Shape, latents: torch.Tensor, level: Level, seen: torch.Tensor)
                         for i in range(max(0, x - half), min(width, x + half + 1))
                     ]
                     weight = sum(float(shape.mask[0, 0, j, i]) for j, i in places)
-                    for tensor, sign in ((seen, 1), (shape.source, -1)):
+                    for tensor, sign in ((latents_of_source, 1), (shape.source, -1)):
                         mean = sum(float(shape.mask[0, 0, j, i] * tensor[0, channel, j, i]) for j, i in places)
                         clean += sign * mean / weight if weight else 0.0
                 noised = level.signal * clean + level.noise * float(shape.noise[0, channel, y, x])
@@ -163,16 +165,16 @@ def naive(shape: Shape, latents: torch.Tensor, level: Level, seen: torch.Tensor)
 
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1000), height=st.integers(4, 12), width=st.integers(4, 12), lit=st.booleans())
-def test_latents_are_held_as_a_naive_loop_holds_them(seed: int, height: int, width: int, lit: bool) -> None:
+def test_held_latents_equal_those_of_a_naive_loop(seed: int, height: int, width: int, lit: bool) -> None:
     random = torch.Generator().manual_seed(seed)
-    source, noise, latents, seen = (torch.randn(1, 2, height, width, generator=random) for _ in range(4))
+    source, noise, latents, source_latents = (torch.randn(1, 2, height, width, generator=random) for _ in range(4))
     mask = (torch.rand(1, 1, height, width, generator=random) * 3 - 1).clamp(0, 1)
     shape = Shape(source, mask, noise, until=1, relit=lit)
     level = Level(0.8, 0.6)
-    found = shape.held(latents, level, seen)
-    assert torch.allclose(found, naive(shape, latents, level, seen), atol=1e-4)
+    held = shape.held(latents, level, source_latents)
+    assert torch.allclose(held, naive(shape, latents, level, source_latents), atol=1e-4)
     outside = (mask == 0).expand_as(latents)
-    assert torch.equal(found[outside], latents[outside])
+    assert torch.equal(held[outside], latents[outside])
 
 
 def test_light_follows_and_shape_stays() -> None:

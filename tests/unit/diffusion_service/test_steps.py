@@ -1,4 +1,4 @@
-"""DDIM steps: the sampler's own where it is defined, and undone exactly, also from where there is no signal."""
+"""DDIM steps: equal to the sampler's, and inverted exactly, also at zero terminal SNR."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_count_that_does_not_divide_the_schedule_meets_every_time() -> None:
 
 
 @pytest.mark.parametrize("change", [{"prediction_type": "sample"}, {"rescale_betas_zero_snr": True}])
-def test_schedules_that_cannot_be_inverted_are_refused_in_words(change: dict[str, Any]) -> None:
+def test_schedules_that_cannot_be_inverted_are_refused(change: dict[str, Any]) -> None:
     spacing = {"timestep_spacing": "trailing"}
     with pytest.raises(InvalidInput, match="cannot be inverted"):
         Steps.of({**EPSILON, **spacing, **change}, 10)

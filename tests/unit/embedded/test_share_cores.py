@@ -1,4 +1,4 @@
-"""The embedded system's batches share the cores that the process may use, or the threads that it is allowed."""
+"""The embedded services share the cores that the process may use, or the threads that it is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models behind HTTP: what is asked of a server, and what becomes of its replies and refusals."""
+"""Models behind HTTP: the requests to the server, and its replies and refusals."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ RANDOM = np.random.default_rng(11)
 
 
 def endpoint(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointClassifier:
-    given = {"url": "http://model:1/classify", "classes": ["car", "bus"], "revision": "1", "licence": "none", **more}
-    return EndpointClassifier(ModelEndpoint.model_validate(given), httpx.MockTransport(answer))
+    fields = {"url": "http://model:1/classify", "classes": ["car", "bus"], "revision": "1", "licence": "none", **more}
+    return EndpointClassifier(ModelEndpoint.model_validate(fields), httpx.MockTransport(answer))
 
 
 def rows(request: httpx.Request) -> NDArray[np.float64]:
-    sent = [base64.b64decode(image) for image in json.loads(request.content)["images"]]
-    return np.array([[0.25, 0.75] if image == b"one" else [1.0, 0.0] for image in sent])
+    images = [base64.b64decode(image) for image in json.loads(request.content)["images"]]
+    return np.array([[0.25, 0.75] if image == b"one" else [1.0, 0.0] for image in images])
 
 
 def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:
@@ -95,8 +95,8 @@ def test_an_endpoint_that_refuses_a_batch_is_asked_for_its_images() -> None:
 
 
 def served_segmenter(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointSegmenter:
-    given = {"url": "http://model:1/segment", "task": "segmentation", "classes": ["road", "car"], **more}
-    endpoint = ModelEndpoint.model_validate({"revision": "1", "licence": "none", **given})
+    fields = {"url": "http://model:1/segment", "task": "segmentation", "classes": ["road", "car"], **more}
+    endpoint = ModelEndpoint.model_validate({"revision": "1", "licence": "none", **fields})
     return EndpointSegmenter(endpoint, httpx.MockTransport(answer))
 
 
@@ -116,15 +116,22 @@ def test_maps_of_a_server_are_taken_as_they_are(drawn: int, sizes: list[tuple[in
     """PNGs or rows of integers, mixed, in batches of two, in the order of the images."""
     random = np.random.default_rng(drawn)
     maps = [random.integers(0, 2, size, dtype=np.uint8) for size in sizes]
-    pictures = [encode(np.repeat(one[..., None] * 255, 3, axis=2)) for one in maps]
+    pictures = [encode(np.repeat(label_map[..., None] * 255, 3, axis=2)) for label_map in maps]
 
     def answer(request: httpx.Request) -> httpx.Response:
-        seen = [decode(base64.b64decode(image))[..., 0] // 255 for image in json.loads(request.content)["images"]]
-        assert len(seen) <= 2
-        return httpx.Response(200, json={"maps": [one.tolist() if len(one) % 2 else text_of(one) for one in seen]})
+        pictures_sent = [
+            decode(base64.b64decode(image))[..., 0] // 255 for image in json.loads(request.content)["images"]
+        ]
+        assert len(pictures_sent) <= 2
+        return httpx.Response(
+            200, json={"maps": [labels.tolist() if len(labels) % 2 else text_of(labels) for labels in pictures_sent]}
+        )
 
-    found = asyncio.run(served_segmenter(answer, max_batch=2).label_maps(pictures, time.monotonic() + 120))
-    assert all(one.dtype == np.uint8 and (one == wanted).all() for one, wanted in zip(found, maps, strict=True))
+    label_maps = asyncio.run(served_segmenter(answer, max_batch=2).label_maps(pictures, time.monotonic() + 120))
+    assert all(
+        label_map.dtype == np.uint8 and (label_map == expected).all()
+        for label_map, expected in zip(label_maps, maps, strict=True)
+    )
 
 
 @pytest.mark.parametrize(

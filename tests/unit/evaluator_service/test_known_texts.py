@@ -1,4 +1,4 @@
-"""The cache of text embeddings: windows that fit into a queue, one computation for all who need a text."""
+"""The cache of text embeddings: requests that fit into the queue, and one computation per text."""
 
 from __future__ import annotations
 

@@ -54,10 +54,10 @@ def written(folder: Path, files: Mapping[str, bytes], **description: Any) -> Pat
 
 
 def classifier(folder: Path) -> Classifier:
-    found = load_folder(folder, device="cpu")
-    assert not isinstance(found, Segmenter)
-    try_out(found)
-    return found
+    model = load_folder(folder, device="cpu")
+    assert not isinstance(model, Segmenter)
+    try_out(model)
+    return model
 
 
 def tiny(nodes: list[onnx.NodeProto], *, weights: onnx.TensorProto | None = None, **more: Any) -> bytes:
@@ -78,11 +78,11 @@ GEMM = helper.make_node("Gemm", ["flat", "weight"], ["logits"])
 OPSETS = [helper.make_opsetid("", 17)]
 
 
-def test_an_onnx_export_says_what_the_model_says(resnet: Path, tmp_path: Path) -> None:
+def test_an_onnx_export_predicts_what_the_model_predicts(resnet: Path, tmp_path: Path) -> None:
     names = {"classes": CLASSES}
-    one = load_folder(resnet, device="cpu")
-    assert isinstance(one, ImageClassifier)
-    expected = one.probabilities(PICTURES)
+    model = load_folder(resnet, device="cpu")
+    assert isinstance(model, ImageClassifier)
+    expected = model.probabilities(PICTURES)
     with_processor = classifier(written(tmp_path / "a", onnx_files(resnet), **names))
     assert np.allclose(with_processor.probabilities(PICTURES), expected, atol=1e-6)
     fixed = {
@@ -99,7 +99,7 @@ def test_an_onnx_export_says_what_the_model_says(resnet: Path, tmp_path: Path) -
     assert np.allclose(described_model.probabilities(PICTURES[2:]), expected[2:], atol=1e-5), "64 × 64: nothing is cut"
 
 
-def test_preprocessing_does_what_its_description_says() -> None:
+def test_preprocessing_follows_its_description() -> None:
     image = RANDOM.integers(0, 256, (20, 40, 3), dtype=np.uint8)
     how = Preprocessing(height=20, width=40, mean=(0.5, 0.25, 0), std=(0.5, 1, 2), channels="bgr", layout="nhwc")
     (row,) = described(how)([image])
@@ -136,9 +136,9 @@ def test_names_of_outputs() -> None:
         (4, list("abcd"), {"car": [1, 2], "bus": 2}, "to both 'car' and 'bus'"),
         (2, list("ab"), {"x": [0, 1]}, "only one class"),
     ]
-    for outputs, own, given, words in refused:
+    for outputs, own, classes, words in refused:
         with pytest.raises(InvalidInput, match=words):
-            NamedOutputs(outputs, own, given)
+            NamedOutputs(outputs, own, classes)
     with pytest.raises(InvalidInput, match="NaN"):
         merging.merged(np.array([[np.nan, 0, 0, 1]]))
 
@@ -179,8 +179,8 @@ def test_onnx_files_that_reach_out_or_never_end_are_refused(data: bytes, words: 
 def test_an_onnx_file_is_a_classifier_of_pictures_or_refused(tmp_path: Path) -> None:
     prepared = {"preprocessing": {"height": 4, "width": 4}}
     fine = tiny([FLATTEN, GEMM], opset_imports=OPSETS)
-    found = classifier(written(tmp_path / "fine", {"model.onnx": fine}, classes=list("abc"), **prepared))
-    assert np.allclose(found.probabilities(PICTURES).sum(axis=1), 1)
+    model = classifier(written(tmp_path / "fine", {"model.onnx": fine}, classes=list("abc"), **prepared))
+    assert np.allclose(model.probabilities(PICTURES).sum(axis=1), 1)
     cases: list[tuple[bytes, dict[str, Any], str]] = [
         (fine, {"classes": ["a", "b"], **prepared}, "has 3 outputs, `classes` names 2"),
         (fine, prepared, "without names"),
@@ -200,7 +200,7 @@ def test_an_onnx_file_is_a_classifier_of_pictures_or_refused(tmp_path: Path) -> 
             classifier(written(tmp_path / str(number), {"model.onnx": data}, **description))
 
 
-def test_a_hub_model_that_is_not_whole_is_refused_instead_of_filled_with_noise(resnet: Path, tmp_path: Path) -> None:
+def test_an_incomplete_hub_model_is_refused_rather_than_initialised_at_random(resnet: Path, tmp_path: Path) -> None:
     files = {path.name: path.read_bytes() for path in resnet.iterdir()}
     deeper = changed(files["config.json"], depths=[1, 2])
     with pytest.raises(InvalidInput, match="missing or of another shape"):
@@ -216,18 +216,18 @@ def test_a_hub_model_that_is_not_whole_is_refused_instead_of_filled_with_noise(r
         load_folder(written(tmp_path / "unknown", files, klasses=["a"]), device="cpu")
 
 
-def test_a_segmenter_tells_a_class_for_every_pixel(tmp_path: Path) -> None:
+def test_a_segmenter_predicts_a_class_for_every_pixel(tmp_path: Path) -> None:
     sizes = {"hidden_sizes": [8] * 4, "depths": [1] * 4, "num_attention_heads": [1] * 4, "decoder_hidden_size": 8}
     names = {0: "road", 1: "car", 2: "bus"}
     SegformerForSemanticSegmentation(SegformerConfig(**sizes, id2label=names)).save_pretrained(tmp_path)
     SegformerImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(tmp_path)
     description = {"task": "segmentation", "classes": {"vehicle": [1, 2]}}
-    found = load_folder(written(tmp_path, {}, **description), device="cpu")
-    assert isinstance(found, ImageSegmenter)
-    assert found.classes == ["road", "vehicle"]
-    maps = found.label_maps(PICTURES)
-    assert [one.shape for one in maps] == [picture.shape[:2] for picture in PICTURES]
-    assert set(np.unique(np.concatenate([one.ravel() for one in maps]))) <= {0, 1}
+    model = load_folder(written(tmp_path, {}, **description), device="cpu")
+    assert isinstance(model, ImageSegmenter)
+    assert model.classes == ["road", "vehicle"]
+    maps = model.label_maps(PICTURES)
+    assert [label_map.shape for label_map in maps] == [picture.shape[:2] for picture in PICTURES]
+    assert set(np.unique(np.concatenate([label_map.ravel() for label_map in maps]))) <= {0, 1}
 
 
 class FullSize(torch.nn.Module):
@@ -254,13 +254,13 @@ def segformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def segmenter(folder: Path) -> Segmenter:
-    found = load_folder(folder, device="cpu")
-    assert isinstance(found, Segmenter)
-    try_out(found)
-    return found
+    model = load_folder(folder, device="cpu")
+    assert isinstance(model, Segmenter)
+    try_out(model)
+    return model
 
 
-def test_an_onnx_segmenter_says_what_transformers_says(segformer: Path, tmp_path: Path) -> None:
+def test_an_onnx_segmenter_predicts_what_transformers_predicts(segformer: Path, tmp_path: Path) -> None:
     model = SegformerForSemanticSegmentation.from_pretrained(segformer).eval()
     processor = SegformerImageProcessorPil.from_pretrained(segformer)
     with torch.inference_mode():
@@ -269,25 +269,25 @@ def test_an_onnx_segmenter_says_what_transformers_says(segformer: Path, tmp_path
         processor.post_process_semantic_segmentation(answer, target_sizes=[picture.shape[:2]])[0].numpy()
         for answer, picture in zip(answers, PICTURES, strict=True)
     ]
-    assert all(len(np.unique(one)) > 1 for one in expected), "no map is one class"
+    assert all(len(np.unique(label_map)) > 1 for label_map in expected), "no map is one class"
     beside = {name: (segformer / name).read_bytes() for name in ("config.json", "preprocessor_config.json")}
     quarter = {"model.onnx": as_onnx(Logits(model)), **beside}
     full = {"model.onnx": as_onnx(FullSize(model), names=["out", "aux"]), **beside}
     fixed = {"model.onnx": as_onnx(Logits(model), batch=2), **beside}
     same_size = slice(2, 3)  # the picture of the input's size: nothing is resized twice
     for name, files, where in (("quarter", quarter, slice(3)), ("fixed", fixed, slice(3)), ("full", full, same_size)):
-        found = segmenter(written(tmp_path / name, files, task="segmentation"))
-        assert isinstance(found, OnnxSegmenter)
-        assert found.classes == ["road", "car", "bus"]
-        for one, wanted in zip(found.label_maps(PICTURES)[where], expected[where], strict=True):
-            assert one.shape == wanted.shape
-            assert (one == wanted).mean() > 0.999, "but for ties"
+        onnx_segmenter = segmenter(written(tmp_path / name, files, task="segmentation"))
+        assert isinstance(onnx_segmenter, OnnxSegmenter)
+        assert onnx_segmenter.classes == ["road", "car", "bus"]
+        for label_map, reference in zip(onnx_segmenter.label_maps(PICTURES)[where], expected[where], strict=True):
+            assert label_map.shape == reference.shape
+            assert (label_map == reference).mean() > 0.999, "but for ties"
     merged = segmenter(written(tmp_path / "merged", quarter, task="segmentation", classes={"vehicle": [1, 2]}))
     assert merged.classes == ["road", "vehicle"]
     assert ((merged.label_maps(PICTURES)[0] == 1) == (expected[0] > 0)).mean() > 0.999
 
 
-def test_what_is_no_segmenter_of_whole_images_is_refused(segformer: Path, resnet: Path, tmp_path: Path) -> None:
+def test_models_that_do_not_segment_whole_images_are_refused(segformer: Path, resnet: Path, tmp_path: Path) -> None:
     processor = (segformer / "preprocessor_config.json").read_bytes()
     logits = as_onnx(Logits(SegformerForSemanticSegmentation.from_pretrained(segformer)))
     changed(processor, do_center_crop=True)
@@ -305,9 +305,9 @@ def test_what_is_no_segmenter_of_whole_images_is_refused(segformer: Path, resnet
         ),
         (onnx_files(resnet), {"task": "segmentation", "classes": CLASSES}, "pictures × classes × height × width"),
     ]
-    for number, (given, description, words) in enumerate(cases):
+    for number, (content, description, words) in enumerate(cases):
         with pytest.raises(InvalidInput, match=words):
-            load_folder(written(tmp_path / str(number), given, **description), device="cpu")
+            load_folder(written(tmp_path / str(number), content, **description), device="cpu")
 
 
 def package(files: Mapping[str, bytes]) -> bytes:
@@ -320,12 +320,12 @@ def package(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def test_uploads_are_fetched_once_from_the_store_alone_and_believed_by_digest(resnet: Path) -> None:
+def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(resnet: Path) -> None:
     data = package({path.name: path.read_bytes() for path in resnet.iterdir()})
-    asked: list[str] = []
+    requested: list[str] = []
 
     def store(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.path)
+        requested.append(request.url.path)
         answers: dict[str, Callable[[], httpx.Response]] = {
             "/gone": lambda: httpx.Response(404),
             "/expired": lambda: httpx.Response(403),
@@ -339,9 +339,9 @@ def test_uploads_are_fetched_once_from_the_store_alone_and_believed_by_digest(re
 
     async def scenario() -> None:
         models = UploadedModels(ORIGIN, "cpu", httpx.MockTransport(store))
-        one, two = await asyncio.gather(models.get(upload("/a?sign=1")), models.get(upload("/a?sign=2")))
-        assert one is two is await models.get(upload("/b"))
-        assert asked == ["/a"]
+        first, second = await asyncio.gather(models.get(upload("/a?sign=1")), models.get(upload("/a?sign=2")))
+        assert first is second is await models.get(upload("/b"))
+        assert requested == ["/a"]
         evil = hashlib.sha256(package({"config.json": b"{}", "../evil.py": b"x"})).hexdigest()
         refusals: list[tuple[UploadedModel, type[Exception]]] = [
             (upload("/gone", "0" * 64), NotFound),

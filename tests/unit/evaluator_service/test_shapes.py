@@ -1,4 +1,4 @@
-"""The score of shapes: what moved costs, what the segmenter never saw does not, and what is void counts nowhere."""
+"""The shapes score: moved shapes lower it; unseen ones and void pixels do not."""
 
 from __future__ import annotations
 
@@ -31,62 +31,68 @@ def maps(most: int = 3) -> st.SearchStrategy[Map]:
 
 
 @given(
-    reference=st.none() | maps().map(lambda drawn: np.where(drawn == OTHER, VOID, drawn)), source=maps(), found=maps()
+    reference=st.none() | maps().map(lambda drawn: np.where(drawn == OTHER, VOID, drawn)),
+    source=maps(),
+    predicted=maps(),
 )
-def test_scores_are_shares_and_full_for_the_map_of_the_source(reference: Map | None, source: Map, found: Map) -> None:
+def test_scores_are_shares_and_full_for_the_map_of_the_source(
+    reference: Map | None, source: Map, predicted: Map
+) -> None:
     shapes = Shapes(reference, source, KNOWN, KNOWN)
     assert shapes.classes(source) == [1.0] * len(shapes.judged)
-    assert all(0 <= score <= 1 for score in shapes.classes(found))
-    assert all(shapes.thing(source, one) >= 0.5 for one in shapes.things)
-    assert all(0 <= shapes.thing(found, one) <= 1 for one in shapes.things)
+    assert all(0 <= score <= 1 for score in shapes.classes(predicted))
+    assert all(shapes.thing(source, thing) >= 0.5 for thing in shapes.things)
+    assert all(0 <= shapes.thing(predicted, thing) <= 1 for thing in shapes.things)
     truth = source if reference is None else reference
     assert {*shapes.judged, *shapes.unjudged} == {place for place in np.unique(truth).tolist() if place < OTHER}
     if reference is None:
         assert not shapes.unjudged, "what it saw in the source it can look for"
 
 
-@given(reference=maps(2), source=maps(), found=maps(), noise=maps(), void=arrays.arrays(np.bool_, (8, 8)))
-def test_what_is_void_counts_nowhere(reference: Map, source: Map, found: Map, noise: Map, void: np.ndarray) -> None:
+@given(reference=maps(2), source=maps(), predicted=maps(), noise=maps(), void=arrays.arrays(np.bool_, (8, 8)))
+def test_void_pixels_do_not_count(reference: Map, source: Map, predicted: Map, noise: Map, void: np.ndarray) -> None:
     reference = np.where(void | (reference == OTHER), VOID, reference).astype(np.uint8)
-    one, other = (Shapes(reference, np.where(void, seen, source), KNOWN, KNOWN) for seen in (source, noise))
-    assert one.judged == other.judged
-    assert one.classes(found) == other.classes(np.where(void, noise, found))
-    assert [one.thing(found, thing) for thing in one.things] == [
-        other.thing(np.where(void, noise, found), thing) for thing in other.things
+    clean, other = (
+        Shapes(reference, np.where(void, source_map, source), KNOWN, KNOWN) for source_map in (source, noise)
+    )
+    assert clean.judged == other.judged
+    assert clean.classes(predicted) == other.classes(np.where(void, noise, predicted))
+    assert [clean.thing(predicted, thing) for thing in clean.things] == [
+        other.thing(np.where(void, noise, predicted), thing) for thing in other.things
     ]
 
 
 @given(maps(), maps(), maps(), st.permutations(KNOWN))
-def test_the_order_of_classes_does_not_matter(reference: Map, source: Map, found: Map, order: list[int]) -> None:
+def test_the_order_of_classes_does_not_matter(reference: Map, source: Map, predicted: Map, order: list[int]) -> None:
     renamed = np.array([*order, *range(3, 256)], np.uint8)
     reference = np.where(reference == OTHER, VOID, reference).astype(np.uint8)
     plain, other = Shapes(reference, source, KNOWN, []), Shapes(renamed[reference], renamed[source], order, [])
-    wanted = {order[place]: score for place, score in zip(plain.judged, plain.classes(found), strict=True)}
-    assert dict(zip(other.judged, other.classes(renamed[found]), strict=True)) == pytest.approx(wanted)
+    expected = {order[place]: score for place, score in zip(plain.judged, plain.classes(predicted), strict=True)}
+    assert dict(zip(other.judged, other.classes(renamed[predicted]), strict=True)) == pytest.approx(expected)
 
 
 @given(maps(), maps(), arrays.arrays(np.bool_, (8, 8)))
-def test_losing_what_was_right_never_helps(source: Map, found: Map, lost: np.ndarray) -> None:
+def test_losing_what_was_right_never_helps(source: Map, predicted: Map, lost: np.ndarray) -> None:
     shapes = Shapes(None, source, KNOWN, [])
-    worse = np.where(lost & (found == source), OTHER, found).astype(np.uint8)
-    assert all(less <= more for less, more in zip(shapes.classes(worse), shapes.classes(found), strict=True))
+    worse = np.where(lost & (predicted == source), OTHER, predicted).astype(np.uint8)
+    assert all(less <= more for less, more in zip(shapes.classes(worse), shapes.classes(predicted), strict=True))
 
 
 @given(st.integers(0, 12), st.sampled_from([-1, 1]))
 def test_a_thing_that_moved_by_more_than_a_third_of_its_width_is_lost(by: int, side: int) -> None:
     shapes = Shapes(street(left=16), street(left=16), KNOWN, [CAR])
     (car,) = shapes.things
-    found = street(left=16 + side * by)
+    predicted = street(left=16 + side * by)
     overlap = (12 - by) / (12 + by)
-    assert shapes.thing(found, car) == pytest.approx(overlap)
-    assert dict(zip(shapes.judged, shapes.classes(found), strict=True))[CAR] == pytest.approx(overlap)
+    assert shapes.thing(predicted, car) == pytest.approx(overlap)
+    assert dict(zip(shapes.judged, shapes.classes(predicted), strict=True))[CAR] == pytest.approx(overlap)
 
 
 def test_two_cars_are_two_things_and_one_that_is_gone_leaves_the_other() -> None:
     both = np.where(street(left=30) == CAR, CAR, street(left=8)).astype(np.uint8)
     shapes = Shapes(both, both, KNOWN, [CAR])
-    assert [box_of(one.mask) for one in shapes.things] == [(8, 20, 20, 29), (30, 20, 42, 29)]
-    assert [shapes.thing(street(left=8), one) for one in shapes.things] == [1.0, 0.0]
+    assert [box_of(thing.mask) for thing in shapes.things] == [(8, 20, 20, 29), (30, 20, 42, 29)]
+    assert [shapes.thing(street(left=8), thing) for thing in shapes.things] == [1.0, 0.0]
 
 
 def test_specks_are_no_things() -> None:
@@ -106,7 +112,7 @@ def test_a_segmenters_own_weakness_is_not_held_against_the_image() -> None:
     assert shapes.classes(blind)[CAR] == 0.0
 
 
-def test_classes_that_it_knows_by_no_name_are_not_judged_whatever_it_says_there() -> None:
+def test_classes_unknown_to_the_segmenter_are_not_judged() -> None:
     truth = street()
     shapes = Shapes(truth, np.where(truth == CAR, OTHER, truth).astype(np.uint8), [0, 1], [CAR])
     assert (shapes.judged, shapes.unjudged, shapes.things) == ([0, 1], [CAR], [])

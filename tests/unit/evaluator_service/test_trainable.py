@@ -1,4 +1,4 @@
-"""What a repair teaches: masks move with their images, void costs nothing, and one class may be several outputs."""
+"""Repairs of segmenters: masks move with their images, void is ignored, and outputs of one class are merged."""
 
 from __future__ import annotations
 
@@ -81,20 +81,20 @@ def test_void_costs_nothing_and_outputs_of_one_name_are_one_class(folder: Path) 
     trainable = TrainableSegmenter(weights(folder), ["sky", "car"], device="cpu")
     mask = np.full((48, 64), VOID, np.uint8)
     mask[:24] = 1
-    said = trainable.inputs(TrainingExample(np.zeros((48, 64, 3), np.uint8), "", mask))
-    assert said["pixel_values"].shape == (3, 32, 32)
-    assert said["labels"].shape == (32, 32)
-    assert set(said["labels"][:16].unique().tolist()) == {0}, "car is the model's first class"
-    assert set(said["labels"][16:].unique().tolist()) == {IGNORED}
+    inputs = trainable.inputs(TrainingExample(np.zeros((48, 64, 3), np.uint8), "", mask))
+    assert inputs["pixel_values"].shape == (3, 32, 32)
+    assert inputs["labels"].shape == (32, 32)
+    assert set(inputs["labels"][:16].unique().tolist()) == {0}, "car is the model's first class"
+    assert set(inputs["labels"][16:].unique().tolist()) == {IGNORED}
     logits = torch.tensor([2.0, -1.0, 1.0, 0.5])[None, :, None, None].repeat(1, 1, 8, 8)
-    cost = trainable.loss(SimpleNamespace(logits=logits), said["labels"][None])
+    cost = trainable.loss(SimpleNamespace(logits=logits), inputs["labels"][None])
     probabilities = torch.tensor([2.0, -1.0, 1.0, 0.5]).softmax(0)
     assert float(cost) == pytest.approx(-float((probabilities[0] + probabilities[2]).log()), abs=1e-5)
     nothing = torch.full((1, 32, 32), IGNORED)
     assert float(trainable.loss(SimpleNamespace(logits=logits), nothing)) == 0
     wrong_below = logits.clone()
     wrong_below[:, 1, 5:] = 50.0  # where the mask is void
-    assert float(trainable.loss(SimpleNamespace(logits=wrong_below), said["labels"][None])) == pytest.approx(
+    assert float(trainable.loss(SimpleNamespace(logits=wrong_below), inputs["labels"][None])) == pytest.approx(
         float(cost)
     )
 
@@ -110,12 +110,15 @@ def test_it_is_judged_by_the_map_that_it_gives_under_test(folder: Path) -> None:
         )
         for size in sizes
     ]
-    found = trainable.judge([lambda one=one: one for one in lessons])
-    maps = ImageSegmenter(weights(folder), device="cpu").label_maps([one.image for one in lessons])
+    judgement = trainable.judge([lambda example=example: example for example in lessons])
+    maps = ImageSegmenter(weights(folder), device="cpu").label_maps([example.image for example in lessons])
     table = class_indices(trainable._outputs.classes, classes)
     assert table[trainable._outputs.classes.index("road")] == OTHER
-    wanted = [pack_counts(confusion(one.mask, table[seen], 2)) for one, seen in zip(lessons, maps, strict=True)]
-    assert found.confusion == wanted
+    expected = [
+        pack_counts(confusion(example.mask, table[label_map], 2))
+        for example, label_map in zip(lessons, maps, strict=True)
+    ]
+    assert judgement.confusion == expected
 
 
 def test_classes_that_the_model_lacks_and_images_without_masks_are_refused(folder: Path) -> None:
@@ -126,7 +129,7 @@ def test_classes_that_the_model_lacks_and_images_without_masks_are_refused(folde
         trainable.inputs(TrainingExample(np.zeros((8, 8, 3), np.uint8), ""))
 
 
-def test_what_is_saved_says_that_it_segments(folder: Path, tmp_path: Path) -> None:
+def test_saved_models_are_marked_as_segmenters(folder: Path, tmp_path: Path) -> None:
     TrainableSegmenter(weights(folder), ["sky"], device="cpu").save(tmp_path)
     assert {"config.json", "model.safetensors", "preprocessor_config.json"} <= {
         path.name for path in tmp_path.iterdir()

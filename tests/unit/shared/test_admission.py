@@ -1,14 +1,17 @@
-"""What is in use at a time stays within its limit, and nothing waits for ever."""
+"""Budgets: usage stays within the limit, and nothing waits for ever."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from shared.admission import Budget, Spool
 from shared.problems import NotReady
+from tests.support.threads import background
+from tests.support.work_site import wait_for
 
 
 def test_work_in_progress_stays_within_the_budget() -> None:
@@ -54,18 +57,12 @@ def test_small_work_does_not_overtake_large_work() -> None:
         with budget.taken(size):
             order.append(name)
 
-    threads = [threading.Thread(target=first)]
-    threads[0].start()
-    inside.wait(30)
-    for name, size in (("large", 10), ("small", 5)):
-        threads.append(threading.Thread(target=later, args=(name, size)))
-        threads[-1].start()
-        if name == "large":
-            while not budget._door.locked():  # it waits for its share
-                pass
-    leave.set()
-    for thread in threads:
-        thread.join(30)
+    with background(first, release=leave.set):
+        assert inside.wait(30)
+        with background(partial(later, "large", 10), release=leave.set):
+            wait_for(budget._door.locked)  # it waits for its share
+            with background(partial(later, "small", 5)):
+                leave.set()
     assert order == ["large", "small"]
 
 
@@ -73,11 +70,11 @@ def test_uploads_beyond_the_spool_are_refused_until_others_end() -> None:
     spool = Spool(100)
     with spool.counting() as add:
         add(80)
-        with spool.counting() as other, pytest.raises(NotReady) as refused:
+        with spool.counting() as other, pytest.raises(NotReady) as refusal:
             other(30)
         with pytest.raises(NotReady):
             spool.refuse_without_room(21)
         spool.refuse_without_room(20)
-    assert refused.value.retry_after
+    assert refusal.value.retry_after
     with spool.counting() as add:
         add(100)

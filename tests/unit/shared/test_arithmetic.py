@@ -1,4 +1,4 @@
-"""The floating-point type follows the device: half precision only where it is native."""
+"""The dtype follows the device: half precision only where it is native."""
 
 import os
 from pathlib import Path
@@ -84,18 +84,18 @@ def test_every_set_of_weights_of_a_profile_is_resolved(monkeypatch: pytest.Monke
 
 def test_the_setting_overrides_but_leaves_float32_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTRAFACT_DTYPE", "bfloat16")
-    wanted = ServiceSettings().dtype
-    diffusion = native_weights(torch, load_profile("tiny").diffusion, "cpu", wanted)
+    dtype = ServiceSettings().dtype
+    diffusion = native_weights(torch, load_profile("tiny").diffusion, "cpu", dtype)
     assert diffusion.base.dtype == diffusion.controlnets["canny"].dtype == "bfloat16"
     assert diffusion.segmenter is not None
     assert diffusion.segmenter.dtype == "float32", "the profile holds it there"
 
 
-@pytest.mark.parametrize(("wanted", "dtype"), [("bfloat16", torch.bfloat16), ("float32", torch.float32)])
+@pytest.mark.parametrize(("setting", "dtype"), [("bfloat16", torch.bfloat16), ("float32", torch.float32)])
 def test_autocast_of_trainings_obeys_the_setting(
-    monkeypatch: pytest.MonkeyPatch, wanted: str, dtype: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, setting: str, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setenv("CONTRAFACT_DTYPE", wanted)
+    monkeypatch.setenv("CONTRAFACT_DTYPE", setting)
     with autocast("cpu"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
 

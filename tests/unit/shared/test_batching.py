@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.problems import DeadlineExceeded, DeviceFailed, NotReady, OutOfMemory, Overloaded, Problem
 from shared.turns import ComputeTurns, start_time_from, work_started
+from tests.support.work_site import wait_for
 
 Run = Callable[[str, Sequence[int]], Sequence[int | Exception]]
 PATIENCE = 120.0  # seconds, which only a hang takes
@@ -156,11 +158,11 @@ def test_cancelled_items_never_run_and_free_their_place() -> None:
         doomed.cancel()
         with pytest.raises(asyncio.CancelledError):
             await doomed
-        kept = asyncio.create_task(owner.submit(4, key="a", deadline=soon()))
+        waiting = asyncio.create_task(owner.submit(4, key="a", deadline=soon()))
         await asyncio.sleep(0)
         run.gate.set()
         await blocker
-        return await kept
+        return await waiting
 
     assert asyncio.run(main()) == 16
     owner.drain()
@@ -177,10 +179,10 @@ def test_a_full_queue_refuses_all_or_nothing_and_says_when_to_come_back() -> Non
         await run.hold()
         waiting = asyncio.create_task(owner.submit_all([2, 3], key="a", deadline=soon()))
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded) as refused:
+        with pytest.raises(Overloaded) as refusal:
             await owner.submit_all([4, 5], key="a", deadline=soon())
-        assert refused.value.retry_after is not None
-        assert 1 <= refused.value.retry_after <= 60
+        assert refusal.value.retry_after is not None
+        assert 1 <= refusal.value.retry_after <= 60
         last = asyncio.create_task(owner.submit(6, key="a", deadline=soon()))
         await asyncio.sleep(0)
         run.gate.set()
@@ -222,8 +224,8 @@ def test_an_exception_for_one_item_is_raised_to_its_caller_only() -> None:
     owner = batcher(Recorder(), max_wait=0.05)
 
     async def main() -> list[int | BaseException]:
-        asked = (owner.submit(item, key="a", deadline=soon()) for item in (12, 13, 14))
-        return await asyncio.gather(*asked, return_exceptions=True)
+        requests = (owner.submit(item, key="a", deadline=soon()) for item in (12, 13, 14))
+        return await asyncio.gather(*requests, return_exceptions=True)
 
     first, second, third = asyncio.run(main())
     owner.drain()
@@ -251,14 +253,14 @@ def test_drain_finishes_the_queue_and_refuses_the_rest() -> None:
 
     async def main() -> list[int]:
         run.gate.clear()
-        asked = asyncio.create_task(owner.submit_all([1, 2, 3], key="a", deadline=soon()))
+        task = asyncio.create_task(owner.submit_all([1, 2, 3], key="a", deadline=soon()))
         await run.hold()
         draining = asyncio.create_task(asyncio.to_thread(owner.drain))
         with pytest.raises(NotReady):
             await until_refused()
         run.gate.set()
         await draining
-        return await asked
+        return await task
 
     assert asyncio.run(main()) == [1, 4, 9]
 
@@ -310,8 +312,8 @@ async def submit_as_of(owner: MicroBatcher[str, int, int], at: float, *items: in
 
 async def until_waiting(registry: CollectorRegistry, count: int) -> None:
     """Return once so many items are queued."""
-    while registry.get_sample_value("contrafact_waiting", {"service": "test"}) != count:
-        await asyncio.sleep(0.005)
+    queued = partial(registry.get_sample_value, "contrafact_waiting", {"service": "test"})
+    await asyncio.to_thread(wait_for, lambda: queued() == count)
 
 
 def test_the_queue_is_ordered_by_the_start_of_the_work() -> None:
@@ -320,13 +322,13 @@ def test_the_queue_is_ordered_by_the_start_of_the_work() -> None:
 
     async def main() -> None:
         run.gate.clear()
-        asked = [asyncio.create_task(submit_as_of(owner, 5.0, 0))]
+        tasks = [asyncio.create_task(submit_as_of(owner, 5.0, 0))]
         await run.hold()
         for number, (at, items) in enumerate([(3.0, (31, 32)), (2.0, (21, 22)), (1.0, (11,))], start=1):
-            asked.append(asyncio.create_task(submit_as_of(owner, at, *items)))
+            tasks.append(asyncio.create_task(submit_as_of(owner, at, *items)))
             await until_waiting(registry, [0, 2, 4, 5][number])
         run.gate.set()
-        await asyncio.gather(*asked)
+        await asyncio.gather(*tasks)
 
     asyncio.run(main())
     owner.drain()
@@ -348,8 +350,7 @@ def test_of_batchers_that_share_turns_the_one_with_the_oldest_work_is_next() -> 
         later = asyncio.create_task(submit_as_of(slow, 2.0, 20, 21, 22, 23))
         await run.hold()
         first = asyncio.create_task(submit_as_of(quick, 1.0, 10))
-        while not turns.waiting:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(wait_for, lambda: turns.waiting > 0)
         run.gate.set()
         await asyncio.gather(first, later)
 
@@ -368,8 +369,7 @@ def test_no_younger_work_comes_between_two_batches_of_the_oldest() -> None:
         first = asyncio.create_task(submit_as_of(quick, 1.0, 10, 11, 12))
         await run.hold()
         later = asyncio.create_task(submit_as_of(slow, 2.0, 20, 21))
-        while not turns.waiting:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(wait_for, lambda: turns.waiting > 0)
         run.gate.set()
         await asyncio.gather(first, later)
 
@@ -379,11 +379,11 @@ def test_no_younger_work_comes_between_two_batches_of_the_oldest() -> None:
     assert [items for _, items in run.batches] == [[10], [11], [12], [20], [21]]
 
 
-@pytest.mark.parametrize(("header", "given"), [("12.5", 12.5), (None, None), ("soon", None), ("1e30", None)])
-def test_a_moment_that_no_caller_can_know_counts_as_now(header: str | None, given: float | None) -> None:
+@pytest.mark.parametrize(("header", "moment"), [("12.5", 12.5), (None, None), ("soon", None), ("1e30", None)])
+def test_a_moment_that_no_caller_can_know_counts_as_now(header: str | None, moment: float | None) -> None:
     before = time.time()
     at = start_time_from(header)
-    assert at == given if given is not None else before <= at <= time.time()
+    assert at == moment if moment is not None else before <= at <= time.time()
 
 
 def test_metrics_count_what_happened() -> None:
@@ -415,7 +415,7 @@ def test_metrics_count_what_happened() -> None:
     fits=st.integers(1, 4),
 )
 @settings(deadline=None, max_examples=25)
-def test_whatever_happens_everybody_is_answered_and_nothing_runs_twice(
+def test_every_caller_is_answered_and_nothing_runs_twice_in_any_order_of_events(
     plans: list[tuple[str, str, int]], fits: int
 ) -> None:
     done: list[int] = []
@@ -430,18 +430,18 @@ def test_whatever_happens_everybody_is_answered_and_nothing_runs_twice(
     registry = CollectorRegistry()
     owner = batcher(run, registry, max_batch=4, max_wait=0.001, capacity=30)
 
-    async def one(number: int, key: str, mood: str, delay: int) -> int | BaseException:
+    async def outcome_of(number: int, key: str, mood: str, delay: int) -> int | BaseException:
         await asyncio.sleep(delay / 1000)
-        asked = asyncio.ensure_future(
+        task = asyncio.ensure_future(
             owner.submit(number, key=key, deadline=soon(0.004 if mood == "hasty" else PATIENCE))
         )
         if mood == "leaves":
             await asyncio.sleep(0.002)
-            asked.cancel()
-        return (await asyncio.gather(asked, return_exceptions=True))[0]
+            task.cancel()
+        return (await asyncio.gather(task, return_exceptions=True))[0]
 
     async def main() -> list[int | BaseException]:
-        return await asyncio.gather(*(one(number, *plan) for number, plan in enumerate(plans)))
+        return await asyncio.gather(*(outcome_of(number, *plan) for number, plan in enumerate(plans)))
 
     outcomes = asyncio.run(main())
     owner.drain()
@@ -479,13 +479,12 @@ def test_what_waits_behind_a_failure_of_the_device_is_refused_and_never_runs() -
     owner = batcher(run, max_batch=1)
 
     async def main() -> list[int | BaseException]:
-        asked = asyncio.gather(
+        tasks = asyncio.gather(
             *(owner.submit(item, key="a", deadline=soon()) for item in (1, 2)), return_exceptions=True
         )
-        while not ran:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(wait_for, lambda: len(ran) > 0)
         gate.set()
-        return await asked
+        return await tasks
 
     first, second = asyncio.run(main())
     with pytest.raises(NotReady):

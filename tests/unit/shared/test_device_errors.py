@@ -1,4 +1,4 @@
-"""Which errors of libraries mean a lack of memory, which a broken device, and which nothing of the kind."""
+"""Which library errors mean a lack of memory, a broken device, or neither."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_accelerator_errors_are_device_failures(error: Exception) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        OutOfMemory("12 GB are wanted"),
+        OutOfMemory("one image needs 12 GB"),
         MemoryError(),
         RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError("CUDA error: out of memory"),

@@ -1,12 +1,10 @@
-"""Image intake: one canonical form, a digest over pixels, and refusals in sentences."""
+"""Decoding images: one canonical form, a digest over pixels, and refusals."""
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,15 +17,11 @@ from gateway.settings import Settings
 from shared import images
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.service import ServiceSettings
+from tests.support.hostile.png import saved
+from tests.support.memory import PeakMemory
 
 RGB = arrays.arrays(np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12), st.just(3)))
 GREY = arrays.arrays(np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12)))
-
-
-def saved(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format, **options)
-    return buffer.getvalue()
 
 
 def gradient() -> Image.Image:
@@ -48,8 +42,10 @@ def test_canonical_form_keeps_every_pixel_and_is_stable(pixels: images.Pixels) -
 
 @given(RGB, RGB)
 @settings(deadline=None)
-def test_digests_are_equal_only_for_equal_pictures(one: images.Pixels, other: images.Pixels) -> None:
-    assert (images.digest(one) == images.digest(other)) == (one.shape == other.shape and np.array_equal(one, other))
+def test_digests_are_equal_only_for_equal_pictures(first: images.Pixels, other: images.Pixels) -> None:
+    assert (images.digest(first) == images.digest(other)) == (
+        first.shape == other.shape and np.array_equal(first, other)
+    )
 
 
 def test_digest_tells_size_and_mode_apart() -> None:
@@ -95,14 +91,14 @@ def png_16_bit_rgb() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-def test_sixteen_bits_are_refused_by_name() -> None:
+def test_16_bit_images_are_refused() -> None:
     with pytest.raises(InvalidInput, match="more than 8 bits a channel"):
         images.canonical(saved(Image.fromarray(np.zeros((4, 4), np.uint16))))
     with pytest.raises(InvalidInput, match="more than 8 bits a channel"):
         images.canonical(png_16_bit_rgb())
 
 
-def test_animation_is_refused_by_name() -> None:
+def test_animations_are_refused() -> None:
     frames = [gradient(), gradient().transpose(Image.Transpose.FLIP_TOP_BOTTOM)]
     with pytest.raises(InvalidInput, match="animated"):
         images.canonical(saved(frames[0], save_all=True, append_images=frames[1:]))
@@ -170,14 +166,8 @@ def test_vast_flat_pictures_are_decoded_one_after_another() -> None:
     side = 5_000
     data = saved(Image.new("RGB", (side, side)))
     assert len(data) < 200_000
-    before = memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark
+    memory = PeakMemory()
     with ThreadPoolExecutor(4) as pool:
-        kept = list(pool.map(lambda _: images.canonical(data, working_side=256), range(4)))
-    assert {(image.width, image.height, image.file_size) for image in kept} == {(256, 256, (side, side))}
-    assert memory("VmHWM") - before < 300 * 1024**2
-
-
-def memory(name: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name + ":"))
-    return int(line.split()[1]) * 1024
+        decoded = list(pool.map(lambda _: images.canonical(data, working_side=256), range(4)))
+    assert {(image.width, image.height, image.file_size) for image in decoded} == {(256, 256, (side, side))}
+    assert memory.growth() < 300 * 1024**2

@@ -1,4 +1,4 @@
-"""Log lines: one JSON object each, with what their task is bound to, and without what looks like a secret."""
+"""Log lines: one JSON object each, with its context, and without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests: labels come from exactly the rows that were written, and mistakes are named by their line."""
+"""Manifests: labels come from their rows, and mistakes are reported with their line."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_mistakes_are_named(text: str, sentence: str) -> None:
         parse_manifest(text.encode())
 
 
-def test_other_encodings_are_refused_by_name() -> None:
+def test_other_encodings_are_refused() -> None:
     with pytest.raises(Malformed, match="UTF-8"):
         parse_manifest("file,label\nä.png,car".encode("latin-1"))
 

@@ -1,4 +1,4 @@
-"""Problem documents: every error of an app is one, and the caller gets the same class back."""
+"""Problem documents: every error of an app is one, and clients raise the same class."""
 
 from __future__ import annotations
 

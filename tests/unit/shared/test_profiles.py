@@ -1,4 +1,4 @@
-"""Profiles: the shipped ones are whole and pinned, broken ones are refused in a sentence."""
+"""Profiles: the shipped ones are complete and pinned, broken ones are refused."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ MODERN = shipped_profiles()["modern"].read_text()
         ("[defaults]", "[defaults", "is not valid TOML"),
     ],
 )
-def test_broken_profiles_are_refused_in_a_sentence(tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_broken_profiles_are_refused_with_a_reason(tmp_path: Path, old: str, new: str, says: str) -> None:
     assert old in TINY
     path = tmp_path / "broken.toml"
     path.write_text(TINY.replace(old, new, 1))
@@ -149,12 +149,12 @@ def test_the_file_of_a_whole_unet_is_part_of_its_revision() -> None:
     """One commit of a repository has UNets for several numbers of steps."""
     used = {"hub": "ByteDance/SDXL-Lightning", "revision": "c9a24f48e1c025556787b0c58dd67a091ece2e44", "gigabytes": 5.1}
     files = (None, "sdxl_lightning_4step_unet.safetensors", "sdxl_lightning_8step_unet.safetensors")
-    found = [
+    listed = [
         FewStep.model_validate({"steps": 4, "unet": {**used, "licence": "OpenRAIL++-M", "file": file}}).infos()
         for file in files
     ]
-    assert {infos[0].role for infos in found} == {"few-step unet"}
-    assert len({infos[1].revision for infos in found}) == len(files)
+    assert {infos[0].role for infos in listed} == {"few-step unet"}
+    assert len({infos[1].revision for infos in listed}) == len(files)
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:

@@ -1,4 +1,4 @@
-"""Rules of the tree that no linter states: endpoints are declared once, and classes of one package differ in name."""
+"""Rules of the code that no linter states: endpoints are declared once, and class names are unique in a package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of a model: the cores that the process may use, whatever the host has."""
+"""Threads of a model: the cores that the process may use, not those of the host."""
 
 import os
 from pathlib import Path

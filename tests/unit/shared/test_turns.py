@@ -1,10 +1,11 @@
-"""Turns of batchers that share a processor: so many at a time, the oldest work first."""
+"""Batchers that share a processor take turns, the oldest work first."""
 
 from __future__ import annotations
 
 import threading
 
 from shared.turns import ComputeTurns
+from tests.support.work_site import wait_for
 
 HANG_SECONDS = 120.0
 
@@ -33,8 +34,7 @@ def test_one_computes_at_a_time_and_the_next_turn_is_the_oldest_works() -> None:
     first = Holder(turns, 2.0)
     assert first.computing.wait(HANG_SECONDS)
     young, old = Holder(turns, 9.0), Holder(turns, 1.0)
-    while turns.waiting < 2:
-        threading.Event().wait(0.01)
+    wait_for(lambda: turns.waiting == 2)
     assert not young.computing.is_set()
     assert not old.computing.is_set()
     first.finish()
@@ -51,8 +51,7 @@ def test_two_compute_at_a_time_where_two_may() -> None:
     assert first.computing.wait(HANG_SECONDS)
     assert second.computing.wait(HANG_SECONDS)
     young, old = Holder(turns, 9.0), Holder(turns, 1.0)
-    while turns.waiting < 2:
-        threading.Event().wait(0.01)
+    wait_for(lambda: turns.waiting == 2)
     second.finish()
     assert old.computing.wait(HANG_SECONDS)
     assert not young.computing.is_set()

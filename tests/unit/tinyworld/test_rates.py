@@ -1,4 +1,4 @@
-"""Rates and their intervals, against statsmodels and by adding up the binomial distribution."""
+"""Rates and their intervals, against statsmodels and the summed binomial distribution."""
 
 from __future__ import annotations
 

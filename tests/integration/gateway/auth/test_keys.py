@@ -1,4 +1,4 @@
-"""API keys, their limits and their logins, on SQLite and on a real Postgres."""
+"""API keys, their limits and their logins, on SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from shared.problems import Overloaded
 DEFAULTS = Limits(requests_per_minute=600, bytes_per_hour=3_600_000)
 
 
-def made(sessions: Sessions, **limits: int) -> str:
+def new_key(sessions: Sessions, **limits: int) -> str:
     with sessions.begin() as session:
         return create_key(session, "ann", limits=Limits(**limits))
 
 
-def asked(sessions: Sessions, key: str, requests: int = 1, size: int = 0) -> Caller | None:
+def caller_of(sessions: Sessions, key: str, requests: int = 1, size: int = 0) -> Caller | None:
     with sessions.begin() as session:
         return admit(session, hash_of(key), DEFAULTS, requests, size)
 
@@ -49,41 +49,41 @@ def rewind(sessions: Sessions, seconds: float) -> None:
 
 
 def test_a_limit_refuses_until_there_is_room_again(sessions: Sessions) -> None:
-    key = made(sessions, requests_per_minute=4)
-    assert [asked(sessions, key) is not None for _ in range(4)] == [True] * 4
-    with pytest.raises(Overloaded, match="4 requests a minute") as refused:
-        asked(sessions, key)
-    assert refused.value.retry_after is not None
-    assert 10 < refused.value.retry_after <= 16
+    key = new_key(sessions, requests_per_minute=4)
+    assert [caller_of(sessions, key) is not None for _ in range(4)] == [True] * 4
+    with pytest.raises(Overloaded, match="4 requests a minute") as refusal:
+        caller_of(sessions, key)
+    assert refusal.value.retry_after is not None
+    assert 10 < refusal.value.retry_after <= 16
     rewind(sessions, 16)
-    assert asked(sessions, key) is not None
+    assert caller_of(sessions, key) is not None
     with pytest.raises(Overloaded):
-        asked(sessions, key)
+        caller_of(sessions, key)
     rewind(sessions, 10_000)  # a long rest gives one minute's worth, not more
-    assert [asked(sessions, key) is not None for _ in range(4)] == [True] * 4
+    assert [caller_of(sessions, key) is not None for _ in range(4)] == [True] * 4
     with pytest.raises(Overloaded):
-        asked(sessions, key)
+        caller_of(sessions, key)
 
 
 def test_bytes_are_limited_by_the_hour_and_a_refusal_books_nothing(sessions: Sessions) -> None:
-    key = made(sessions)
-    caller = asked(sessions, key, size=3_000_000)
+    key = new_key(sessions)
+    caller = caller_of(sessions, key, size=3_000_000)
     assert caller is not None
     assert caller.max_bytes == 3_600_000
-    with pytest.raises(Overloaded, match="3,600,000 bytes an hour") as refused:
-        asked(sessions, key, size=1_000_000)
-    assert refused.value.retry_after == pytest.approx(400, abs=30)
-    assert asked(sessions, key, size=500_000) is not None
+    with pytest.raises(Overloaded, match="3,600,000 bytes an hour") as refusal:
+        caller_of(sessions, key, size=1_000_000)
+    assert refusal.value.retry_after == pytest.approx(400, abs=30)
+    assert caller_of(sessions, key, size=500_000) is not None
 
 
 def test_gateways_that_ask_at_once_never_let_more_through(sessions: Sessions, database_url: str) -> None:
-    key = made(sessions, requests_per_minute=20)
+    key = new_key(sessions, requests_per_minute=20)
     engines = [open_engine(database_url) for _ in range(2)]
     gateways = [open_sessions(engine) for engine in engines]
 
     def ask(number: int) -> bool:
         try:
-            return asked(gateways[number % 2], key) is not None
+            return caller_of(gateways[number % 2], key) is not None
         except Overloaded:
             return False
 
@@ -102,7 +102,7 @@ def test_a_key_is_kept_as_a_hash_and_revoked_by_its_id(sessions: Sessions) -> No
         assert (views["laptop"].owner, views["laptop"].scopes) == ("ann", ["submit", "review"])
         assert views["laptop"].used_at is None
         assert key not in repr(list(views.values())) + repr([vars(row) for row in session.scalars(select(ApiKey))])
-    caller = asked(sessions, key)
+    caller = caller_of(sessions, key)
     assert caller is not None
     assert (caller.max_bytes, caller.may("submit"), caller.may("admin")) == (5, True, False)
     with sessions.begin() as session:
@@ -114,8 +114,8 @@ def test_a_key_is_kept_as_a_hash_and_revoked_by_its_id(sessions: Sessions) -> No
         for nonsense in ("", "abc", "zzzzzzzzzzzz", "cf_unknown", "%"):
             with pytest.raises(KeyRefused):
                 revoke_key(session, nonsense)
-    assert asked(sessions, key) is None
-    assert asked(sessions, other) is not None
+    assert caller_of(sessions, key) is None
+    assert caller_of(sessions, other) is not None
 
 
 def test_a_key_made_elsewhere_is_taken_once(sessions: Sessions) -> None:
@@ -132,9 +132,9 @@ def test_a_key_made_elsewhere_is_taken_once(sessions: Sessions) -> None:
                 create_key(session, "ann", key=weak)
 
 
-def test_a_login_stands_for_its_key_until_it_ends(sessions: Sessions) -> None:
-    key = made(sessions)
-    owner = asked(sessions, key)
+def test_a_session_acts_for_its_key_until_it_ends(sessions: Sessions) -> None:
+    key = new_key(sessions)
+    owner = caller_of(sessions, key)
 
     def who(session: Session, cookie: str | None) -> Caller | None:
         return admit(session, key_of_login(cookie or ""), DEFAULTS)

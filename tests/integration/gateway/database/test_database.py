@@ -1,8 +1,7 @@
-"""The schema and the database's clock, on SQLite and on a real Postgres."""
+"""The schema and the database's clock, on SQLite and Postgres."""
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,6 +17,7 @@ from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, database_now, migrate, migration_config, reading
 from gateway.database.tables import Counterfactual, Event, Job, Owner, SourceImage, Table
 from tests.support.rows import add_job
+from tests.support.threads import run_together
 
 
 def test_migrations_make_exactly_the_tables(sessions: Sessions) -> None:
@@ -135,11 +135,7 @@ def test_events_are_numbered_without_gaps_in_commit_order(sessions: Sessions) ->
             with sessions.begin() as session:
                 add_event(session, "j", "image", {})
 
-    threads = [threading.Thread(target=append) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[append] * 4)
     with sessions() as session:
         assert session.scalars(select(Event.sequence).order_by(Event.sequence)).all() == list(range(1, 41))
 

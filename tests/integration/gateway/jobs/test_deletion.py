@@ -1,4 +1,4 @@
-"""Deletion of large jobs: hidden at once, removed in portions beside other work, on SQLite and on a real Postgres."""
+"""Deletion of large jobs: hidden at once, removed in portions beside other work, on SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def test_a_large_job_is_hidden_at_once_and_removed_in_portions_while_others_work
     delete(sessions, "large")
     with reading(sessions) as session:
         assert [job.id for job in jobs.listing(session, LOCAL_OWNER, None, 10).jobs] == ["other"]
-    left = []
+    remaining = []
 
     def work(_: float) -> bool:
         """Between two transactions of the deletion, a worker leases an image of the other job."""
-        left.append(rows(sessions, "large")[0])
+        remaining.append(rows(sessions, "large")[0])
         with sessions.begin() as session:
             assert leases.claim(session, 60) is not None
-        return len(left) == 2
+        return len(remaining) == 2
 
     remove_rows(sessions, work)
-    assert left == [IMAGES - IMAGES_PER_TRANSACTION, IMAGES - 2 * IMAGES_PER_TRANSACTION], "it was told to stop"
+    assert remaining == [IMAGES - IMAGES_PER_TRANSACTION, IMAGES - 2 * IMAGES_PER_TRANSACTION], "it was told to stop"
     remove_rows(sessions, lambda _: False)
     assert rows(sessions, "large") == [0, 0, 0, 0]
     with reading(sessions) as session:

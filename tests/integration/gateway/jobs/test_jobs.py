@@ -1,4 +1,4 @@
-"""Jobs, images and pages of counterfactuals on SQLite and on a real Postgres."""
+"""Jobs, images and pages of counterfactuals, on SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.jobs import JobSpec, ManifestImage, Progress, Stage, StageCounts
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
+from tests.support.threads import run_together
 
 PLAN = Plan([{"name": "dillema", "parameters": {}}], [], ["car"])
 
@@ -38,19 +39,19 @@ def _owner(sessions: Sessions) -> None:
         ensure_local_owner(session)  # every start says so
 
 
-def kept(number: int) -> KeptImage:
+def stored_image(number: int) -> KeptImage:
     return KeptImage(f"{number:064x}", f"{number + 1000:064x}", 8, 8, 100)
 
 
 def order(*numbers: int, key: str | None = None, seed: int = 0) -> jobs.Order:
-    sources = [SourceFile(f"{number}.png", "car", kept(number)) for number in numbers]
+    sources = [SourceFile(f"{number}.png", "car", stored_image(number)) for number in numbers]
     return jobs.Order(JobSpec(task="classify", seed=seed), PLAN, "tiny", sources, key)
 
 
-def create(sessions: Sessions, asked: jobs.Order) -> tuple[str, bool]:
+def create(sessions: Sessions, order: jobs.Order) -> tuple[str, bool]:
     with sessions.begin() as session:
-        images.remember(session, LOCAL_OWNER, [source.image for source in asked.sources if source.image])
-        return jobs.create(session, LOCAL_OWNER, asked)
+        images.remember(session, LOCAL_OWNER, [source.image for source in order.sources if source.image])
+        return jobs.create(session, LOCAL_OWNER, order)
 
 
 def finish(session: Session, lease: leases.Lease) -> bool:
@@ -77,7 +78,9 @@ def test_equal_images_at_two_positions_are_two_source_images(sessions: Sessions)
 
 def test_a_job_of_class_folders_takes_the_classes_in_turn(sessions: Sessions) -> None:
     """Folders come one after the other; a job that is looked at early, or cancelled, has tried every class."""
-    sources = [SourceFile(f"{n}.png", label, kept(n)) for n, label in enumerate(("bus", "bus", "bus", "car", "car"))]
+    sources = [
+        SourceFile(f"{n}.png", label, stored_image(n)) for n, label in enumerate(("bus", "bus", "bus", "car", "car"))
+    ]
     create(sessions, jobs.Order(JobSpec(task="classify"), PLAN, "tiny", sources))
     with sessions.begin() as session:
         claimed = [leases.claim(session, 60.0) for _ in sources]
@@ -86,28 +89,24 @@ def test_a_job_of_class_folders_takes_the_classes_in_turn(sessions: Sessions) ->
 
 
 def test_racing_requests_with_one_key_make_one_job(sessions: Sessions) -> None:
-    made: list[tuple[str, bool]] = []
+    created_jobs: list[tuple[str, bool]] = []
     start = threading.Barrier(6)
 
     def race() -> None:
         start.wait()
-        made.append(create(sessions, order(1, 2, 3, key="k")))
+        created_jobs.append(create(sessions, order(1, 2, 3, key="k")))
 
-    racers = [threading.Thread(target=race) for _ in range(6)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-    assert len(made) == 6
-    assert len({job for job, _ in made}) == 1
-    assert sum(created for _, created in made) == 1
+    run_together(*[race] * 6)
+    assert len(created_jobs) == 6
+    assert len({job for job, _ in created_jobs}) == 1
+    assert sum(created for _, created in created_jobs) == 1
     with reading(sessions) as session:
         assert session.scalar(select(func.count()).select_from(SourceImage)) == 3
     with pytest.raises(Conflict):
         create(sessions, order(1, 2, 3, key="k", seed=1))
 
 
-def test_progress_says_what_the_work_waits_for(sessions: Sessions) -> None:
+def test_progress_names_the_service_that_the_work_waits_for(sessions: Sessions) -> None:
     job, _ = create(sessions, order(1, 2))
 
     def held_up() -> str:
@@ -167,7 +166,7 @@ def test_progress_says_at_which_stage_the_images_are(sessions: Sessions) -> None
 
 
 def test_pages_of_jobs_hold_each_once(sessions: Sessions) -> None:
-    made = [create(sessions, order(number))[0] for number in range(5)]
+    created = [create(sessions, order(number))[0] for number in range(5)]
     listed: list[str] = []
     cursor: str | None = None
     while True:
@@ -177,7 +176,7 @@ def test_pages_of_jobs_hold_each_once(sessions: Sessions) -> None:
         cursor = page.next
         if cursor is None:
             break
-    assert listed == made[::-1]
+    assert listed == created[::-1]
 
 
 def test_deleting_leaves_nothing_but_images(sessions: Sessions, tmp_path: Path) -> None:
@@ -198,19 +197,22 @@ def test_deleting_leaves_nothing_but_images(sessions: Sessions, tmp_path: Path) 
 
 def test_a_manifest_names_uploads_or_pixels(sessions: Sessions) -> None:
     with sessions.begin() as session:
-        images.remember(session, LOCAL_OWNER, [kept(1), kept(2), kept(1)])
-        images.remember(session, LOCAL_OWNER, [kept(1)])
-    entries = [ManifestImage(digest=kept(1).upload, label="car"), ManifestImage(digest=kept(2).digest, name="b")]
+        images.remember(session, LOCAL_OWNER, [stored_image(1), stored_image(2), stored_image(1)])
+        images.remember(session, LOCAL_OWNER, [stored_image(1)])
+    entries = [
+        ManifestImage(digest=stored_image(1).upload, label="car"),
+        ManifestImage(digest=stored_image(2).digest, name="b"),
+    ]
     with reading(sessions) as session:
         first, second = images.from_manifest(session, LOCAL_OWNER, entries)
-        assert (first.image, first.label) == (kept(1), "car")
+        assert (first.image, first.label) == (stored_image(1), "car")
         assert second.image is not None
-        assert (second.image.digest, second.name) == (kept(2).digest, "b")
-        with pytest.raises(InvalidInput) as refused:
-            images.from_manifest(session, LOCAL_OWNER, [*entries, ManifestImage(digest=kept(3).digest)])
-        assert refused.value.members["missing"] == [kept(3).digest]
+        assert (second.image.digest, second.name) == (stored_image(2).digest, "b")
+        with pytest.raises(InvalidInput) as refusal:
+            images.from_manifest(session, LOCAL_OWNER, [*entries, ManifestImage(digest=stored_image(3).digest)])
+        assert refusal.value.members["missing"] == [stored_image(3).digest]
         with pytest.raises(NotFound):
-            images.find(session, "somebody else", kept(1).digest)
+            images.find(session, "somebody else", stored_image(1).digest)
 
 
 @pytest.mark.parametrize(
@@ -226,19 +228,19 @@ def test_a_manifest_names_uploads_or_pixels(sessions: Sessions) -> None:
 )
 def test_pages_of_counterfactuals_hold_each_once(sessions: Sessions, tmp_path: Path, filters: dict[str, Any]) -> None:
     job = add_drawn_job(sessions, DirectoryStore(tmp_path / "objects"), per_class=2)
-    asked = Listing.model_validate(filters)
+    listing = Listing.model_validate(filters)
     with reading(sessions) as session:
-        whole = counterfactuals.results_page(session, LOCAL_OWNER, job, asked, None, 200).counterfactuals
-        found: list[str] = []
+        whole = counterfactuals.results_page(session, LOCAL_OWNER, job, listing, None, 200).counterfactuals
+        listed: list[str] = []
         cursor: str | None = None
         while True:
-            page = counterfactuals.results_page(session, LOCAL_OWNER, job, asked, cursor, 3)
-            found += [view.id for view in page.counterfactuals]
+            page = counterfactuals.results_page(session, LOCAL_OWNER, job, listing, cursor, 3)
+            listed += [view.id for view in page.counterfactuals]
             cursor = page.next
             if cursor is None:
                 break
         funnel = jobs.show(session, LOCAL_OWNER, job).progress.funnel[0]
-    assert found == [view.id for view in whole]
+    assert listed == [view.id for view in whole]
     if not filters:
         assert funnel.proposed == len(whole)
         assert funnel.accepted == sum(view.verdict.accepted for view in whole)

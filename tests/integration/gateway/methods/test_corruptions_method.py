@@ -1,9 +1,7 @@
-"""Corruptions: which rows they give, what is asked, and a job of them on the shipped models, as users see it."""
+"""Corruptions: their rows and requests, and a job of them with the shipped models."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,15 @@ from gateway.jobs.sensitivity import sensitivity_of
 from gateway.methods.checks import CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
 from gateway.methods.counterfactual import MethodImage, TaskDescription
-from gateway.model_services.clients import ModelServices
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
-from shared.schemas.diffusion import SEVERITIES, CorruptReply, CorruptRequest
+from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
+from tests.support.http_jobs import finished
+from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CLASSES, SmallServices, serve
 from tinyworld.objects.demo import write_demo_images
 
@@ -41,23 +40,7 @@ def source(name: str = "source-1") -> MethodImage:
     return MethodImage(name, ImagePayload(png=encode(np.full((32, 32, 3), 128, np.uint8))), "car")
 
 
-class Services(ModelServices):
-    """The plain clients, with a note of each request for corruptions."""
-
-    def corrupt(self, request: CorruptRequest) -> CorruptReply:
-        self.requests = [*getattr(self, "requests", []), request]
-        return super().corrupt(request)
-
-
-@pytest.fixture
-def services() -> Iterator[Services]:
-    with serve(SmallServices()) as url:
-        clients = Services(dict.fromkeys(SERVICES, url))
-        yield clients
-        clients.close()
-
-
-def test_every_corruption_has_a_row_for_each_severity_and_one_null_arm(services: Services) -> None:
+def test_every_corruption_has_a_row_for_each_severity_and_one_null_arm(services: LoggedServices) -> None:
     rows = list(corruptions(source(), TASK, services, TWO, 1))
     *edits, null = rows
     assert [row.ordinal for row in rows] == list(range(11))
@@ -71,12 +54,12 @@ def test_every_corruption_has_a_row_for_each_severity_and_one_null_arm(services:
     assert all(row.lineage["evaluations"] == 0 for row in rows)
 
 
-def test_a_seed_belongs_to_the_image_and_the_way_and_severities_share_it(services: Services) -> None:
+def test_a_seed_belongs_to_the_image_and_the_way_and_severities_share_it(services: LoggedServices) -> None:
     for name, seed in (("source-1", 1), ("source-2", 1), ("source-1", 2), ("source-1", 1)):
         list(corruptions(source(name), TASK, services, TWO, seed))
     seeds = [
         {corruption.seed for corruption in request.corruptions}
-        for request in services.requests
+        for request in services.corruptions
         if len(request.corruptions) == 5
     ]
     assert all(len(shared) == 1 for shared in seeds)
@@ -84,7 +67,7 @@ def test_a_seed_belongs_to_the_image_and_the_way_and_severities_share_it(service
     assert seeds[:2] == seeds[-2:]
 
 
-def test_parameters_are_refused_in_words_where_they_make_no_sense() -> None:
+def test_senseless_parameters_are_refused() -> None:
     assert CorruptionsParameters().corruptions == ALL
     for wrong in ([], ["fog", "fog"], ["hail"]):
         with pytest.raises(ValidationError, match="corruptions"):
@@ -148,9 +131,6 @@ def posted(client: httpx.Client, files: list[Any]) -> str:
     """The id of a job, once it is done."""
     reply = client.post("/jobs", files=files)
     assert reply.status_code == 202, reply.text
-    job, give_up = str(reply.json()["id"]), time.monotonic() + 600
-    while (state := client.get(f"/jobs/{job}").json()["state"]) == "running":
-        assert time.monotonic() < give_up
-        time.sleep(0.2)
-    assert state == "done"
+    job = str(reply.json()["id"])
+    assert finished(client, f"/jobs/{job}")["state"] == "done"
     return job

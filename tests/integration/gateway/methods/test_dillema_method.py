@@ -1,4 +1,4 @@
-"""DILLEMA with the shipped language model behind its real service; pictures and scores are arithmetic."""
+"""DILLEMA with the shipped language model behind its service; the other services are small."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_protected_regions_that_are_lost_refuse_an_image(services: Services) -> 
     assert all("protected" not in row.lineage for row in dillema_of(services) if row.image is not None)
 
 
-def test_edits_that_name_what_is_protected_are_refused_before_they_are_rendered(services: Services) -> None:
+def test_edits_that_name_protected_classes_are_rejected_before_rendering(services: Services) -> None:
     rows = dillema_of(services, protect=["city"])
     named = [row for row in rows if row.edit and any("city" in change.from_phrase for change in row.edit.changes)]
     assert named

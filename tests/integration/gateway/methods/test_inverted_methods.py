@@ -1,8 +1,7 @@
-"""Reconstruction and shifts: which rows they give, what is asked once, what words refuse. Pictures are arithmetic."""
+"""Reconstruction and shifts: rows, batched requests, refusals by words; the services are small."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +15,12 @@ from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, Ta
 from gateway.methods.inverted import InversionParameters
 from gateway.methods.reconstruction import reconstruction
 from gateway.methods.shifts import Shift, ShiftsParameters, shifted, shifts
-from gateway.model_services.clients import ModelServices
 from gateway.results.classification import load_rows
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
-from shared.schemas.diffusion import EditReply, EditRequest
-from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
+from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CAPTION, CLASSES, SmallServices, serve
 from tests.support.work_site import Site
 
@@ -32,23 +29,7 @@ TASK = TaskDescription("name the vehicle", tuple(CLASSES))
 NIGHT = {"phrase": "at night", "factor": "weather", "value": "night"}
 
 
-class Services(ModelServices):
-    """The plain clients, with a note of each request for edits."""
-
-    def edit(self, request: EditRequest) -> EditReply:
-        self.requests = [*getattr(self, "requests", []), request]
-        return super().edit(request)
-
-
-@pytest.fixture
-def services() -> Iterator[Services]:
-    with serve(SmallServices()) as url:
-        clients = Services(dict.fromkeys(SERVICES, url))
-        yield clients
-        clients.close()
-
-
-def shifts_of(services: Services, **parameters: object) -> list[MethodCounterfactual]:
+def shifts_of(services: LoggedServices, **parameters: object) -> list[MethodCounterfactual]:
     return list(shifts(SOURCE, TASK, services, ShiftsParameters.model_validate(parameters), 1))
 
 
@@ -60,9 +41,9 @@ def test_a_shift_stands_in_place_of_what_it_replaces_or_at_the_end_of_the_first_
     assert shifted("A bus", night) == ("", "A bus at night")
 
 
-def test_all_shifts_and_their_null_arm_are_one_request(services: Services) -> None:
+def test_all_shifts_and_their_null_arm_are_one_request(services: LoggedServices) -> None:
     rows = shifts_of(services, shifts=[NIGHT, {"phrase": "rainy", "replaces": ["sunny"]}], steps=4, self_fraction=0.5)
-    (request,) = services.requests
+    (request,) = services.edits
     prompts = [
         "A red car on a street at night. It is a sunny day.",
         "A red car on a street. It is a rainy day.",
@@ -82,7 +63,7 @@ def test_all_shifts_and_their_null_arm_are_one_request(services: Services) -> No
     assert all(row.scores["structure"] == 1.0 for row in rows)
 
 
-def test_shifts_that_words_refuse_are_kept_and_never_rendered(services: Services) -> None:
+def test_shifts_that_words_refuse_are_kept_and_never_rendered(services: LoggedServices) -> None:
     refused = [
         ({"phrase": "on a street"}, "no change"),
         ({"phrase": "beside a bus"}, "other class"),
@@ -94,7 +75,7 @@ def test_shifts_that_words_refuse_are_kept_and_never_rendered(services: Services
     assert [(row.verdict.check, row.image, row.null_ordinal) for row in rows] == [
         (check, None, None) for _, check in refused
     ]
-    assert not hasattr(services, "requests"), "without an edit there is no inversion, and no null arm"
+    assert services.edits == [], "without an edit there is no inversion, and no null arm"
     rows = shifts_of(services, shifts=[refused[0][0], NIGHT])
     assert [(row.arm, row.image is not None, row.null_ordinal) for row in rows] == [
         ("edit", False, None),
@@ -103,21 +84,21 @@ def test_shifts_that_words_refuse_are_kept_and_never_rendered(services: Services
     ]
 
 
-def test_shifts_are_judged_by_the_profiles_thresholds(services: Services) -> None:
+def test_shifts_are_judged_by_the_profiles_thresholds(services: LoggedServices) -> None:
     (edit, null) = shifts_of(services, shifts=["at night"], thresholds={"structure": {"default": 1.1}})
     assert (edit.verdict.accepted, edit.verdict.check) == (False, "structure")
     assert null.verdict.accepted
 
 
-def test_shifts_are_refused_in_words_where_they_make_no_sense() -> None:
+def test_senseless_shifts_are_refused() -> None:
     for wrong in ([], ["at night", "At night"], ["x" * 200], [{"phrase": "a", "colour": 1}]):
         with pytest.raises(ValueError, match=r"shifts|phrase|colour"):
             ShiftsParameters.model_validate({"shifts": wrong})
 
 
-def test_a_reconstruction_is_the_source_branch_and_has_the_source_for_null_arm(services: Services) -> None:
+def test_a_reconstruction_is_the_source_branch_and_has_the_source_for_null_arm(services: LoggedServices) -> None:
     (row,) = reconstruction(SOURCE, TASK, services, InversionParameters(steps=4, inversion="null_text"), 1)
-    (request,) = services.requests
+    (request,) = services.edits
     assert (request.edits, request.inversion, request.steps) == ([], "null_text", 4)
     assert (row.arm, row.null_ordinal, row.verdict.accepted) == ("edit", None, True)
     assert row.edit is not None

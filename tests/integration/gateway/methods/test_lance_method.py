@@ -1,4 +1,4 @@
-"""LANCE: which rows it gives, what is asked once, what words and images refuse. Pictures, vectors: arithmetic."""
+"""LANCE: rows, batched requests, refusals by words and by images; the services are small."""
 
 from __future__ import annotations
 
@@ -13,54 +13,50 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.methods.lance import LANCE_FACTORS, LanceParameters, lance
-from gateway.model_services.clients import ModelServices
 from gateway.results.classification import load_rows
 from shared.problems import GenerationFailed
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.support.lance_services import SOURCE, TASK, LanceServices
+from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CAPTION, serve
 from tests.support.work_site import Site
 
 
-class Services(ModelServices):
-    """The plain clients, with a note of each request for edits, and a caption of one's own."""
+class CaptioningServices(LoggedServices):
+    """The clients, with captions that a test sets."""
 
     source_caption = CAPTION
     new_caption = CAPTION
-    requests: list[EditRequest]
 
     def caption(self, request: CaptionRequest) -> CaptionReply:
         return CaptionReply(
             captions=[self.source_caption if image == SOURCE.image else self.new_caption for image in request.images]
         )
 
-    def edit(self, request: EditRequest) -> EditReply:
-        self.requests = [*getattr(self, "requests", []), request]
-        return super().edit(request)
-
 
 @pytest.fixture
-def services() -> Iterator[Services]:
+def services() -> Iterator[CaptioningServices]:
     with serve(LanceServices()) as url:
-        clients = Services(dict.fromkeys(SERVICES, url))
+        clients = CaptioningServices(dict.fromkeys(SERVICES, url))
         yield clients
         clients.close()
 
 
-def lance_of(services: Services, **parameters: Any) -> list[MethodCounterfactual]:
+def lance_of(services: CaptioningServices, **parameters: Any) -> list[MethodCounterfactual]:
     anything = {"caption": {"default": -2.0}}
     chosen = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything} | parameters
     return list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
 
 
-def test_edits_are_rendered_under_all_fractions_in_one_request_and_the_best_is_kept(services: Services) -> None:
+def test_edits_are_rendered_under_all_fractions_in_one_request_and_the_best_is_kept(
+    services: CaptioningServices,
+) -> None:
     rows = lance_of(services)
     edits, nulls = [row for row in rows if row.arm == "edit"], [row for row in rows if row.arm == "null"]
-    first, second = services.requests
+    first, second = services.edits
     assert [edit.prompt for edit in first.edits] == [
         CAPTION.replace("on a street", "on a beach"),
         CAPTION.replace("sunny", "rainy"),
@@ -83,19 +79,19 @@ def test_edits_are_rendered_under_all_fractions_in_one_request_and_the_best_is_k
     assert rendered[0].lineage["evaluations"] == round((4 + 4) / 3) + 2 * 8
 
 
-def test_what_words_refuse_is_kept_with_its_reason_and_never_rendered(services: Services) -> None:
-    refused = {
+def test_what_words_refuse_is_kept_with_its_reason_and_never_rendered(services: CaptioningServices) -> None:
+    refusal = {
         (row.edit.changes[0].factor, row.verdict.check): row
         for row in lance_of(services)
         if row.edit and row.image is None
     }
-    assert set(refused) == {("subject", "class words"), ("adjective", "word diff"), ("weather", "duplicate edit")}
-    assert "“sunny” → “rainy”" in refused["adjective", "word diff"].verdict.reason
-    assert all(row.null_ordinal is None and row.lineage["evaluations"] == 0 for row in refused.values())
-    assert all(row.lineage["exchanges"][0]["reply"] for row in refused.values())
+    assert set(refusal) == {("subject", "class words"), ("adjective", "word diff"), ("weather", "duplicate edit")}
+    assert "“sunny” → “rainy”" in refusal["adjective", "word diff"].verdict.reason
+    assert all(row.null_ordinal is None and row.lineage["evaluations"] == 0 for row in refusal.values())
+    assert all(row.lineage["exchanges"][0]["reply"] for row in refusal.values())
 
 
-def test_factors_and_numbers_are_as_asked(services: Services) -> None:
+def test_factors_and_numbers_are_as_asked(services: CaptioningServices) -> None:
     rows = lance_of(services, factors=["weather", "background", "weather"], counterfactuals_per_image=2)
     factors = [row.edit.changes[0].factor for row in rows if row.edit]
     assert factors == ["weather", "background"]
@@ -103,20 +99,20 @@ def test_factors_and_numbers_are_as_asked(services: Services) -> None:
     assert lance_of(services, factors=["domain", "object"]) == [], "a caption that says nothing of them"
 
 
-def test_many_edits_and_fractions_travel_in_several_messages(services: Services) -> None:
+def test_many_edits_and_fractions_travel_in_several_messages(services: CaptioningServices) -> None:
     fractions = [0.1 * n for n in range(8)]
     rows = lance_of(services, self_fractions=fractions)
-    assert [len(request.edits) for request in services.requests] == [1, 1, 1, 1]
+    assert [len(request.edits) for request in services.edits] == [1, 1, 1, 1]
     assert all(len(row.lineage["sweep"]) == 8 for row in rows if row.image and row.arm == "edit")
 
 
-def test_no_edit_no_inversion(services: Services) -> None:
+def test_no_edit_no_inversion(services: CaptioningServices) -> None:
     rows = lance_of(services, factors=["adjective"])
     assert [row.verdict.check for row in rows] == ["word diff"]
-    assert not hasattr(services, "requests")
+    assert services.edits == []
 
 
-def test_images_are_refused_by_the_thresholds_of_their_factor(services: Services) -> None:
+def test_images_are_refused_by_the_thresholds_of_their_factor(services: CaptioningServices) -> None:
     limits = {"direction": {"default": -1.0, "weather": 2.0}, "caption": {"default": -2.0}}
     rows = lance_of(services, thresholds=limits)
     verdicts = {row.edit.changes[0].factor: row.verdict for row in rows if row.edit and row.image is not None}
@@ -126,7 +122,7 @@ def test_images_are_refused_by_the_thresholds_of_their_factor(services: Services
     assert {row.verdict.check for row in strict if row.edit and row.image} == {"caption"}
 
 
-def test_every_image_of_the_sweep_is_captioned_anew_where_a_job_asks_for_it(services: Services) -> None:
+def test_every_image_of_the_sweep_gets_a_new_caption_if_the_job_asks_for_it(services: CaptioningServices) -> None:
     rows = lance_of(services, recaption=True)
     tried = [attempt for row in rows for attempt in row.lineage.get("sweep", [])]
     assert tried
@@ -138,13 +134,13 @@ def test_every_image_of_the_sweep_is_captioned_anew_where_a_job_asks_for_it(serv
     assert all("recaption" not in row.scores for row in lance_of(services))
 
 
-def test_nearer_to_the_new_caption_is_asked_for_without_any_threshold(services: Services) -> None:
+def test_nearer_to_the_new_caption_is_asked_for_without_any_threshold(services: CaptioningServices) -> None:
     for row in lance_of(services, thresholds={}):
         if row.edit and row.image is not None:
             assert row.verdict.accepted == (row.scores["caption"] >= 0)
 
 
-def test_a_caption_that_does_not_name_the_class_is_begun_with_it(services: Services) -> None:
+def test_a_caption_that_does_not_name_the_class_is_begun_with_it(services: CaptioningServices) -> None:
     services.source_caption = "Something on a street. It is a sunny day."
     (row, *_) = lance_of(services, factors=["weather"])
     assert row.lineage["caption"] == f"A photo of a car. {services.source_caption}"
@@ -190,7 +186,7 @@ class NoWeather(LanceServices):
 def test_a_factor_without_a_valid_reply_is_refused_by_name_and_the_others_are_rendered() -> None:
     small = NoWeather()
     with serve(small) as url:
-        clients = Services(dict.fromkeys(SERVICES, url))
+        clients = CaptioningServices(dict.fromkeys(SERVICES, url))
         rows = lance_of(clients)
         clients.close()
     (refused,) = [row for row in rows if row.verdict.check == "invalid reply"]

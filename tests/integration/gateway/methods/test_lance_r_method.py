@@ -1,4 +1,4 @@
-"""LANCE-R: words drawn by chance and filled by the shipped masked words; which rows it gives. Pictures: arithmetic."""
+"""LANCE-R: random words, filled by the shipped masked language model, and the rows; other services are small."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from embedded.serving import ListeningPort
 from gateway.jobs.choices import methods_listing, plan
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.lance_r import LanceRParameters, lance_r
-from gateway.model_services.clients import ModelServices
 from llm_service.app import create_app
 from shared.images import encode
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.jobs import JobSpec
 from shared.schemas.language import FillReply, FillRequest
 from shared.service import ServiceSettings
 from tests.support.lance_services import LanceServices
+from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import serve
 
 CAPTION = "A photo of a small red bus in a city. It is rainy at night."
@@ -31,8 +30,8 @@ SOURCE = MethodImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 12
 TASK = TaskDescription("name the vehicle", ("car", "bus", "boat"))
 
 
-class Services(ModelServices):
-    """The clients, with a note of the requests for words and edits, and a caption of one's own."""
+class CaptioningServices(LoggedServices):
+    """The clients, with a caption that a test sets; `gaps` and `fillings` are of the last request for words."""
 
     source_caption = CAPTION
 
@@ -43,10 +42,6 @@ class Services(ModelServices):
         self.gaps = request.gaps
         self.fillings = super().fill(request).fillings
         return FillReply(fillings=self.fillings)
-
-    def edit(self, request: EditRequest) -> EditReply:
-        self.requests = [*getattr(self, "requests", []), request]
-        return super().edit(request)
 
 
 @pytest.fixture(scope="module")
@@ -59,21 +54,21 @@ def language() -> Iterator[str]:
 
 
 @pytest.fixture
-def services(language: str) -> Iterator[Services]:
+def services(language: str) -> Iterator[CaptioningServices]:
     with serve(LanceServices()) as url:
         others = dict.fromkeys(("caption_service", "diffusion_service", "evaluator_service"), url)
-        clients = Services({**others, "llm_service": language})  # type: ignore[dict-item]
+        clients = CaptioningServices({**others, "llm_service": language})  # type: ignore[dict-item]
         yield clients
         clients.close()
 
 
-def lance_r_of(services: Services, seed: int = 1, **parameters: Any) -> list[MethodCounterfactual]:
+def lance_r_of(services: CaptioningServices, seed: int = 1, **parameters: Any) -> list[MethodCounterfactual]:
     anything = {"caption": {"default": -2.0}, "word": {"default": -2.0}}
     chosen = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything} | parameters
     return list(lance_r(SOURCE, TASK, services, LanceRParameters.model_validate(chosen), seed))
 
 
-def test_one_word_is_replaced_by_the_most_probable_other_one(services: Services) -> None:
+def test_one_word_is_replaced_by_the_most_probable_other_one(services: CaptioningServices) -> None:
     rows = lance_r_of(services)
     edits = [row for row in rows if row.edit is not None]
     assert len(edits) == 4
@@ -90,7 +85,7 @@ def test_one_word_is_replaced_by_the_most_probable_other_one(services: Services)
     }
 
 
-def test_words_are_drawn_by_the_seed_and_gone_through_again(services: Services) -> None:
+def test_the_seed_decides_which_words_are_replaced(services: CaptioningServices) -> None:
     drawn = [[row.edit for row in lance_r_of(services, seed)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     many = [row.edit for row in lance_r_of(services, counterfactuals_per_image=12) if row.edit]
@@ -99,9 +94,9 @@ def test_words_are_drawn_by_the_seed_and_gone_through_again(services: Services) 
     assert lance_r_of(services) == []
 
 
-def test_edits_share_requests_and_have_null_arms_and_every_score(services: Services) -> None:
+def test_edits_share_requests_and_have_null_arms_and_every_score(services: CaptioningServices) -> None:
     rows = lance_r_of(services)
-    first, second = services.requests
+    first, second = services.edits
     assert [edit.prompt for edit in first.edits] == [row.edit.new_caption for row in rows if row.edit]
     assert [edit.prompt for edit in second.edits] == [CAPTION]
     for row in (row for row in rows if row.arm == "edit"):
@@ -110,7 +105,7 @@ def test_edits_share_requests_and_have_null_arms_and_every_score(services: Servi
         assert (null.arm, null.lineage["self_fraction"]) == ("null", row.lineage["self_fraction"])
 
 
-def test_an_image_nearer_to_the_old_word_is_refused(services: Services) -> None:
+def test_an_image_nearer_to_the_old_word_is_refused(services: CaptioningServices) -> None:
     rows = lance_r_of(services, thresholds={"caption": {"default": -2.0}}, self_fractions=[0.5])
     edits = [row for row in rows if row.arm == "edit"]
     assert edits
@@ -121,7 +116,7 @@ def test_an_image_nearer_to_the_old_word_is_refused(services: Services) -> None:
 @pytest.mark.parametrize(
     ("method", "table", "need"), [("lance-r", "language", "masked_words"), ("lance", "evaluator", "text_embedder")]
 )
-def test_a_profile_without_the_weights_is_refused_in_a_sentence(method: str, table: str, need: str) -> None:
+def test_a_profile_without_the_weights_is_refused(method: str, table: str, need: str) -> None:
     tiny = load_profile("tiny")
     section = getattr(tiny, table).model_copy(update={need: None})
     spec = JobSpec.model_validate({"task": "name it", "methods": [{"name": method}], "models": []})

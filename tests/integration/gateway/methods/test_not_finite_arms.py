@@ -1,4 +1,4 @@
-"""Renderings that are not finite: they refuse their edits, and broken null arms the edits that they belong to."""
+"""Renderings that are not finite: their edits are rejected, and so are the edits of a broken null arm."""
 
 from __future__ import annotations
 

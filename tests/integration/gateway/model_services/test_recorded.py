@@ -1,11 +1,11 @@
-"""Recorded calls: made once per owner, request and weights, and whole after any crash."""
+"""Recorded calls: one per owner, request and weights, and consistent after a crash."""
 
 from __future__ import annotations
 
 import io
 import socket
-import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from shared.schemas.language import GenerateRequest, Message
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore, call_key, image_key
 from tests.support.small_services import SmallServices, serve
+from tests.support.threads import background
 
 SOURCE = ImagePayload(png=encode(np.random.default_rng(0).integers(0, 255, (16, 16, 3)).astype(np.uint8)))
 RENDER = RenderRequest(source=SOURCE, renderings=[Rendering(prompt="a car at night", seed=1)])
@@ -177,7 +178,7 @@ def test_weights_that_failed_to_load_are_not_waited_for(bench: Bench) -> None:
     assert len(bench.small.troubles) == 1
 
 
-def test_a_service_that_dies_mid_call_is_told_apart(bench: Bench) -> None:
+def test_a_service_that_dies_during_a_call_has_its_own_error(bench: Bench) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def hang_up() -> None:
@@ -185,14 +186,9 @@ def test_a_service_that_dies_mid_call_is_told_apart(bench: Bench) -> None:
         connection.recv(1)
         connection.close()
 
-    thread = threading.Thread(target=hang_up)
-    thread.start()
     services = ModelServices(dict.fromkeys(SERVICES, f"http://127.0.0.1:{listener.getsockname()[1]}"), 5, 0.3)
-    with pytest.raises(BrokenOff):
+    with closing(services), closing(listener), background(hang_up), pytest.raises(BrokenOff):
         services.caption(CaptionRequest(images=[SOURCE]))
-    thread.join()
-    listener.close()
-    services.close()
 
 
 def test_a_question_without_a_valid_reply_is_not_asked_again(bench: Bench) -> None:

@@ -1,11 +1,10 @@
-"""The embedded system with a real evaluator: models that users upload, in jobs, and added to one that is over."""
+"""The embedded system with a real evaluator: uploaded models in new jobs, and added to a finished one."""
 
 from __future__ import annotations
 
 import io
 import json
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
+from tests.support.http_jobs import finished
 from tests.support.small_evaluator import CLASSES, write_scorer
 from tests.support.small_packages import hub_files, onnx_files, zipped
 from tests.support.small_profile import write_profile
@@ -28,7 +28,6 @@ SPEC = {
     "task": "classify the vehicle",
     "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2}}],
 }
-SECONDS = 600.0
 
 
 class System:
@@ -43,19 +42,16 @@ class System:
         parts = {"model": ("model.zip", zipped(files)), "spec": ("spec", json.dumps(spec).encode())}
         return self.client.post("/models", files=parts)
 
-    def done(self, job: str) -> dict[str, Any]:
+    def finished_job(self, job: str) -> dict[str, Any]:
         """The job, once it is over."""
-        give_up = time.monotonic() + SECONDS
-        while (found := self.client.get(f"/jobs/{job}").json())["state"] == "running":
-            assert time.monotonic() < give_up, found
-            time.sleep(0.2)
-        assert found["state"] == "done", found
-        return dict(found)
+        view = finished(self.client, f"/jobs/{job}")
+        assert view["state"] == "done", view
+        return view
 
     def predictions(self, job: str) -> dict[tuple[str, str], dict[str, Any]]:
         """Model and counterfactual → what the model said of it, of its original and of its null arm."""
         shown = self.client.get(f"/jobs/{job}/results", params={"limit": 200}).json()["counterfactuals"]
-        return {(said["model"], one["id"]): said for one in shown for said in one["predictions"]}
+        return {(prediction["model"], view["id"]): prediction for view in shown for prediction in view["predictions"]}
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +81,12 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 def images() -> list[tuple[str, tuple[str, bytes]]]:
     random = np.random.default_rng(3)
-    named = []
+    files = []
     for number, label in enumerate(("car", "bus")):
         buffer = io.BytesIO()
         Image.fromarray(random.integers(0, 256, (40, 56, 3), dtype=np.uint8)).save(buffer, "PNG")
-        named.append(("images", (f"{label}-{number}.png", buffer.getvalue())))
-    return named
+        files.append(("images", (f"{label}-{number}.png", buffer.getvalue())))
+    return files
 
 
 def test_an_uploaded_model_and_its_onnx_export_say_the_same_the_second_without_rendering_again(system: System) -> None:
@@ -111,25 +107,27 @@ def test_an_uploaded_model_and_its_onnx_export_say_the_same_the_second_without_r
     started = system.client.post("/jobs", files=[*images(), labels, spec])
     assert started.status_code == 202, started.text
     job = started.json()["id"]
-    assert system.done(job)["models"] == ["resnet"]
+    assert system.finished_job(job)["models"] == ["resnet"]
     rendered = dict(system.small.calls)
     first = system.predictions(job)
 
     more = system.client.post(f"/jobs/{job}/models", json={"models": ["resnet-onnx"]})
     assert more.status_code == 202, more.text
-    assert system.done(job)["models"] == ["resnet", "resnet-onnx"]
+    assert system.finished_job(job)["models"] == ["resnet", "resnet-onnx"]
     assert dict(system.small.calls) == rendered, "nothing was captioned, edited or rendered again"
     both = system.predictions(job)
-    assert {key: said for key, said in both.items() if key[0] == "resnet"} == first
+    assert {key: prediction for key, prediction in both.items() if key[0] == "resnet"} == first
     assert len(both) == 2 * len(first) > 0
-    for (model, counterfactual), said in both.items():
+    for (model, counterfactual), prediction in both.items():
         if model == "resnet-onnx":
             for place in ("original", "null_arm", "counterfactual"):
-                one, other = said[place], both["resnet", counterfactual][place]
-                assert one["predicted"] == other["predicted"]
-                assert one["ground_truth_probability"] == pytest.approx(other["ground_truth_probability"], abs=1e-5)
+                expected, other = prediction[place], both["resnet", counterfactual][place]
+                assert expected["predicted"] == other["predicted"]
+                assert expected["ground_truth_probability"] == pytest.approx(
+                    other["ground_truth_probability"], abs=1e-5
+                )
     metrics = system.client.get(f"/jobs/{job}/results").json()["metrics"]
-    assert [one["model"] for one in metrics["results"]] == ["resnet", "resnet-onnx"]
+    assert [result["model"] for result in metrics["results"]] == ["resnet", "resnet-onnx"]
 
     assert system.client.delete(f"/models/{view['id']}").status_code == 204
     assert system.client.get(f"/models/{view['id']}").status_code == 404
@@ -144,16 +142,16 @@ def test_a_model_that_does_not_fit_the_job_is_not_added(system: System) -> None:
     assert renamed.status_code == 201, renamed.text
     spec = {**SPEC, "models": ["vehicles"]}
     labels = ("manifest", ("labels.csv", b"file,label\ncar-0.png,car\nbus-1.png,bus\n"))
-    refused = system.client.post("/jobs", files=[*images(), labels, ("spec", ("spec", json.dumps(spec).encode()))])
-    assert refused.status_code == 422
-    assert refused.json()["unknown_labels"] == ["bus", "car"]
+    refusal = system.client.post("/jobs", files=[*images(), labels, ("spec", ("spec", json.dumps(spec).encode()))])
+    assert refusal.status_code == 422
+    assert refusal.json()["unknown_labels"] == ["bus", "car"]
     spec["label_map"] = {"car": "automobile", "bus": "coach"}
     mapped = system.client.post("/jobs", files=[*images(), labels, ("spec", ("spec", json.dumps(spec).encode()))])
     assert mapped.status_code == 202, mapped.text
     job = mapped.json()["id"]
     running = system.client.post(f"/jobs/{job}/models", json={"models": ["resnet-onnx"]})
     assert running.status_code in (409, 422)
-    system.done(job)
+    system.finished_job(job)
     other = system.client.post(f"/jobs/{job}/models", json={"models": ["resnet-onnx"]})
     assert other.status_code == 422
     assert "'automobile', 'coach'" in other.json()["detail"]
@@ -165,8 +163,8 @@ def test_a_model_that_does_not_fit_the_job_is_not_added(system: System) -> None:
 def test_a_model_that_cannot_be_loaded_leaves_nothing(system: System) -> None:
     before = sorted((system.directory / "objects" / "models").rglob("*.tar"))
     other = {**system.hub, "config.json": system.hub["config.json"].replace(b'"basic"', b'"bottleneck"')}
-    refused = system.upload(other, name="broken")
-    assert refused.status_code == 422
-    assert "config.json" in refused.json()["detail"]
+    refusal = system.upload(other, name="broken")
+    assert refusal.status_code == 422
+    assert "config.json" in refusal.json()["detail"]
     assert sorted((system.directory / "objects" / "models").rglob("*.tar")) == before
     assert "broken" not in [model["name"] for model in system.client.get("/models").json()["models"]]

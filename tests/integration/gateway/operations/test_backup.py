@@ -1,4 +1,4 @@
-"""The backup of docs/how-to/operations.md on a real Postgres: dump, restore elsewhere, make a result again."""
+"""The backup of docs/how-to/operations.md on Postgres: dump, restore elsewhere, replay a result."""
 
 from __future__ import annotations
 

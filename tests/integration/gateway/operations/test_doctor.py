@@ -1,4 +1,4 @@
-"""`contrafact doctor`: a sound deployment passes, and each thing that is wrong is named with what to do."""
+"""`contrafact doctor`: a sound deployment passes, and each fault is named with its remedy."""
 
 from __future__ import annotations
 
@@ -44,48 +44,48 @@ def settings(database_url: str, tmp_path: Path, services: str) -> Settings:
     )
 
 
-def told(settings: Settings) -> dict[str, Answer]:
+def doctor_answers(settings: Settings) -> dict[str, Answer]:
     """The last answer on each part, a wrong one before a right one."""
     answers = sorted(examine(settings), key=lambda answer: not answer.fine)
     return {answer.part: answer for answer in reversed(answers)}
 
 
 def test_database_schema_keys_and_waiting_work(settings: Settings, sessions: Sessions) -> None:
-    answers = told(settings)
+    answers = doctor_answers(settings)
     assert [answers[part].fine for part in ("access", "database", "workers", "broker", "object store", "clocks")] == [
         True
     ] * 6
     with_keys = settings.model_copy(update={"authentication": True})
-    assert "contrafact keys create" in told(with_keys)["keys"].sentence
+    assert "contrafact keys create" in doctor_answers(with_keys)["keys"].sentence
     with sessions.begin() as session:
         create_key(session, "ann")
-    assert "keys" not in told(with_keys)
+    assert "keys" not in doctor_answers(with_keys)
     add_job(sessions, "old", images=2)
-    assert told(settings)["workers"].fine  # it only just came
+    assert doctor_answers(settings)["workers"].fine  # it only just came
     with sessions.begin() as session:
         session.execute(update(SourceImage).values(updated_at=datetime.now(UTC) - timedelta(hours=1)))
-    assert "start a worker" in told(settings)["workers"].sentence
+    assert "start a worker" in doctor_answers(settings)["workers"].sentence
     with sessions.begin() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
-    assert "revision 0001" in told(settings)["database"].sentence
-    assert not told(settings)["database"].fine
+    assert "revision 0001" in doctor_answers(settings)["database"].sentence
+    assert not doctor_answers(settings)["database"].fine
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_wrong_services_and_absent_ones(settings: Settings) -> None:
-    answers = told(settings)
+    answers = doctor_answers(settings)
     assert "CONTRAFACT_LLM_URL" in answers["llm_service"].sentence
     nobody = settings.model_copy(update={"llm_url": "http://127.0.0.1:1", "diffusion_url": "no address"})
-    answers = told(nobody)
+    answers = doctor_answers(nobody)
     assert "http://127.0.0.1:1" in answers["llm_service"].sentence
     assert not answers["diffusion_service"].fine
     deployed = settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0", "profile": "none"})
-    answers = told(deployed)
+    answers = doctor_answers(deployed)
     assert "CONTRAFACT_AUTHENTICATION" in answers["access"].sentence
     assert "does not answer" in answers["broker"].sentence
     assert "no profile 'none'" in answers["profile"].sentence
     unknown = settings.model_copy(update={"broker_url": "reddis://cache:6379/0"})
-    assert "No such transport: reddis" in told(unknown)["broker"].sentence
+    assert "No such transport: reddis" in doctor_answers(unknown)["broker"].sentence
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -98,7 +98,7 @@ def test_an_s3_server_is_tried(settings: Settings, s3_server: S3Server) -> None:
             "s3_secret_key": type(settings.s3_secret_key)(s3_server.secret_key),
         }
     )
-    absent = told(right)["object store"]
+    absent = doctor_answers(right)["object store"]
     assert "python -m gateway.storage.object_store" in absent.sentence
     from gateway.storage.object_store import open_store
     from shared.s3_store import S3Store
@@ -106,12 +106,12 @@ def test_an_s3_server_is_tried(settings: Settings, s3_server: S3Server) -> None:
     store = open_store(right)
     assert isinstance(store, S3Store)
     store.create_bucket()
-    answers = told(right)
+    answers = doctor_answers(right)
     assert answers["object store"].fine
     assert list(store.iterate()) == []
     assert "clocks agree" in answers["clocks"].sentence
     wrong = right.model_copy(update={"s3_secret_key": type(settings.s3_secret_key)("wrong")})
-    assert not told(wrong)["object store"].fine
+    assert not doctor_answers(wrong)["object store"].fine
 
 
 def info(name: ServiceName, gpu: GpuInfo | None = None, **changes: object) -> ServiceInfo:
@@ -126,7 +126,7 @@ def info(name: ServiceName, gpu: GpuInfo | None = None, **changes: object) -> Se
         )
         for place, source in enumerate(needed_weights(PAPER)[name])
     ]
-    made = ServiceInfo(
+    service_info = ServiceInfo(
         service=name,
         profile="paper",
         device="cuda:0",
@@ -136,14 +136,14 @@ def info(name: ServiceName, gpu: GpuInfo | None = None, **changes: object) -> Se
         version=__version__,
         gpu=gpu,
     )
-    return made.model_copy(update=changes)
+    return service_info.model_copy(update=changes)
 
 
-def test_weights_are_held_against_the_profile() -> None:
-    wanted = needed_weights(PAPER)["diffusion_service"]
+def test_weights_are_compared_with_the_profile() -> None:
+    weights = needed_weights(PAPER)["diffusion_service"]
 
     def faults(**changes: object) -> str:
-        return "; ".join(service_faults(info("diffusion_service", **changes), "paper", wanted))  # type: ignore[arg-type]
+        return "; ".join(service_faults(info("diffusion_service", **changes), "paper", weights))  # type: ignore[arg-type]
 
     assert faults() == ""
     assert "version" in faults(version="0.0")
@@ -156,8 +156,8 @@ def test_weights_are_held_against_the_profile() -> None:
 
 def test_few_step_weights_are_needed_and_count_as_a_second_unet() -> None:
     modern = load_profile("modern")
-    wanted = needed_weights(modern)["diffusion_service"]
-    (lora,) = [source for source in wanted if isinstance(source, Weights) and source.id == "ByteDance/SDXL-Lightning"]
+    weights = needed_weights(modern)["diffusion_service"]
+    (lora,) = [source for source in weights if isinstance(source, Weights) and source.id == "ByteDance/SDXL-Lightning"]
     assert lora.gigabytes == pytest.approx(5.1)
     (fault,) = service_faults(info("diffusion_service"), "paper", [lora])
     assert "ByteDance/SDXL-Lightning" in fault
@@ -166,18 +166,18 @@ def test_few_step_weights_are_needed_and_count_as_a_second_unet() -> None:
 def test_the_weights_of_all_services_on_a_gpu_must_fit_it() -> None:
     small = GpuInfo(uuid="GPU-1", name="A10G", gigabytes=24.0)
     large = replace_gpu(small, uuid="GPU-2", gigabytes=80.0)
-    wanted = needed_weights(PAPER)
+    weights = needed_weights(PAPER)
     names: tuple[ServiceName, ...] = ("caption_service", "diffusion_service", "evaluator_service")
-    shared = list(memory({name: info(name, large) for name in names}, wanted))
+    shared = list(memory({name: info(name, large) for name in names}, weights))
     assert [fine for fine, _ in shared] == [True]
     assert "23.8 GB" in shared[0][1]
     both = {"caption_service": info("caption_service", small), "diffusion_service": info("diffusion_service", small)}
     tight = replace_gpu(small, gigabytes=16.0)
-    both = {name: one.model_copy(update={"gpu": tight}) for name, one in both.items()}
-    ((fine, sentence),) = memory(both, wanted)  # type: ignore[arg-type]
+    both = {name: service.model_copy(update={"gpu": tight}) for name, service in both.items()}
+    ((fine, sentence),) = memory(both, weights)  # type: ignore[arg-type]
     assert not fine
     assert "GPU" in sentence
-    ((fine, sentence),) = memory({"caption_service": info("caption_service")}, wanted)
+    ((fine, sentence),) = memory({"caption_service": info("caption_service")}, weights)
     assert (fine, "memory is unknown" in sentence) == (False, True)
 
 

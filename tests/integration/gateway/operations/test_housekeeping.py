@@ -1,12 +1,14 @@
-"""What nothing needs is removed, some time after its last use, and nothing else: on SQLite and a real Postgres."""
+"""Housekeeping removes what is unused for long enough, and nothing else, on SQLite and Postgres."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,7 @@ from shared.images import encode
 from shared.problems import DependencyFailed
 from shared.schemas.jobs import ManifestImage
 from shared.storage import ObjectStore, call_key, image_key
+from tests.support.threads import background, run_together
 from tests.support.work_site import Site, wait_for
 
 AT_ONCE = Graces(0, 0)
@@ -66,10 +69,18 @@ def count(site: Site, *tables: type[object]) -> list[int]:
 
 def send(site: Site, data: bytes) -> KeptImage:
     """What `PUT /images/{digest}` does."""
-    kept = keep_image(images.ImagePlace(site.sessions, site.store), data, LIMITS)
+    image = keep_image(images.ImagePlace(site.sessions, site.store), data, LIMITS)
     with site.sessions.begin() as session:
-        images.remember(session, LOCAL_OWNER, [kept])
-    return kept
+        images.remember(session, LOCAL_OWNER, [image])
+    return image
+
+
+@contextmanager
+def housekeeping_running(site: Site, settings: Settings) -> Iterator[None]:
+    """The loop of housekeeping, in a thread that ends with the block."""
+    stopping = threading.Event()
+    with background(partial(housekeeping_loop, site.sessions, site.store, settings, stopping), release=stopping.set):
+        yield
 
 
 def grow_older(site: Site, seconds: float) -> None:
@@ -81,7 +92,7 @@ def grow_older(site: Site, seconds: float) -> None:
         )
 
 
-def test_everything_of_a_job_stays_while_it_is_there_and_goes_with_it(site: Site) -> None:
+def test_the_objects_of_a_job_are_kept_until_it_is_deleted(site: Site) -> None:
     site.add_job(images=2)
     site.worker().step()
     before = keys(site)
@@ -98,7 +109,7 @@ def test_everything_of_a_job_stays_while_it_is_there_and_goes_with_it(site: Site
     assert count(site, Image, OwnedImage, RecordedCall) == [0, 0, 0]
 
 
-def test_with_a_grace_it_is_first_noted_and_later_removed(site: Site) -> None:
+def test_with_a_grace_period_objects_are_noted_first_and_removed_later(site: Site) -> None:
     site.add_job(images=1)
     site.worker().step()
     with site.sessions.begin() as session:
@@ -111,7 +122,7 @@ def test_with_a_grace_it_is_first_noted_and_later_removed(site: Site) -> None:
     assert run_housekeeping(site.sessions, site.store, A_DAY).images == len(there) - 1  # not the new report
 
 
-def test_what_another_job_shares_stays(site: Site) -> None:
+def test_objects_shared_with_another_job_are_kept(site: Site) -> None:
     site.add_job("first", images=2)
     site.add_job("second", images=1)  # the same first picture, so the same counterfactuals
     worker = site.worker()
@@ -133,13 +144,13 @@ def test_what_another_job_shares_stays(site: Site) -> None:
     assert site.small.calls == calls, "the calls about a source image stay as long as a job has it"
 
 
-def test_uploads_stay_for_weeks_after_they_were_sent(site: Site) -> None:
+def test_uploads_are_kept_for_weeks(site: Site) -> None:
     site.add_job("other", images=1)
-    kept = send(site, picture(1))
+    image = send(site, picture(1))
     assert run_housekeeping(site.sessions, site.store, Graces(0, 3600)).uploads == 0
-    assert site.store.exists(image_key(kept.digest))
+    assert site.store.exists(image_key(image.digest))
     assert run_housekeeping(site.sessions, site.store, AT_ONCE).uploads == 1
-    assert not site.store.exists(image_key(kept.digest))
+    assert not site.store.exists(image_key(image.digest))
     assert count(site, Upload) == [0]
     again = send(site, picture(1))
     assert site.store.exists(image_key(again.digest))
@@ -160,7 +171,7 @@ def test_objects_without_a_row_are_removed_and_broken_ones_too(site: Site) -> No
     assert keys(site) == {image_key(str(site.images()[0].digest)), "weights/model.safetensors"}
 
 
-def test_vectors_stay_as_long_as_their_recorded_call(site: Site) -> None:
+def test_vectors_are_kept_as_long_as_their_recorded_call(site: Site) -> None:
     site.add_job(images=1)
     site.worker().step()
     with site.sessions() as session:
@@ -179,45 +190,41 @@ def test_vectors_stay_as_long_as_their_recorded_call(site: Site) -> None:
 
 def test_the_object_store_is_listed_less_often(site: Site) -> None:
     site.store.put("reports/gone.html", b"<!doctype html>")
-    stopping = threading.Event()
     settings = Settings(housekeeping_seconds=0.1, grace_seconds=0.001)
     with site.sessions.begin() as session:
         assert is_due(session, 3600, LISTING)  # somebody has just begun
-    keeper = threading.Thread(target=housekeeping_loop, args=(site.sessions, site.store, settings, stopping))
-    keeper.start()
 
     def begun() -> datetime:
         with site.sessions() as session:
             row = session.get(Chore, NAME)
         return row.begun_at if row else datetime(1970, 1, 1, tzinfo=UTC)
 
-    first = begun()
-    wait_for(lambda: begun() > first)
-    second = begun()
-    wait_for(lambda: begun() > second)  # so the first of the two is over
-    stopping.set()
-    keeper.join(60)
+    with housekeeping_running(site, settings):
+        first = begun()
+        wait_for(lambda: begun() > first)
+        second = begun()
+        wait_for(lambda: begun() > second)  # so the first of the two is over
     assert keys(site) == {"reports/gone.html"}
 
 
-def test_who_wants_an_image_keeps_it(site: Site) -> None:
+def test_an_image_in_use_is_kept(site: Site) -> None:
     site.add_job("other", images=1)
-    kept = send(site, picture(4))
+    image = send(site, picture(4))
     with site.sessions.begin() as session:
         session.execute(delete(Upload))
     run_housekeeping(site.sessions, site.store, A_DAY)
     grow_older(site, 48 * 3600)
     with site.sessions.begin() as session:  # a manifest that names it, just before housekeeping comes again
-        assert images.from_manifest(session, LOCAL_OWNER, [ManifestImage(digest=kept.digest)])
+        assert images.from_manifest(session, LOCAL_OWNER, [ManifestImage(digest=image.digest)])
     assert run_housekeeping(site.sessions, site.store, A_DAY).images == 0
     grow_older(site, 48 * 3600)
     shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
     shelf.save({shelf.keep(picture(4))})
     assert run_housekeeping(site.sessions, site.store, A_DAY).images == 0
-    assert site.store.exists(image_key(kept.digest))
+    assert site.store.exists(image_key(image.digest))
 
 
-def test_what_was_removed_in_the_middle_of_a_step_is_written_again(site: Site) -> None:
+def test_an_image_removed_during_a_step_is_written_again(site: Site) -> None:
     site.add_job("other", images=1)
     shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
     digest = shelf.keep(picture(6))
@@ -251,15 +258,8 @@ def test_housekeeping_and_senders_race_without_harm(site: Site) -> None:
         while not stop.is_set():
             run_housekeeping(site.sessions, site.store, a_moment)
 
-    keepers = [threading.Thread(target=keeper) for _ in range(2)]
-    senders = [threading.Thread(target=sender, args=(seed,)) for seed in range(3)]
-    for thread in keepers + senders:
-        thread.start()
-    for thread in senders:
-        thread.join()
-    stop.set()
-    for thread in keepers:
-        thread.join()
+    with background(keeper, keeper, release=stop.set):
+        run_together(*(partial(sender, seed) for seed in range(3)))
     assert wrong == []
     with site.sessions() as session:
         rows = set(session.scalars(select(Image.digest)))
@@ -276,7 +276,7 @@ def test_an_object_that_cannot_be_removed_leaves_the_others_to_be_removed(site: 
     assert keys(site) == {"reports/no key.html"}
 
 
-def test_housekeeping_gives_up_where_the_store_is_away(site: Site, tmp_path: Path) -> None:
+def test_housekeeping_gives_up_when_the_store_is_unavailable(site: Site, tmp_path: Path) -> None:
     (tmp_path / "objects" / "reports").mkdir()
     for number in range(MOST_ERRORS + 5):
         (tmp_path / "objects" / "reports" / f"no key {number}.html").write_bytes(b"")
@@ -284,7 +284,7 @@ def test_housekeeping_gives_up_where_the_store_is_away(site: Site, tmp_path: Pat
         run_housekeeping(site.sessions, site.store, AT_ONCE)
 
 
-def test_a_grant_without_a_repair_goes_at_once_so_that_its_trainer_stops(site: Site) -> None:
+def test_a_grant_without_a_repair_is_removed_at_once_so_that_its_trainer_stops(site: Site) -> None:
     for name in ("grant.json", "order.json"):
         site.store.put(f"repairs/r/{name}", b"{}")
     assert run_housekeeping(site.sessions, site.store, A_DAY).repairs == 1
@@ -301,17 +301,11 @@ def test_a_bug_does_not_end_the_thread(site: Site, monkeypatch: pytest.MonkeyPat
         raise ZeroDivisionError
 
     monkeypatch.setattr(housekeeping, "run_housekeeping", broken)
-    stopping = threading.Event()
-    settings = Settings(housekeeping_seconds=0.01)
-    keeper = threading.Thread(target=housekeeping_loop, args=(site.sessions, site.store, settings, stopping))
-    keeper.start()
-    wait_for(lambda: len(runs) > 1)
-    stopping.set()
-    keeper.join(10)
-    assert not keeper.is_alive()
+    with housekeeping_running(site, Settings(housekeeping_seconds=0.01)):
+        wait_for(lambda: len(runs) > 1)
 
 
-def test_one_worker_of_all_does_it_when_it_is_due(site: Site) -> None:
+def test_only_one_worker_does_housekeeping_when_it_is_due(site: Site) -> None:
     with site.sessions.begin() as session:
         assert is_due(session, 3600)
     with site.sessions.begin() as session:
@@ -319,13 +313,7 @@ def test_one_worker_of_all_does_it_when_it_is_due(site: Site) -> None:
         assert is_due(session, 0)
 
 
-def test_a_worker_keeps_house_by_itself(site: Site) -> None:
+def test_a_worker_does_housekeeping_by_itself(site: Site) -> None:
     site.store.put("reports/gone.html", b"<!doctype html>")
-    stopping = threading.Event()
-    settings = Settings(housekeeping_seconds=0.1, grace_seconds=0.001)
-    keeper = threading.Thread(target=housekeeping_loop, args=(site.sessions, site.store, settings, stopping))
-    keeper.start()
-    wait_for(lambda: keys(site) == set())
-    stopping.set()
-    keeper.join(600)
-    assert not keeper.is_alive()
+    with housekeeping_running(site, Settings(housekeeping_seconds=0.1, grace_seconds=0.001)):
+        wait_for(lambda: keys(site) == set())

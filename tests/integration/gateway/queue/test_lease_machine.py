@@ -1,4 +1,4 @@
-"""The state machine of the work under any order of events: hypothesis plays workers, crashes, cancels and sweeps."""
+"""The states of images under any order of events: hypothesis plays workers, crashes, cancels and sweeps."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The state machine of the work, on SQLite and on a real Postgres: who works on what, and what a dead worker costs."""
+"""Leases on SQLite and Postgres: who works on which image, and what a dead worker costs."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
 from sqlalchemy import select
@@ -25,6 +24,7 @@ from gateway.queue.leases import (
     work_waits,
 )
 from tests.support.rows import add_job, let_time_pass
+from tests.support.threads import run_together
 
 LEASE = 3_600.0  # no test takes as long, however busy the machine
 
@@ -80,11 +80,7 @@ def test_racing_workers_never_hold_the_same_image(sessions: Sessions) -> None:
             else:
                 claimed.append(lease.id)
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[work] * 6)
     assert len(claimed) == 50
     assert max(Counter(claimed).values()) == 1
 
@@ -120,7 +116,7 @@ def test_a_renewed_lease_is_not_swept(sessions: Sessions) -> None:
     assert [row(sessions, lease.id).state for lease in (renewed, silent)] == ["leased", "pending"]
 
 
-def test_an_image_over_which_workers_keep_dying_is_left_out_by_name(sessions: Sessions) -> None:
+def test_an_image_that_keeps_killing_workers_fails_with_a_reason(sessions: Sessions) -> None:
     add_job(sessions, "a", images=2)
     for _ in range(3):
         assert take_one(sessions).id == "a-0"
@@ -193,7 +189,7 @@ def test_a_job_is_analysed_once_and_only_after_its_last_image(sessions: Sessions
         assert not work_waits(session)
 
 
-def test_a_cancelled_job_keeps_what_is_done_and_stops_the_rest(sessions: Sessions) -> None:
+def test_a_cancelled_job_keeps_its_finished_images_and_stops_the_rest(sessions: Sessions) -> None:
     add_job(sessions, "a", images=3)
     done, working = take_one(sessions), take_one(sessions)
     with sessions.begin() as session:
@@ -248,7 +244,7 @@ def test_a_cancelled_job_whose_report_fails_or_loses_its_workers_stays_cancelled
         assert not work_waits(session)
 
 
-def test_a_job_of_which_nothing_succeeded_is_failed(sessions: Sessions) -> None:
+def test_a_job_without_successful_images_is_failed(sessions: Sessions) -> None:
     add_job(sessions, "a", images=1)
     lease = take_one(sessions)
     with sessions.begin() as session:
@@ -261,7 +257,7 @@ def test_a_job_of_which_nothing_succeeded_is_failed(sessions: Sessions) -> None:
         assert (job.state, job.failure, job.finished_at is not None) == ("failed", "nothing succeeded", True)
 
 
-def test_leases_that_still_hold_are_told_from_others(sessions: Sessions) -> None:
+def test_leases_of_finished_images_are_no_longer_held(sessions: Sessions) -> None:
     add_job(sessions, "a", images=2)
     first, second = take_one(sessions), take_one(sessions)
     with sessions.begin() as session:

@@ -1,4 +1,4 @@
-"""Taking a job's images up again for predictions alone: which images, and what a worker makes of them."""
+"""Predicting again for a finished job: which images are taken up, and what a worker makes of them."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def add(site: Site, *models: str) -> int | None:
         return taken
 
 
-def test_only_predictions_that_are_not_there_are_made_whatever_the_weights_are_now(site: Site) -> None:
+def test_only_missing_predictions_are_made_even_if_the_weights_have_changed(site: Site) -> None:
     site.add_job(models=("m1",))
     assert add(site) is None, "not while it runs"
     finish(site)
     with site.sessions.begin() as session:
         session.execute(update(SourceImage).where(SourceImage.position == 2).values(state="failed", generated=False))
         session.execute(update(Prediction).values(top=[]))  # so that a second writing of it would show
-    made, _ = site.results()
+    counterfactuals, _ = site.results()
     site.small.calls.clear()
     site.small.revision = "2"  # what was recorded is not found any more
     assert add(site, "m2") == 2
     assert [image.state for image in site.images()] == ["pending", "pending", "failed"]
     finish(site)
     assert set(site.small.calls) == {"predict"}, "nothing was captioned, proposed or rendered"
-    assert site.results()[0] == made
+    assert site.results()[0] == counterfactuals
     with site.sessions() as session:
         rendered = session.scalars(select(Counterfactual.id).where(Counterfactual.position < 2)).all()
-        said = session.scalars(select(Prediction).where(Prediction.model == "m2")).all()
-        assert {row.counterfactual_id for row in said} == {None, *rendered}
+        predictions = session.scalars(select(Prediction).where(Prediction.model == "m2")).all()
+        assert {row.counterfactual_id for row in predictions} == {None, *rendered}
         assert all(row.top == [] for row in session.scalars(select(Prediction).where(Prediction.model == "m1")))
-        assert all((row.flipped is None) == (row.counterfactual_id is None) for row in said)
+        assert all((row.flipped is None) == (row.counterfactual_id is None) for row in predictions)
     assert site.state() == "done"
 
 

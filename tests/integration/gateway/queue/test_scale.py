@@ -1,4 +1,4 @@
-"""What must not grow with a job: the statements that an image costs, and the messages in the broker."""
+"""What must not grow with the size of a job: statements per image, and messages in the broker."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def test_an_image_costs_the_same_statements_in_a_job_of_any_size(sessions: Sessi
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_how_far_a_job_has_come_is_answered_by_indexes(sessions: Sessions) -> None:
     add_job(sessions, "job", 3)
-    asked: list[tuple[str, Any]] = []
+    queries: list[tuple[str, Any]] = []
 
     def note(_: Any, __: Any, statement: str, parameters: Any, ___: Any, many: bool) -> None:
-        asked.append((statement, parameters))
+        queries.append((statement, parameters))
 
     engine = sessions.kw["bind"]
     event.listen(engine, "before_cursor_execute", note)
@@ -70,7 +70,7 @@ def test_how_far_a_job_has_come_is_answered_by_indexes(sessions: Sessions) -> No
         jobs.failures(session, "job")
     event.remove(engine, "before_cursor_execute", note)
     with engine.connect() as connection:
-        plans = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values).all() for text, values in asked]
+        plans = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values).all() for text, values in queries]
     lines = [str(row[3]) for plan in plans for row in plan]
     assert not [line for line in lines if line.startswith("SCAN")]
     used = {word for line in lines for word in line.split() if word.startswith("ix_")}
@@ -123,12 +123,12 @@ def test_the_counters_of_a_job_are_those_of_its_rows(site: Site) -> None:
 
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
 def test_claims_read_as_little_in_a_job_of_any_size(sessions: Sessions) -> None:
-    asked = (lambda s: leases.claim(s, 60), lambda s: leases.claim_analysis(s, 60), leases.work_waits)
+    claims = (lambda s: leases.claim(s, 60), lambda s: leases.claim_analysis(s, 60), leases.work_waits)
     add_job(sessions, "large", 1)
-    small = [blocks(sessions, work) for work in asked]
+    small = [blocks(sessions, work) for work in claims]
     with sessions.begin() as session:
         session.execute(text(COPIES), {"images": 20_000, "done": 10_000})
     with sessions.kw["bind"].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE source_images"))
-    large = [blocks(sessions, work) for work in asked]
+    large = [blocks(sessions, work) for work in claims]
     assert all(after <= before + 30 for before, after in zip(small, large, strict=True)), (small, large)

@@ -1,14 +1,12 @@
-"""Repairs on bad days: trainers that die are followed by others, from the last checkpoint, to the same weights."""
+"""Repairs whose trainer dies: the next one resumes from the last checkpoint and ends with the same weights."""
 
 from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +31,7 @@ from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, Repair
 from shared.storage import DirectoryStore, model_key, repair_key
 from shared.weights import REPOSITORY
 from tests.support.repair_site import add_job, write_day_classifier
+from tests.support.work_site import wait_for
 
 REQUEST = RepairRequest(model="day", steps=32, batch_size=8, learning_rate=5e-3)
 SETTINGS = Settings(max_lost_leases=3)
@@ -65,8 +64,8 @@ class Site:
 
     def add(self, repair: str) -> None:
         with self.sessions.begin() as session:
-            originals, made = load_rows(session, "made")
-            order = order_of(repair, "made", REQUEST, "apache-2.0", self.model, originals, made)
+            originals, counterfactuals = load_rows(session, "made")
+            order = order_of(repair, "made", REQUEST, "apache-2.0", self.model, originals, counterfactuals)
             self.store.put(repair_key(repair, "order.json"), order.model_dump_json().encode())
             session.add(
                 Repair(
@@ -116,13 +115,6 @@ def trainer(site: Site) -> Trainer:
     return Trainer(site.store, "tiny", "cpu", beat_seconds=0.2)
 
 
-def wait_for(path: Path, seconds: float = 600) -> None:
-    give_up = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < give_up, f"no {path.name}"
-        time.sleep(0.01)
-
-
 def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weights(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path / 'contrafact.db'}")
     migrate(engine)
@@ -134,8 +126,10 @@ def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weight
     (first,) = site.look()
     started = [sys.executable, "-c", TRAIN, str(site.folder), "bb", first.token]
     with subprocess.Popen(started, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
-        wait_for(site.folder / "repairs" / "bb" / "repaired" / "checkpoint.tar")
-        process.send_signal(signal.SIGKILL)
+        try:
+            wait_for((site.folder / "repairs" / "bb" / "repaired" / "checkpoint.tar").exists, beat=0.01)
+        finally:
+            process.kill()
     assert not site.store.exists(repair_key("bb", "augmented", "judged.json"))
     assert site.look() == []  # heard
     site.silence(SETTINGS.lease_seconds + 1)
@@ -177,8 +171,8 @@ def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) ->
     site.add("aa")
     for number in range(SETTINGS.max_lost_leases):
         (grant,) = site.look()
-        said = Heartbeat(beat=1, done=4 if number == 0 else 0, total=128, arm="repaired")
-        site.says(grant, "progress.json", said.model_dump_json())
+        heartbeat = Heartbeat(beat=1, done=4 if number == 0 else 0, total=128, arm="repaired")
+        site.says(grant, "progress.json", heartbeat.model_dump_json())
         assert site.look() == []
         if number == 0:
             assert site.row("aa").progress == {"done": 4, "total": 128, "arm": "repaired"}
@@ -202,7 +196,7 @@ def test_a_message_may_wait_in_line_and_a_new_start_gives_out_anew(site: Site) -
     assert site.row("aa").lost == 0
 
 
-def test_a_repair_that_cannot_be_processed_fails_and_the_others_go_on(site: Site) -> None:
+def test_a_repair_that_cannot_be_processed_fails_and_the_others_continue(site: Site) -> None:
     for repair in ("aa", "bb"):
         site.add(repair)
     first, second = site.look()
@@ -215,7 +209,7 @@ def test_a_repair_that_cannot_be_processed_fails_and_the_others_go_on(site: Site
     assert site.row("bb").failure == "it cannot be"
 
 
-def test_a_damaged_model_or_a_vanished_image_is_said(site: Site) -> None:
+def test_a_repair_whose_model_is_gone_fails(site: Site) -> None:
     site.add("aa")
     site.store.delete(site.model.key)
     site.look(trainer(site).work)

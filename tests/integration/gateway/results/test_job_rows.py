@@ -1,4 +1,4 @@
-"""The rows of a job as a stream: whole, in order, and never more of them in memory than a fetch holds."""
+"""Streaming the rows of a job: complete, in order, and never more in memory than one fetch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def peak(sessions: Sessions, job_id: str) -> int:
     return most
 
 
-def test_a_source_image_comes_with_all_that_was_made_and_said_of_it(sessions: Sessions) -> None:
+def test_a_source_image_comes_with_its_counterfactuals_and_predictions(sessions: Sessions) -> None:
     add_worked_job(sessions, "job", 700)
     with reading(sessions) as session:
         streamed = list(stream_sources(session, "job", "labelled"))
@@ -36,7 +36,7 @@ def test_a_source_image_comes_with_all_that_was_made_and_said_of_it(sessions: Se
     assert len(rows.screened) == len(rows.outcomes.cells) == EDITS + 1
 
 
-def test_a_job_of_any_size_is_loaded_in_the_memory_of_its_figures(sessions: Sessions) -> None:
+def test_loading_a_job_needs_memory_for_its_arrays_alone(sessions: Sessions) -> None:
     small, large = 400, 1_200
     add_worked_job(sessions, "small", small)
     add_worked_job(sessions, "large", large)

@@ -1,4 +1,4 @@
-"""The check `recaption` in jobs: verdicts with the new caption, what it says nothing of, and what it costs."""
+"""The check `recaption` in jobs: verdicts with their caption, unchecked images, and the error rates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.small_services import CLASSES
 from tests.support.work_site import Site
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-ASKED: list[dict[str, object]] = [
+METHODS: list[dict[str, object]] = [
     {"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2, "recaption": True}},
     {"name": "shifts", "parameters": {"steps": 2, "recaption": True}},
 ]
@@ -35,9 +35,9 @@ def sees_a_car(site: Site, digest: str | None) -> bool:
     return bool(decode(site.store.get(image_key(str(digest))))[0, 0, 0] % 3)
 
 
-def test_images_whose_class_is_not_named_any_more_are_refused_and_null_arms_only_scored(site: Site) -> None:
+def test_images_whose_class_is_no_longer_named_are_rejected_and_null_arms_only_scored(site: Site) -> None:
     site.small.looks = True
-    site.add_job(images=6, methods=ASKED)
+    site.add_job(images=6, methods=METHODS)
     site.worker().step()
     assert site.state() == "done"
     with site.sessions() as session:
@@ -60,7 +60,7 @@ def test_images_whose_class_is_not_named_any_more_are_refused_and_null_arms_only
     for funnel in results.funnels:
         edits = [source for row, source in rows if row.arm == "edit" and row.method == funnel.method]
         assert funnel.recaption_unchecked == sum(not sees_a_car(site, source) for source in edits) > 0
-        assert [one.check for one in funnel.refused_by_image] == ["recaption"]
+        assert [refusal.check for refusal in funnel.refused_by_image] == ["recaption"]
     silent = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
     page = site.report()
     assert f"</b> {results.funnels[0].recaption_unchecked} of" in page
@@ -70,21 +70,21 @@ def test_images_whose_class_is_not_named_any_more_are_refused_and_null_arms_only
 
 
 @ON_SQLITE
-def test_nobody_is_asked_for_new_captions_by_default_and_a_caption_per_message_more_where_they_are(site: Site) -> None:
+def test_new_captions_are_off_by_default_and_cost_one_request_per_message(site: Site) -> None:
     site.add_job("plain", images=2)
     site.worker().step()
     assert site.small.calls["caption"] == 2
     with site.sessions() as session:
         assert measure(load_rows(session, "plain")).funnels[0].recaption_unchecked is None
-    site.add_job("asked", images=2, methods=ASKED[:1])
+    site.add_job("asked", images=2, methods=METHODS[:1])
     site.worker().step()
     assert site.small.calls["caption"] == 2 + 2, "the source's own captions are found where they were recorded"
 
 
 @ON_SQLITE
-def test_the_score_is_kept_and_refuses_nothing_where_a_job_wants_none(site: Site) -> None:
+def test_with_a_threshold_of_0_the_score_is_stored_and_rejects_nothing(site: Site) -> None:
     site.small.looks = True
-    parameters = {**ASKED[0]["parameters"], "thresholds": {"recaption": {"default": 0.0}}}  # type: ignore[dict-item]
+    parameters = {**METHODS[0]["parameters"], "thresholds": {"recaption": {"default": 0.0}}}  # type: ignore[dict-item]
     site.add_job(images=6, methods=[{"name": "dillema", "parameters": parameters}])
     site.worker().step()
     with site.sessions() as session:
@@ -99,7 +99,7 @@ def test_errors_of_the_checks_are_not_those_with_new_captions() -> None:
     )
     spec = {"task": "name it", "models": ["m"], "calibration": "tinyworld"}
     for name in ("recaption", "thresholds"):
-        given: object = True if name == "recaption" else {}
-        asked = JobSpec.model_validate(spec | {"methods": [{"name": "dillema", "parameters": {name: given}}]})
+        value: object = True if name == "recaption" else {}
+        job_spec = JobSpec.model_validate(spec | {"methods": [{"name": "dillema", "parameters": {name: value}}]})
         with pytest.raises(InvalidInput, match=f"leave out .*{name}"):
-            plan(asked, load_profile("tiny"), [classifier])
+            plan(job_spec, load_profile("tiny"), [classifier])

@@ -1,4 +1,4 @@
-"""Segmentation jobs over real HTTP, a real store and both databases: masks in, IoU in cells and pooled figures out."""
+"""Segmentation jobs over HTTP on both databases: masks in, IoU per cell and pooled figures out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shared.images import decode
 from shared.label_maps import confusion
 from shared.schemas.masks import ALL_CLASSES
 from shared.storage import image_key
-from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, measured, scenes
+from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, scenes
 from tests.support.small_services import ROAD_CLASSES
 from tests.support.work_site import Site, wait_for
 
@@ -29,9 +29,9 @@ def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
     add_job(site, "job", drawn)
     site.worker().step()
     assert site.state() == "done"
-    (found,) = measured(site, "job").results
-    assert (found.metric, found.relation, found.metrics, found.sources) == ("iou", "labelled", None, 13)
-    pixels = found.segmentation
+    (result,) = site.metrics().results
+    assert (result.metric, result.relation, result.metrics, result.sources) == ("iou", "labelled", None, 13)
+    pixels = result.segmentation
     assert pixels is not None
     assert (pixels.classes, pixels.originals.images, pixels.nulls.images) == (ROAD_CLASSES, 13, 26)
     assert pixels.originals.mean_iou == 1.0
@@ -47,16 +47,16 @@ def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
     for position, digest, row in rows:
         image, mask = decode(site.store.get(image_key(digest))), drawn[position][1]
         assert mask is not None
-        said = np.minimum(image.mean(axis=2) // 86, 2).astype(np.uint8)
-        counts = confusion(mask, said, 3)
+        predicted = np.minimum(image.mean(axis=2) // 86, 2).astype(np.uint8)
+        counts = confusion(mask, predicted, 3)
         together += counts
-        assert (decode(site.store.get(image_key(row.map_digest)), "L") == said).all()
+        assert (decode(site.store.get(image_key(row.map_digest)), "L") == predicted).all()
         assert row.overlaps == pytest.approx(dict(zip(ROAD_CLASSES, overlaps(counts), strict=True)))
         assert row.flipped == (overlaps(counts) < 0.5).any()
     assert pixels.counterfactuals.iou == pytest.approx(overlaps(together).tolist())
-    cells = {effect.cell.label for effect in found.cells}
+    cells = {effect.cell.label for effect in result.cells}
     assert cells == {*ROAD_CLASSES, ALL_CLASSES}
-    tested = [effect for effect in found.cells if effect.p_value is not None]
+    tested = [effect for effect in result.cells if effect.p_value is not None]
     assert tested
     for effect in tested:
         assert effect.sources == 13
@@ -71,7 +71,7 @@ def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -
     site.worker().step()
     with site.sessions() as session:
         rows = load_rows(session, "job")
-        said = {
+        overlap_of = {
             row.counterfactual_id or row.source_image_id: row.overlaps for row in session.scalars(select(Prediction))
         }
         edits = session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit")).all()
@@ -82,19 +82,19 @@ def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -
     (segmented,) = rows.segmented.values()
     assert not rows.models
     for cell, members in segmented.scores.cells.items():
-        found = by_source(segmented.scores, members)
+        scores = by_source(segmented.scores, members)
         if cell.direction != "to" or cell.label != "car":
             continue
         per_source: dict[str, list[float]] = {}
         for edit in edits:
             if edit.to_value == cell.value:
-                null = said[nulls[edit.source_image_id, edit.null_ordinal or 0]]
-                change = (said[edit.id] or {})["car"] - (null or {})["car"]
+                null = overlap_of[nulls[edit.source_image_id, edit.null_ordinal or 0]]
+                change = (overlap_of[edit.id] or {})["car"] - (null or {})["car"]
                 per_source.setdefault(edit.source_image_id, []).append(change)
-        wanted = [np.mean(changes) for _, changes in sorted(per_source.items())]
-        assert found.correct == pytest.approx(wanted)
+        expected = [np.mean(changes) for _, changes in sorted(per_source.items())]
+        assert scores.correct == pytest.approx(expected)
     again = measure(rows)
-    assert again.results == measured(site, "job").results
+    assert again.results == site.metrics().results
     assert {shown.label for shown in again.sensitivity.classes if again.sensitivity} == set(ROAD_CLASSES)
 
 
@@ -102,11 +102,11 @@ def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -
 def test_without_masks_the_map_of_the_original_must_stay(site: Site) -> None:
     add_job(site, "job", [(image, None) for image, _ in scenes(3)])
     site.worker().step()
-    (found,) = measured(site, "job").results
-    assert found.segmentation is not None
-    assert (found.relation, found.segmentation.originals.mean_iou) == ("metamorphic", 1.0)
-    assert found.segmentation.originals.pixels == 3 * 144
-    assert 0 < (found.segmentation.counterfactuals.mean_iou or 0) < 1
+    (result,) = site.metrics().results
+    assert result.segmentation is not None
+    assert (result.relation, result.segmentation.originals.mean_iou) == ("metamorphic", 1.0)
+    assert result.segmentation.originals.pixels == 3 * 144
+    assert 0 < (result.segmentation.counterfactuals.mean_iou or 0) < 1
 
 
 @ON_SQLITE
@@ -123,8 +123,8 @@ def test_an_image_without_a_mask_is_left_out_and_one_that_went_missing_fails_alo
     assert [image.state for image in images][:2] == ["done", "done"]
     assert images[2].state == "failed"
     assert lost in images[2].failure
-    (found,) = measured(site, "job").results
-    assert (found.sources, found.left_out) == (2, 2)
+    (result,) = site.metrics().results
+    assert (result.sources, result.left_out) == (2, 2)
 
 
 @ON_SQLITE
@@ -135,7 +135,7 @@ def test_a_repeated_job_asks_nothing_again_and_maps_outlive_housekeeping(site: S
     add_job(site, "again", scenes(2))
     site.worker().step()
     assert site.small.calls == before
-    assert measured(site, "again").results == measured(site, "first").results
+    assert site.metrics("again").results == site.metrics("first").results
     run_housekeeping(site.sessions, site.store, Graces(0.0, 0.0))
     with site.sessions() as session:
         needed = [*session.scalars(select(Prediction.map_digest)), *session.scalars(select(SourceImage.mask_digest))]
@@ -179,7 +179,7 @@ def test_the_failure_point_of_an_image_is_where_a_class_is_lost_first(site: Site
 
 
 def test_edits_may_not_name_things_or_else_any_class() -> None:
-    things = [{**one, "thing": one["name"] == "car"} for one in MASKS["classes"] if isinstance(one, dict)]
+    things = [{**label, "thing": label["name"] == "car"} for label in MASKS["classes"] if isinstance(label, dict)]
     job = Job(classes=["sky", "road", "vehicle"], kind="segmentation", spec={"masks": MASKS})
     assert protected_classes(job) == ("sky", "road", "car")
     job.spec = {"masks": {"classes": things}, "label_map": {"car": "vehicle"}}

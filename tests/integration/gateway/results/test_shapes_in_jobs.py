@@ -1,4 +1,4 @@
-"""The check of shapes in segmentation jobs: verdicts, what could not be checked, and errors counted in."""
+"""The shapes check in segmentation jobs: verdicts, unchecked images, and the error rates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
 from shared.schemas.results import Calibration, CheckErrors, JobResults
 from shared.storage import image_key
-from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, measured, scenes
+from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, scenes
 from tests.support.small_services import ROAD_CLASSES
 from tests.support.work_site import METHODS, Site
 
@@ -60,17 +60,17 @@ def test_images_whose_shapes_moved_are_refused_and_null_arms_only_scored(site: S
             assert ("20%" in row.reason, "50%" in row.reason) == (True, True), "the score and its threshold"
         assert "label" in row.lineage["skipped_checks"]
     assert {row.accepted for row, _ in rows} == {True, False}
-    (funnel,) = measured(site, "job").funnels
+    (funnel,) = site.metrics().funnels
     assert funnel.shapes_unchecked == 0
-    assert [one.check for one in funnel.refused_by_image] == ["shapes"]
+    assert [refusal.check for refusal in funnel.refused_by_image] == ["shapes"]
 
 
 @ON_SQLITE
-def test_what_the_segmenter_could_not_judge_is_said_in_results_report_and_on_the_terminal(site: Site) -> None:
+def test_unjudged_images_are_counted_in_results_report_and_terminal(site: Site) -> None:
     site.small.judges = False
     add_job(site, "job", scenes(3), STRICT)
     site.worker().step()
-    results = measured(site, "job")
+    results = site.metrics()
     (funnel,) = results.funnels
     assert funnel.shapes_unchecked == funnel.rendered > 0
     page = site.report()
@@ -82,7 +82,7 @@ def test_what_the_segmenter_could_not_judge_is_said_in_results_report_and_on_the
 def test_methods_without_checks_leave_nothing_unchecked(site: Site) -> None:
     add_job(site, "job", scenes(1), [{"name": "corruptions", "parameters": {"corruptions": ["fog"]}}])
     site.worker().step()
-    assert [funnel.shapes_unchecked for funnel in measured(site, "job").funnels] == [None]
+    assert [funnel.shapes_unchecked for funnel in site.metrics().funnels] == [None]
     assert "shapes" not in site.small.calls
 
 
@@ -90,9 +90,9 @@ def test_methods_without_checks_leave_nothing_unchecked(site: Site) -> None:
 def test_errors_of_the_checks_count_in_segmentation_jobs_as_in_others(site: Site) -> None:
     add_job(site, "job", scenes(13))
     site.worker().step()
-    plain = measured(site, "job")
+    plain = site.metrics()
     assert plain.provisional
-    assert all(cell.among_valid is None for found in plain.results for cell in found.cells)
+    assert all(cell.among_valid is None for result in plain.results for cell in result.cells)
     with site.sessions() as session:
         rows = load_rows(session, "job")
     good = CheckErrors(valid=400, valid_accepted=390, invalid=400, invalid_accepted=2)
@@ -101,7 +101,7 @@ def test_errors_of_the_checks_count_in_segmentation_jobs_as_in_others(site: Site
     for name, errors in (("good", good), ("blind", blind)):
         results = measure(rows, calibration=Calibration(data="roads", errors={"default": errors}))
         assert not results.provisional
-        tested = [cell for found in results.results for cell in found.cells if cell.p_value is not None]
+        tested = [cell for result in results.results for cell in result.cells if cell.p_value is not None]
         assert tested
         shares[name] = [cell.among_valid.valid_low for cell in tested if cell.among_valid is not None]
         for cell in tested:
@@ -125,8 +125,8 @@ def test_errors_measured_in_jobs_of_the_other_kind_are_refused() -> None:
         plan(spec.model_copy(update={"calibration": "tinyworld"}), profile, [segmenter])
 
 
-def test_methods_are_told_the_classes_of_pixels_and_which_are_things() -> None:
-    things = [{**one, "thing": one["name"] == "car"} for one in MASKS["classes"] if isinstance(one, dict)]
+def test_methods_get_the_mask_classes_and_which_are_things() -> None:
+    things = [{**label, "thing": label["name"] == "car"} for label in MASKS["classes"] if isinstance(label, dict)]
     job = Job(task_description="segment", classes=["sky", "road", "vehicle"], kind="segmentation")
     job.spec = {"masks": {"classes": things}, "label_map": {"car": "vehicle"}}
     described = task_description_of(job)

@@ -1,4 +1,4 @@
-"""From reviews to the report: which reviews are a random sample, and when a job is calibrated by them."""
+"""From reviews to the report: which reviews are a random sample, and when they calibrate the job."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_too_few_reviews_say_how_many_more_it_takes(sessions: Sessions, store: D
     say(sessions, [lot[5]], "unsure")
     say(sessions, lot[9:30])  # picked by the reviewer: not the random sample
     results = build_report(sessions, store, "drawn")
-    (said,) = results.reviews
-    assert (said.by_lot, said.more, said.accepted, said.undecided) == (5, 15, 26, 1)
-    assert (said.valid, said.flipped, results.calibration, results.provisional) == (None, [], None, True)
-    assert all(effect.among_valid is None for found in results.results for effect in found.cells)
+    (summary,) = results.reviews
+    assert (summary.by_lot, summary.more, summary.accepted, summary.undecided) == (5, 15, 26, 1)
+    assert (summary.valid, summary.flipped, results.calibration, results.provisional) == (None, [], None, True)
+    assert all(effect.among_valid is None for result in results.results for effect in result.cells)
     page = store.get("reports/drawn/report.html").decode()
     assert "Review 15 more" in page
     assert "too few images were reviewed" in page
@@ -71,15 +71,15 @@ def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectorySt
     assert JobResults.model_validate(results.model_dump(mode="json")) == results
     assert results.calibration is not None
     assert (results.calibration.source, results.provisional) == ("reviews", False)
-    (said,) = results.reviews
-    assert results.calibration.n == said.accepted + said.rejected >= 50
-    assert said.more == said.more_rejected == 0
-    assert 20 <= said.by_lot < said.accepted
-    assert said.valid is not None
-    assert 0.85 < said.valid.low <= said.valid.value <= said.valid.high <= 1
-    assert said.accepted_if_invalid is not None
-    assert said.accepted_if_invalid.high < 0.7
-    assert {one.model for one in said.flipped} == {"night-bus", "sound"}
+    (summary,) = results.reviews
+    assert results.calibration.n == summary.accepted + summary.rejected >= 50
+    assert summary.more == summary.more_rejected == 0
+    assert 20 <= summary.by_lot < summary.accepted
+    assert summary.valid is not None
+    assert 0.85 < summary.valid.low <= summary.valid.value <= summary.valid.high <= 1
+    assert summary.accepted_if_invalid is not None
+    assert summary.accepted_if_invalid.high < 0.7
+    assert {estimate.model for estimate in summary.flipped} == {"night-bus", "sound"}
     calibrated = results.results[0].findings[0]
     assert calibrated.cell == finding.cell
     assert calibrated.selected_interval == finding.selected_interval, "which cells are findings stays as it was"
@@ -87,7 +87,7 @@ def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectorySt
     assert calibrated.among_valid.valid == 1, "all its pictures were looked at"
     assert not calibrated.provisional
     page = store.get("reports/drawn/report.html").decode()
-    assert f"n = {said.accepted + said.rejected}" in page
+    assert f"n = {summary.accepted + summary.rejected}" in page
     assert "uncalibrated" not in page
 
 
@@ -106,14 +106,14 @@ def test_invalid_failures_take_a_finding_back(sessions: Sessions, store: Directo
     assert finding.provisional
 
 
-def test_a_worker_makes_the_report_anew_and_nothing_else(site: Site) -> None:
+def test_a_worker_rebuilds_the_report_and_nothing_else(site: Site) -> None:
     site.add_job("drawn", images=2, models=("m1",))
     worker = site.worker()
     while site.state("drawn") == "running":
         worker.step()
     site.small.calls.clear()
-    one = (edits(site.sessions, accepted=True) + edits(site.sessions, accepted=False))[0]
-    say(site.sessions, [one])
+    edit = (edits(site.sessions, accepted=True) + edits(site.sessions, accepted=False))[0]
+    say(site.sessions, [edit])
     with site.sessions.begin() as session:
         assert leases.analyse_again(session, "drawn")
         assert not leases.analyse_again(session, "drawn"), "it runs already"
@@ -121,24 +121,24 @@ def test_a_worker_makes_the_report_anew_and_nothing_else(site: Site) -> None:
     assert site.state("drawn") == "done"
     assert not {"caption", "generate", "render", "predict"} & set(site.small.calls)
     with site.sessions() as session:
-        (said,) = JobResults.model_validate(session.get_one(Report, "drawn").metrics).reviews
-    assert said.accepted + said.rejected == 1
+        (summary,) = JobResults.model_validate(session.get_one(Report, "drawn").metrics).reviews
+    assert summary.accepted + summary.rejected == 1
 
 
 def test_people_who_differ_leave_it_open_and_a_missing_edit_is_invalid(
     sessions: Sessions, store: DirectoryStore
 ) -> None:
-    one, two, three = edits(sessions, accepted=True)[:3]
-    say(sessions, [one, two], "valid")
-    say(sessions, [one], "invalid", who="ben")
-    say(sessions, [two], "invalid", who="ben")
-    say(sessions, [two], "unsure", who="carl")
-    say(sessions, [two], "valid", who="dora")
-    say(sessions, [three], "valid", edit_shown=False)
+    first, second, third = edits(sessions, accepted=True)[:3]
+    say(sessions, [first, second], "valid")
+    say(sessions, [first], "invalid", who="ben")
+    say(sessions, [second], "invalid", who="ben")
+    say(sessions, [second], "unsure", who="carl")
+    say(sessions, [second], "valid", who="dora")
+    say(sessions, [third], "valid", edit_shown=False)
     with sessions() as session:
         reviews = load_reviews(session, "drawn")
-    assert [reviews.by_edit[name].valid for name in (one, two, three)] == [None, True, False]
-    assert [reviews.drawn(name) for name in (one, two, three)] == [False, True, True]
+    assert [reviews.by_edit[name].valid for name in (first, second, third)] == [None, True, False]
+    assert [reviews.drawn(name) for name in (first, second, third)] == [False, True, True]
 
 
 def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: DirectoryStore) -> None:

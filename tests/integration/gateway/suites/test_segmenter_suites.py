@@ -1,4 +1,4 @@
-"""Frozen suites of segmentation jobs: masks stay, releases are compared in IoU, and nothing is rendered again."""
+"""Suites of segmentation jobs: masks are kept, releases are compared by IoU, and nothing is rendered again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.results import Cell, MeanOverlap
 from shared.schemas.suites import CellComparison, RunResults, SuiteRequest
 from shared.storage import image_key
-from tests.support.segmentation_jobs import ON_SQLITE, add_job, measured, scenes
+from tests.support.segmentation_jobs import ON_SQLITE, add_job, scenes
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER
 from tests.support.work_site import Site, wait_for
 
@@ -66,12 +66,12 @@ def worsen(site: Site, run: str) -> None:
             .where(Prediction.job_id == run, Counterfactual.arm == "edit", Counterfactual.ordinal % 2 == 0)
         )
         for row in rows:
-            found = dict(row.overlaps or {})
-            row.overlaps = {**found, "road": 0.0, "sky": found["sky"] / 2}
+            overlaps = dict(row.overlaps or {})
+            row.overlaps = {**overlaps, "road": 0.0, "sky": overlaps["sky"] / 2}
 
 
-def by_cell(found: RunResults) -> dict[Cell, CellComparison]:
-    return {one.cell: one for one in found.cells if one.cell is not None}
+def by_cell(results: RunResults) -> dict[Cell, CellComparison]:
+    return {comparison.cell: comparison for comparison in results.cells if comparison.cell is not None}
 
 
 def masks_of(site: Site, job: str) -> list[tuple[NDArray[np.uint8], list[str]]]:
@@ -80,10 +80,10 @@ def masks_of(site: Site, job: str) -> list[tuple[NDArray[np.uint8], list[str]]]:
         return [(decode(site.store.get(image_key(row.mask_digest or "")), "L"), row.mask_classes or []) for row in rows]
 
 
-def test_a_run_says_what_the_job_said_though_the_job_is_gone(site: Site) -> None:
+def test_a_run_repeats_the_predictions_of_a_deleted_job(site: Site) -> None:
     add_job(site, "job", scenes(SOURCES))
     work_off(site, "job")
-    effects = {effect.cell: effect for effect in measured(site, "job").results[0].cells}
+    effects = {effect.cell: effect for effect in site.metrics().results[0].cells}
     before = masks_of(site, "job")
     suite = freeze(site)
     with site.sessions.begin() as session:
@@ -94,22 +94,24 @@ def test_a_run_says_what_the_job_said_though_the_job_is_gone(site: Site) -> None
     run = run_of(site)
     assert Counter({name: site.small.calls[name] for name in RENDERING}) == rendered
     for job in (suite, run):
-        kept = masks_of(site, job)
-        assert len(kept) == SOURCES
-        for (mask, held), (wanted, names) in zip(kept, before, strict=True):
-            assert (held, (mask == wanted).all()) == (names, True)
-    found = result(site, run)
-    assert (found.metric, found.relation, found.left_out, found.baseline) == ("iou", "labelled", 0, None)
-    cells = by_cell(found)
+        frozen = masks_of(site, job)
+        assert len(frozen) == SOURCES
+        for (mask, held), (expected, names) in zip(frozen, before, strict=True):
+            assert (held, (mask == expected).all()) == (names, True)
+    results = result(site, run)
+    assert (results.metric, results.relation, results.left_out, results.baseline) == ("iou", "labelled", 0, None)
+    cells = by_cell(results)
     assert cells.keys() == effects.keys()
-    for cell, one in cells.items():
-        assert (one.sources, one.images) == (SOURCES, effects[cell].counterfactuals)
-        assert one.difference == pytest.approx(effects[cell].delta_accuracy)
-        assert one.p_value is not None
-        assert isinstance(one.accuracy, MeanOverlap)
-        assert one.accuracy.low <= (one.accuracy.value or 0) <= one.accuracy.high
-        assert (one.accuracy.value or 0) - (one.against.value or 0) == pytest.approx(one.difference)
-        assert "% IoU against" in one.sentence
+    for cell, comparison in cells.items():
+        assert (comparison.sources, comparison.images) == (SOURCES, effects[cell].counterfactuals)
+        assert comparison.difference == pytest.approx(effects[cell].delta_accuracy)
+        assert comparison.p_value is not None
+        assert isinstance(comparison.accuracy, MeanOverlap)
+        assert comparison.accuracy.low <= (comparison.accuracy.value or 0) <= comparison.accuracy.high
+        assert (comparison.accuracy.value or 0) - (comparison.against.value or 0) == pytest.approx(
+            comparison.difference
+        )
+        assert "% IoU against" in comparison.sentence
     with site.sessions() as session:
         view = suites.show(session, LOCAL_OWNER, "roads")
         spec = session.get_one(Job, run).spec
@@ -124,18 +126,28 @@ def test_releases_are_compared_on_the_same_images_class_by_class(site: Site) -> 
     freeze(site)
     old, new = run_of(site), run_of(site, "2")
     same = result(site, new, old)
-    assert {one.difference for one in same.cells} == {0.0}
-    assert [one.sources for one in same.cells if one.method == ""] == [SOURCES], "the originals are compared too"
+    assert {comparison.difference for comparison in same.cells} == {0.0}
+    assert [comparison.sources for comparison in same.cells if comparison.method == ""] == [SOURCES], (
+        "the originals are compared too"
+    )
     worsen(site, new)
-    found = result(site, new, old)
-    drops = {one.cell.label for one in found.cells if one.judgement == "drop" and one.cell is not None}
+    results = result(site, new, old)
+    drops = {
+        comparison.cell.label
+        for comparison in results.cells
+        if comparison.judgement == "drop" and comparison.cell is not None
+    }
     assert "road" in drops
     assert "car" not in drops
-    worst = next(one for one in found.cells if one.judgement == "drop")
-    assert found.breaches[0] == worst.sentence
-    assert {one.difference for one in found.cells if one.cell is not None and one.cell.label == "car"} == {0.0}
-    assert [one.difference for one in found.cells if one.method == ""] == [0.0]
-    (mean,) = [one for one in found.cells if one.method and one.cell is None]
+    worst = next(comparison for comparison in results.cells if comparison.judgement == "drop")
+    assert results.breaches[0] == worst.sentence
+    assert {
+        comparison.difference
+        for comparison in results.cells
+        if comparison.cell is not None and comparison.cell.label == "car"
+    } == {0.0}
+    assert [comparison.difference for comparison in results.cells if comparison.method == ""] == [0.0]
+    (mean,) = [comparison for comparison in results.cells if comparison.method and comparison.cell is None]
     assert mean.images == 2 * SOURCES
     assert mean.difference < 0
     with site.sessions.begin() as session:  # an image that one of them did not answer
@@ -143,7 +155,7 @@ def test_releases_are_compared_on_the_same_images_class_by_class(site: Site) -> 
         session.execute(delete(Prediction).where(Prediction.source_image_id.in_(first)))
     fewer = result(site, new, old)
     assert fewer.left_out == 2
-    assert {one.sources for one in fewer.cells} == {SOURCES - 1}
+    assert {comparison.sources for comparison in fewer.cells} == {SOURCES - 1}
 
 
 @ON_SQLITE
@@ -154,13 +166,13 @@ def test_without_masks_whole_images_must_stay_what_they_were(site: Site) -> None
         session.execute(update(Job).where(Job.id == "job").values(classes=["sky", "road"]))
     freeze(site)
     run = run_of(site)
-    found = result(site, run)
-    assert (found.relation, found.metric) == ("metamorphic", "iou")
-    assert {one.cell.label for one in found.cells if one.cell is not None} == {""}
-    assert all("all classes with" in one.sentence for one in found.cells if one.cell is not None)
+    results = result(site, run)
+    assert (results.relation, results.metric) == ("metamorphic", "iou")
+    assert {comparison.cell.label for comparison in results.cells if comparison.cell is not None} == {""}
+    assert all("all classes with" in comparison.sentence for comparison in results.cells if comparison.cell is not None)
     with site.sessions() as session:
         overlaps = session.scalars(select(Prediction.overlaps).where(Prediction.job_id == run)).all()
-    assert {name for one in overlaps for name in one or {}} == {"sky", "road"}
+    assert {name for by_class in overlaps for name in by_class or {}} == {"sky", "road"}
 
 
 @ON_SQLITE

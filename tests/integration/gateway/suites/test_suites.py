@@ -1,4 +1,4 @@
-"""Frozen suites on both databases: what is copied, what runs without diffusion, what stays, and what a release is."""
+"""Suites on both databases: what is copied, what runs without diffusion, what remains, and what a release is."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def release(name: str = "m1", revision: str = "1", classes: list[str] = CLASSES)
 
 def freeze(site: Site, name: str = "weather", **request: object) -> str:
     with site.sessions.begin() as session:
-        asked = SuiteRequest.model_validate({"job": "job", "name": name, **request})
-        return suites.create(session, LOCAL_OWNER, asked)
+        body = SuiteRequest.model_validate({"job": "job", "name": name, **request})
+        return suites.create(session, LOCAL_OWNER, body)
 
 
 def start(site: Site, suite: str, model: ModelUnderTestInfo | None = None) -> str:
@@ -63,7 +63,7 @@ def start(site: Site, suite: str, model: ModelUnderTestInfo | None = None) -> st
         return suites.start_run(session, LOCAL_OWNER, suite, model or release())
 
 
-def said(site: Site, job: str, model: str) -> list[tuple[object, ...]]:
+def predictions(site: Site, job: str, model: str) -> list[tuple[object, ...]]:
     """What a model said, by what it saw."""
     c, p, s = Counterfactual, Prediction, SourceImage
     with site.sessions() as session:
@@ -76,9 +76,9 @@ def said(site: Site, job: str, model: str) -> list[tuple[object, ...]]:
     return sorted((tuple(row) for row in rows), key=repr)
 
 
-def test_a_run_only_predicts_and_says_what_the_job_said(site: Site) -> None:
-    before = said(site, "job", "m1")
-    made = {name: site.small.calls[name] for name in ("caption", "generate", "render", "edit", "structure")}
+def test_a_run_only_predicts_and_repeats_the_predictions_of_the_job(site: Site) -> None:
+    before = predictions(site, "job", "m1")
+    calls = {name: site.small.calls[name] for name in ("caption", "generate", "render", "edit", "structure")}
     with site.sessions.begin() as session:
         session.execute(delete(RecordedCall))
         session.execute(delete(Job).where(Job.id == "elsewhere"))
@@ -86,15 +86,17 @@ def test_a_run_only_predicts_and_says_what_the_job_said(site: Site) -> None:
     run = start(site, suite)
     site.worker().step()
     assert site.state(run) == "done"
-    assert said(site, run, "m1") == before
-    assert {name: site.small.calls[name] for name in made} == made, "nothing is made again"
+    assert predictions(site, run, "m1") == before
+    assert {name: site.small.calls[name] for name in calls} == calls, "nothing is made again"
     with site.sessions() as session:
         view = suites.show(session, LOCAL_OWNER, "weather")
-        kept = session.scalars(select(Counterfactual).where(Counterfactual.job_id == suite)).all()
+        frozen = session.scalars(select(Counterfactual).where(Counterfactual.job_id == suite)).all()
         assert session.get(Report, run) is not None
-    assert (view.id, view.sources, view.counterfactuals, view.null_arms) == (suite, 3, 6, len(kept) - 6)
-    assert [(one.id, one.model, one.revision, one.state) for one in view.runs] == [(run, "m1", "1", "done")]
-    assert {row.lineage != {} for row in kept} == {True}
+    assert (view.id, view.sources, view.counterfactuals, view.null_arms) == (suite, 3, 6, len(frozen) - 6)
+    assert [(run_view.id, run_view.model, run_view.revision, run_view.state) for run_view in view.runs] == [
+        (run, "m1", "1", "done")
+    ]
+    assert {row.lineage != {} for row in frozen} == {True}
 
 
 def test_it_outlives_its_job_and_housekeeping_and_goes_with_its_deletion(site: Site) -> None:
@@ -135,10 +137,12 @@ def test_the_same_release_is_not_tested_twice_and_new_weights_are(site: Site) ->
     assert newer != run
     site.worker().step()
     with site.sessions.begin() as session:
-        found = results(session, LOCAL_OWNER, suite, newer, run, 5)
-        assert (found.baseline_revision, found.revision, found.left_out) == ("1", "2", 0)
-        assert {cell.difference for cell in found.cells} == {0.0}, "the small services say the same under any revision"
-        assert found.breaches == []
+        compared = results(session, LOCAL_OWNER, suite, newer, run, 5)
+        assert (compared.baseline_revision, compared.revision, compared.left_out) == ("1", "2", 0)
+        assert {cell.difference for cell in compared.cells} == {0.0}, (
+            "the small services say the same under any revision"
+        )
+        assert compared.breaches == []
         session.execute(update(SourceImage).where(SourceImage.job_id == run).values(state="failed"))
         session.execute(delete(Prediction).where(Prediction.job_id == run))
     assert start(site, suite) == run, "what failed is taken up again"
@@ -195,9 +199,9 @@ def test_outcomes_may_choose_what_is_frozen(site: Site) -> None:
     with site.sessions() as session:
         flips = select(Counterfactual.id).join(Prediction, Prediction.counterfactual_id == Counterfactual.id)
         chosen = flips.where(Prediction.model == "m1", Prediction.flipped, Counterfactual.arm == "edit")
-        wanted = set(session.scalars(chosen))
-    assert wanted, "the small services flip some"
+        classes = set(session.scalars(chosen))
+    assert classes, "the small services flip some"
     suite = freeze(site, filters={"flipped": True, "model": "m1"})
     with site.sessions() as session:
         edits = select(Counterfactual.id).where(Counterfactual.job_id == suite, Counterfactual.arm == "edit")
-        assert {name.partition("-")[2] for name in session.scalars(edits)} == wanted
+        assert {name.partition("-")[2] for name in session.scalars(edits)} == classes

@@ -1,4 +1,4 @@
-"""Bad days: services that hang, answer 500 or garbage or lack memory, a full store, a stalled database, wrong clocks.
+"""Faults: services that hang, fail or lack memory, a full store, a stalled database, wrong clocks.
 
 Each test states what a job comes to: nothing that passes by itself costs an image an attempt; what an image may have
 caused counts, and leaves it out by name in the end; the others go on.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import base64
 import resource
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
@@ -52,6 +51,7 @@ from tests.support.deployment import (
 )  # fmt: skip
 from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
+from tests.support.threads import background
 from tests.support.work_site import Site, wait_for
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -74,7 +74,9 @@ class Day:
         services = ModelServices(dict.fromkeys(SERVICES, self.site.url), deadline=deadline, wait=1.5)
         self.site.clients.append(services)
         settings = HASTY.model_copy(update={"pause_seconds": pause})
-        return Worker(settings, self.site.sessions, self.site.store, services, self.site.celery)
+        worker = Worker(settings, self.site.sessions, self.site.store, services, self.site.celery)
+        self.site.workers.append(worker)
+        return worker
 
     def resume(self) -> None:
         """As if the pauses after failures were over."""
@@ -102,14 +104,13 @@ def day(sessions: Sessions, tmp_path: Path) -> Iterator[Day]:
     with serve(small) as url:
         today = Day(sessions, tmp_path, small, url)
         yield today
-        for client in today.site.clients:
-            client.close()
+        today.site.close()
 
 
 def first(number: int, wrong: Response) -> Answer:
     """The first requests are answered wrongly."""
-    left = [wrong] * number
-    return lambda body: left.pop() if left else None
+    waiting = [wrong] * number
+    return lambda body: waiting.pop() if waiting else None
 
 
 def about(day: Day, position: int, wrong: Response) -> Answer:
@@ -136,7 +137,7 @@ def test_a_hanging_service_costs_a_lease_and_no_attempt(day: Day, monkeypatch: p
 
 @ON_SQLITE
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "words"),
     [
         (Response(b"Internal Server Error", 500), "failed at /v1/captions: a service answered 500"),
         (Response(b"<html>not found</html>", 404), "a service answered 404"),
@@ -146,14 +147,14 @@ def test_a_hanging_service_costs_a_lease_and_no_attempt(day: Day, monkeypatch: p
     ],
     ids=["500", "404", "bytes", "another shape", "nothing"],
 )
-def test_nonsense_costs_a_lease_and_no_attempt(day: Day, wrong: Response, said: str) -> None:
+def test_malformed_replies_cost_a_lease_and_no_attempt(day: Day, wrong: Response, words: str) -> None:
     day.site.add_job(images=1)
     day.answer = first(1, wrong)
     worker = day.worker(pause=600)
     worker.step()
     (image,) = day.site.images()
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 1)
-    assert said in image.failure
+    assert words in image.failure
     day.resume()
     (image,) = day.until_done(worker)
     assert (image.attempts, image.lost_leases) == (0, 1)
@@ -161,14 +162,14 @@ def test_nonsense_costs_a_lease_and_no_attempt(day: Day, wrong: Response, said: 
 
 @ON_SQLITE
 @pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_proxy_before_a_service_that_is_away_costs_nothing(day: Day, status: int) -> None:
+def test_a_proxy_in_front_of_an_absent_service_costs_nothing(day: Day, status: int) -> None:
     day.site.add_job(images=1)
     day.answer = first(1, Response(b"<html>bad gateway</html>", status))
     (image,) = day.until_done(day.worker())
     assert (image.attempts, image.lost_leases, image.failure) == (0, 0, "")
 
 
-def test_an_image_that_breaks_its_service_is_left_out_by_name_and_the_others_go_on(day: Day) -> None:
+def test_an_image_that_breaks_its_service_fails_with_a_reason_and_the_others_finish(day: Day) -> None:
     day.site.add_job(images=3)
     day.answer = about(day, 1, problem_reply(Problem("a bug that one picture wakes")))
     images = day.until_done(day.worker())
@@ -185,11 +186,11 @@ def test_an_image_that_breaks_its_service_is_left_out_by_name_and_the_others_go_
 @ON_SQLITE
 def test_an_image_that_lacks_memory_where_others_of_its_size_do_not_fails_after_three_attempts(day: Day) -> None:
     day.site.add_job(images=2)
-    day.answer = about(day, 0, problem_reply(OutOfMemory("12 GB are wanted and 8 GB free, for one image")))
+    day.answer = about(day, 0, problem_reply(OutOfMemory("one image needs 12 GB, and 8 GB are free")))
     images = day.until_done(day.worker())
     assert [(image.state, image.attempts) for image in images] == [("failed", 3), ("done", 0)]
     assert images[0].lost_leases <= 1  # the first time, when nobody knew
-    assert "12 GB are wanted" in images[0].failure
+    assert "needs 12 GB" in images[0].failure
 
 
 @ON_SQLITE
@@ -198,7 +199,7 @@ def test_an_image_that_lacks_memory_where_others_of_its_size_do_not_fails_after_
     [OutOfMemory("somebody else's training"), DeviceFailed("CUDA error: unspecified launch failure"), Problem("dead")],
     ids=lambda trouble: trouble.name,
 )
-def test_a_device_that_fails_for_every_image_holds_the_job_and_burns_nothing(day: Day, trouble: Problem) -> None:
+def test_a_device_that_fails_for_every_image_pauses_the_job_and_costs_no_attempt(day: Day, trouble: Problem) -> None:
     day.site.add_job(images=5)
     day.answer = lambda body: problem_reply(trouble) if b"renderings" in body else None
     worker = day.worker()
@@ -257,7 +258,7 @@ def test_a_service_that_cannot_do_one_image_does_not_make_the_job_endless(day: D
 
 
 @ON_POSTGRES
-def test_a_full_object_store_only_holds_the_work_up(
+def test_a_full_object_store_only_delays_the_work(
     day: Day, sessions: Sessions, database_url: str, tmp_path: Path
 ) -> None:
     day.site.add_job(images=2)
@@ -291,7 +292,7 @@ def test_a_full_object_store_only_holds_the_work_up(
     assert not list((tmp_path / "objects" / ".incoming").iterdir())
 
 
-def test_a_full_s3_server_refuses_in_words_and_takes_objects_again_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_s3_server_is_reported_and_takes_objects_again_when_there_is_room(tmp_path: Path) -> None:
     with running(s3(tmp_path)) as store:
         store.create_bucket()
         store.put("images/a.png", b"12345")
@@ -313,6 +314,20 @@ def running(server: Part) -> Iterator[S3Store]:
         server.kill()
 
 
+def stall(server: Part, site: Site) -> None:
+    """Suspend the database's processes for longer than a lease."""
+    assert server.process is not None
+    processes = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]
+    let_time_pass(site.sessions, HASTY.lease_seconds + 1)
+    for process in processes:
+        process.suspend()
+    try:
+        time.sleep(STALL)
+    finally:
+        for process in processes:
+            process.resume()
+
+
 def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Path) -> None:
     server = postgres(tmp_path)
     server.start()
@@ -324,36 +339,22 @@ def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Pa
         with serve(small) as url:
             day = Day(open_sessions(engine), tmp_path, small, url)
             day.site.add_job(images=4)
-            one, two = day.worker(), day.worker()
-            one.start()
-            two.start()
-            steps = [threading.Thread(target=each.step) for each in (one, two)]
-            for step in steps:
-                step.start()
-            wait_for(lambda: any(image.state == "leased" for image in day.site.images()))
-            assert server.process is not None
-            stalled = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]
-            let_time_pass(day.site.sessions, HASTY.lease_seconds + 1)
-            for process in stalled:
-                process.suspend()
-            time.sleep(STALL)
-            for process in stalled:
-                process.resume()
-            for step in steps:
-                step.join(600)
-            let_time_pass(day.site.sessions, HASTY.lease_seconds + 1)  # leases of steps that the stall broke off
-            images = day.until_done(one)
-            one.stop()
-            two.stop()
-            made, said = day.site.results()
-            for client in day.site.clients:
-                client.close()
+            with closing(day.site):
+                first_worker, second_worker = day.worker(), day.worker()
+                first_worker.start()
+                second_worker.start()
+                with background(first_worker.step, second_worker.step):
+                    wait_for(lambda: any(image.state == "leased" for image in day.site.images()))
+                    stall(server, day.site)
+                let_time_pass(day.site.sessions, HASTY.lease_seconds + 1)  # leases of steps that the stall broke off
+                images = day.until_done(first_worker)
+                counterfactuals, predictions = day.site.results()
         engine.dispose()
     finally:
         server.kill()
     assert [(image.state, image.attempts) for image in images] == [("done", 0)] * 4
-    assert len(made) == len(set(made)) > 0
-    assert len(said) == len(set(said)) > 0
+    assert len(counterfactuals) == len(set(counterfactuals)) > 0
+    assert len(predictions) == len(set(predictions)) > 0
 
 
 @ON_POSTGRES
@@ -391,13 +392,13 @@ def test_a_worker_whose_clock_is_wrong_neither_loses_nor_steals_a_lease(
     taken, swept, plain = day.site.images()
     assert (taken.lost_leases, swept.lost_leases, plain.lost_leases) == (0, 1, 0)
     with day.site.sessions() as session:
-        left = session.execute(select(SourceImage.lease_expires_at, database_now()).where(SourceImage.id == taken.id))
-        expires, now = left.one()
+        result = session.execute(select(SourceImage.lease_expires_at, database_now()).where(SourceImage.id == taken.id))
+        expires, now = result.one()
     assert expires is not None
     assert expires - now < timedelta(seconds=3_601)
 
 
-def test_nobody_at_the_broker_costs_no_request_and_little_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_absent_broker_fails_no_request_and_costs_little_time(caplog: pytest.LogCaptureFixture) -> None:
     celery = open_celery("redis://127.0.0.1:1/0")
     assert broker_fault(celery) == ""  # and its client is imported
     wake_worker(celery)
@@ -405,9 +406,7 @@ def test_nobody_at_the_broker_costs_no_request_and_little_time(caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/no-number", "redis://127.0.0.1:none/0", "nonsense://127.0.0.1"])
-def test_whatever_is_wrong_with_the_broker_no_message_fails_a_request(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_broker_fails_no_request(url: str, caplog: pytest.LogCaptureFixture) -> None:
     celery = open_celery(url)
     wake_worker(celery)
     send_repair(celery, RepairLease(repair="a1", token="b2"))

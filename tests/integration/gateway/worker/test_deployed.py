@@ -1,4 +1,4 @@
-"""As deployed: processes over a real Postgres and a real Redis, any of which is killed in the middle of the work."""
+"""Worker processes over a real Postgres and Redis, each of which is killed during the work."""
 
 from __future__ import annotations
 

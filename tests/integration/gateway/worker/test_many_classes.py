@@ -1,4 +1,4 @@
-"""A job with 1,000 classes, with the real scorer on small weights: it ends, and class prompts are recorded once."""
+"""A job with 1,000 classes and the real scorer: it finishes, and class prompts are recorded once."""
 
 from __future__ import annotations
 

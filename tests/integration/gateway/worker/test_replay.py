@@ -1,4 +1,4 @@
-"""A counterfactual made again: equal where nothing changed, and otherwise told what changed, on both databases."""
+"""Replaying a counterfactual: equal if nothing changed, otherwise with the differences and their causes."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def test_nothing_changed_so_everything_is_equal_and_nothing_is_written(site: Sit
         ids = list(session.scalars(select(Counterfactual.id)))
         before = session.scalar(select(func.count()).select_from(RecordedCall))
     for counterfactual in ids:  # null arms and refused edits too
-        done = again(site, counterfactual)
-        assert (done.differences, done.causes) == ([], [])
-        assert done.equal
-        assert done.calls == done.recorded > 3
+        replayed = again(site, counterfactual)
+        assert (replayed.differences, replayed.causes) == ([], [])
+        assert replayed.equal
+        assert replayed.calls == replayed.recorded > 3
     with site.sessions() as session:
         assert session.scalar(select(func.count()).select_from(RecordedCall)) == before
 
@@ -86,17 +86,17 @@ def test_nothing_changed_so_everything_is_equal_and_nothing_is_written(site: Sit
 def test_other_pixels_are_counted_and_the_service_is_named(site: Site) -> None:
     assert isinstance(site.small, Shaken)
     site.small.shaken = True
-    done = again(site)
-    assert not done.equal
-    (difference,) = done.differences
+    replayed = again(site)
+    assert not replayed.equal
+    (difference,) = replayed.differences
     assert re.search(r"\b2 of 144 pixels\b.*\b3 of 255\b", difference)
-    (cause,) = done.causes
+    (cause,) = replayed.causes
     assert "diffusion_service" in cause
     assert "/v1/renderings" in cause
 
 
 @ON_SQLITE
-def test_other_weights_are_told(site: Site) -> None:
+def test_other_weights_are_reported(site: Site) -> None:
     assert isinstance(site.small, Shaken)
     weights = [WeightsInfo(role="base", id="sd", revision="a" * 40, dtype="float16", licence="none")]
     plain = ServiceInfo(
@@ -106,33 +106,33 @@ def test_other_weights_are_told(site: Site) -> None:
     then[2] = then[2].model_copy(update={"weights": weights})
     build_report(site.sessions, site.store, "job", then)
     site.small.shaken, site.small.revision = True, "2"
-    done = again(site)
-    assert done.recorded == 0
-    assert any("diffusion_service" in cause and f"sd@{'a' * 12}" in cause for cause in done.causes)
-    assert any("llm_service" in cause for cause in done.causes)
+    replayed = again(site)
+    assert replayed.recorded == 0
+    assert any("diffusion_service" in cause and f"sd@{'a' * 12}" in cause for cause in replayed.causes)
+    assert any("llm_service" in cause for cause in replayed.causes)
 
 
 @ON_SQLITE
-def test_other_parameters_and_seeds_are_told(site: Site) -> None:
+def test_other_parameters_and_seeds_are_reported(site: Site) -> None:
     counterfactual = first_edit(site)
     with site.sessions.begin() as session:
         row = session.get_one(Counterfactual, counterfactual)
         row.seed += 1
         row.lineage["parameters"]["steps"] = 77
         flag_modified(row, "lineage")
-    told = again(site).differences
-    assert any("steps: 77" in text for text in told)
-    assert any(text.startswith("seed: ") for text in told)
+    differences = again(site).differences
+    assert any("steps: 77" in text for text in differences)
+    assert any(text.startswith("seed: ") for text in differences)
 
 
 @ON_SQLITE
 def test_another_seed_of_the_job_gives_another_image(site: Site) -> None:
     with site.sessions.begin() as session:
         session.get_one(Job, "job").seed = 5
-    done = again(site)
-    assert not done.equal
-    assert done.recorded < done.calls
-    assert any(text.startswith("seed: ") for text in done.differences)
-    assert any(text.startswith("image: ") for text in done.differences)
+    replayed = again(site)
+    assert not replayed.equal
+    assert replayed.recorded < replayed.calls
+    assert any(text.startswith("seed: ") for text in replayed.differences)
+    assert any(text.startswith("image: ") for text in replayed.differences)
     with pytest.raises(NotFound, match="no counterfactual 'x'"):
         again(site, "x")

@@ -1,8 +1,10 @@
-"""The worker over real HTTP, a real store and both databases: what is written, what fails alone, what is done once."""
+"""The worker over HTTP on both databases: what it writes, which failures stay with one image, what it does once."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 import httpx
@@ -20,6 +22,7 @@ from shared.problems import InvalidInput, NotReady, Overloaded
 from shared.turns import START_TIME_HEADER
 from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
+from tests.support.threads import background
 from tests.support.work_site import QUICK, Site, wait_for
 
 # Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
@@ -31,7 +34,7 @@ def test_one_step_does_a_whole_small_job(site: Site) -> None:
     site.worker().step()
     assert [image.state for image in site.images()] == ["done"] * 3
     assert site.state() == "done"
-    made, said = site.results()
+    counterfactuals, predictions = site.results()
     with site.sessions() as session:
         report = session.get_one(Report, "job")
         edits = session.scalar(select(func.count()).where(Counterfactual.arm == "edit"))
@@ -42,14 +45,14 @@ def test_one_step_does_a_whole_small_job(site: Site) -> None:
         edit = session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit").limit(1)).one()
     assert site.store.exists(report.object_key)
     assert edits == 6
-    assert len(said) == 2 * (3 + (rendered or 0))
+    assert len(predictions) == 2 * (3 + (rendered or 0))
     assert [event.payload["state"] for event in events] == ["done"] * 4
     assert None not in flips
     assert all(row.rank in (1, 2, 3) and row.ground_truth_probability for row in originals)
     assert (edit.factor, edit.from_value, edit.to_value in ("rain", "fog")) == ("weather", "sunny", True)
     assert edit.lineage["exchanges"]
     assert edit.control_digest == edit.lineage["control"]["digest"]
-    assert len(made) == len(set(made))
+    assert len(counterfactuals) == len(set(counterfactuals))
 
 
 @ON_SQLITE
@@ -70,14 +73,14 @@ def test_a_repeated_job_makes_no_call_and_a_second_model_only_predictions(site: 
 def test_a_job_without_models_only_generates(site: Site) -> None:
     site.add_job(images=1, models=())
     site.worker().step()
-    made, said = site.results()
-    assert made
-    assert said == []
+    counterfactuals, predictions = site.results()
+    assert counterfactuals
+    assert predictions == []
     assert site.state() == "done"
 
 
 @ON_SQLITE
-def test_one_bad_image_fails_alone_and_by_name(site: Site) -> None:
+def test_one_bad_image_fails_alone_and_with_its_reason(site: Site) -> None:
     site.add_job(images=3)
     site.small.troubles = [InvalidInput("this picture is refused")] * 3
     worker = site.worker()
@@ -110,7 +113,7 @@ def test_a_busy_service_costs_no_attempt(site: Site) -> None:
 
 
 @ON_SQLITE
-def test_what_is_done_with_an_image_is_told_while_it_is_done(site: Site) -> None:
+def test_the_stage_of_an_image_is_reported_while_it_runs(site: Site) -> None:
     site.add_job(images=1)
     stages: list[str | None] = []
     called = site.small._called
@@ -126,7 +129,7 @@ def test_what_is_done_with_an_image_is_told_while_it_is_done(site: Site) -> None
 
 
 @ON_SQLITE
-def test_calls_say_when_the_work_on_their_image_was_begun(site: Site) -> None:
+def test_calls_carry_the_start_time_of_their_image(site: Site) -> None:
     site.add_job(images=2)
     start_times: list[str] = []
     worker = site.worker()
@@ -142,13 +145,14 @@ def test_calls_say_when_the_work_on_their_image_was_begun(site: Site) -> None:
     assert start_times == sorted(start_times, key=float)
 
 
-def started_step(site: Site, worker: Worker) -> threading.Thread:
-    """A step that waits for a reply that never comes."""
+@contextmanager
+def waiting_step(site: Site, worker: Worker) -> Iterator[None]:
+    """A step of the worker that waits for a reply that does not come; the block must end the step."""
     site.small.gate.clear()
-    step = threading.Thread(target=worker.step)
-    step.start()
-    wait_for(lambda: site.images()[0].stage == "captioning")
-    return step
+    with background(worker.step):
+        wait_for(lambda: site.images()[0].stage == "captioning")
+        yield
+    site.small.gate.set()
 
 
 @pytest.mark.parametrize("ended_by", ["cancel", "delete"])
@@ -156,23 +160,19 @@ def test_a_cancelled_or_deleted_job_ends_its_calls_in_flight(site: Site, ended_b
     site.add_job(images=2)
     worker = site.worker()
     worker.start()
-    step = started_step(site, worker)
-    with site.sessions.begin() as session:
+    with waiting_step(site, worker), site.sessions.begin() as session:
         if ended_by == "cancel":
             jobs.cancel(session, LOCAL_OWNER, "job")
         else:
             jobs.remove(session, LOCAL_OWNER, "job")
-    step.join(60)
-    assert not step.is_alive()
     worker.stop()
-    site.small.gate.set()
     assert [image.state for image in site.images()] == ["cancelled"] * 2  # housekeeping removes those of a deleted job
     assert site.results() == ([], [])
     assert site.small.calls["render"] == 0
 
 
 @ON_SQLITE
-def test_a_cancelled_job_has_a_report_of_what_is_done(site: Site) -> None:
+def test_a_cancelled_job_has_a_report_of_its_finished_images(site: Site) -> None:
     site.add_job(images=3)
     worker = site.worker()
     assert worker._work_once(first=False)
@@ -192,14 +192,11 @@ def test_a_cancelled_job_has_a_report_of_what_is_done(site: Site) -> None:
 
 
 @ON_SQLITE
-def test_a_stopped_worker_ends_its_calls_and_gives_its_image_back(site: Site) -> None:
+def test_a_stopped_worker_ends_its_calls_and_releases_its_image(site: Site) -> None:
     site.add_job(images=1)
     worker = site.worker()
-    step = started_step(site, worker)
-    worker.stop()
-    step.join(60)
-    assert not step.is_alive()
-    site.small.gate.set()
+    with waiting_step(site, worker):
+        worker.stop()
     (image,) = site.images()
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
 
@@ -209,12 +206,10 @@ def test_a_worker_that_stops_ends_its_retries(site: Site) -> None:
     site.add_job(images=1)
     site.small.troubles = [Overloaded("full", retry_after=9)] * 3
     worker = site.worker(wait=600)
-    step = threading.Thread(target=worker.step)
-    step.start()
-    wait_for(lambda: len(site.small.troubles) < 3)
-    worker.stop()
-    step.join(5)
-    assert not step.is_alive()
+    with background(worker.step):
+        wait_for(lambda: len(site.small.troubles) < 3)
+        worker.stop()
+    assert site.small.troubles, "there is no further retry"
     assert site.images()[0].state == "pending"
 
 
@@ -238,8 +233,6 @@ def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
     site.add_job(images=1)
     slow, worker = Slow(site), site.worker()
     worker.start()
-    step = threading.Thread(target=worker.step)
-    step.start()
 
     def expires_at() -> datetime:
         with site.sessions() as session:
@@ -247,31 +240,27 @@ def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
         assert at is not None
         return at
 
-    assert slow.writing.wait(300)
-    worker.stop()
-    for _ in range(2):
-        before = expires_at()
-        wait_for(lambda before=before: expires_at() > before, seconds=60)
-    slow.go_on.set()
-    step.join(60)
+    with background(worker.step, release=slow.go_on.set):
+        assert slow.writing.wait(300)
+        worker.stop()
+        for _ in range(2):
+            before = expires_at()
+            wait_for(lambda before=before: expires_at() > before, seconds=60)
     assert site.state() == "done"
     wait_for(lambda: not any(thread.is_alive() for thread in worker._threads))
 
 
-def test_an_analysis_that_was_overtaken_leaves_the_newer_report(site: Site) -> None:
+def test_an_overtaken_analysis_leaves_the_newer_report(site: Site) -> None:
     site.add_job(images=2)
     slow = Slow(site)
-    overtaken = threading.Thread(target=site.worker().step)
-    overtaken.start()
-    assert slow.writing.wait(300)
-    with site.sessions.begin() as session:
-        session.get_one(Job, "job").task_description = "the newer task"
-        leases.expire_leases(session)
-        leases.sweep(session, max_lost_leases=20)
-    site.worker().step()
-    newer = site.report()
-    slow.go_on.set()
-    overtaken.join(60)
+    with background(site.worker().step, release=slow.go_on.set):
+        assert slow.writing.wait(300)
+        with site.sessions.begin() as session:
+            session.get_one(Job, "job").task_description = "the newer task"
+            leases.expire_leases(session)
+            leases.sweep(session, max_lost_leases=20)
+        site.worker().step()
+        newer = site.report()
     assert "the newer task" in newer
     assert site.report() == newer
     assert site.metrics().made.task == "the newer task"
@@ -302,7 +291,7 @@ def test_a_report_needs_no_service_and_names_those_that_made_the_results(site: S
 
 
 @ON_SQLITE
-def test_a_job_of_which_nothing_succeeded_is_failed_and_its_report_begins_with_the_reason(site: Site) -> None:
+def test_a_job_without_successful_images_fails_and_its_report_begins_with_the_reason(site: Site) -> None:
     site.add_job(images=2)
     site.small.troubles = [InvalidInput("this picture is refused")] * 6
     worker = site.worker()

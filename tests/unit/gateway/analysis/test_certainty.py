@@ -1,4 +1,4 @@
-"""Tests and intervals against scipy and statsmodels, and their promises in simulation."""
+"""Tests and intervals against scipy and statsmodels, and their error rates in simulation."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_siblings_widen_a_rate_and_do_not_where_they_are_independent() -> None:
 
 def test_rates_of_nothing_of_one_source_and_without_exception() -> None:
     assert clustered_rate(np.zeros(0, bool), np.zeros(0, np.int64)).value is None
-    one = clustered_rate(np.ones(9, bool), np.zeros(9, np.int64))
-    assert (one.value, one.low, one.high, one.sources) == (1.0, 0.0, 1.0, 1)
+    rate = clustered_rate(np.ones(9, bool), np.zeros(9, np.int64))
+    assert (rate.value, rate.low, rate.high, rate.sources) == (1.0, 0.0, 1.0, 1)
     none = clustered_rate(np.zeros(96, bool), np.repeat(np.arange(24), 4))
     assert none.low == 0
     assert 0.03 < none.high < 0.16

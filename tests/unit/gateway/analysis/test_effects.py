@@ -31,11 +31,11 @@ def outcomes_of(
 
 def test_each_source_counts_once_however_many_counterfactuals_it_has() -> None:
     outcomes = outcomes_of([0, 0, 0, 0, 7], [2, 2, 1, 3, 1], [1, 1, 1, 1, 2], [0.1, 0.2, 0.9, 0.2, 0.6], [0.8] * 5)
-    found = differences(outcomes, outcomes.cells[CELL])
-    assert found.source.tolist() == [0, 7]
-    np.testing.assert_allclose(found.correct, [-0.75, 1.0])
-    np.testing.assert_allclose(found.p_truth, [-0.45, -0.2])
-    assert found.counterfactuals == 5
+    by_source = differences(outcomes, outcomes.cells[CELL])
+    assert by_source.source.tolist() == [0, 7]
+    np.testing.assert_allclose(by_source.correct, [-0.75, 1.0])
+    np.testing.assert_allclose(by_source.p_truth, [-0.45, -0.2])
+    assert by_source.counterfactuals == 5
 
 
 def test_a_damaging_generator_is_not_blamed_on_the_edit() -> None:
@@ -52,10 +52,10 @@ _row = st.tuples(
 @given(st.lists(_row, min_size=1, max_size=40))
 def test_equals_a_plain_loop(rows: list[tuple[int, int, int, float, float]]) -> None:
     outcomes = outcomes_of(*(list(column) for column in zip(*rows, strict=True)))
-    found = differences(outcomes, outcomes.cells[CELL])
-    for place, source in enumerate(found.source):
+    by_source = differences(outcomes, outcomes.cells[CELL])
+    for place, source in enumerate(by_source.source):
         mine = [row for row in rows if row[0] == source]
         correct = [(row[1] == 1) - (row[2] == 1) for row in mine]
         p_truth = [row[3] - row[4] for row in mine]
-        assert abs(found.correct[place] - sum(correct) / len(mine)) < 1e-9
-        assert abs(found.p_truth[place] - sum(p_truth) / len(mine)) < 1e-9
+        assert abs(by_source.correct[place] - sum(correct) / len(mine)) < 1e-9
+        assert abs(by_source.p_truth[place] - sum(p_truth) / len(mine)) < 1e-9

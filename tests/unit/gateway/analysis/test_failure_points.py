@@ -1,4 +1,4 @@
-"""Failure points: the first severity at which an answer changes, of images that are right when nothing is done."""
+"""Failure points: the first severity at which the prediction changes, for images that are right uncorrupted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ RIGHT, WRONG = 0, 1
 
 
 def predictions(predicted: list[int]) -> Predictions:
-    said = np.array(predicted, np.int64)
-    return Predictions(np.where(said == RIGHT, 0.9, 0.1), np.where(said == RIGHT, 1, 2), said)
+    classes = np.array(predicted, np.int64)
+    return Predictions(np.where(classes == RIGHT, 0.9, 0.1), np.where(classes == RIGHT, 1, 2), classes)
 
 
 def outcomes_of(answers: list[list[int]], unchanged: list[int]) -> Outcomes:
@@ -39,23 +39,23 @@ def outcomes_of(answers: list[list[int]], unchanged: list[int]) -> Outcomes:
 
 def test_the_first_change_counts_even_if_a_stronger_one_is_answered_right_again() -> None:
     answers = [[0, 0, 1, 0, 1], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]]
-    (found,) = failure_points(outcomes_of(answers, [RIGHT] * 4))
-    assert found.corruption == "gaussian noise"
-    assert (found.first, found.never, found.sources) == ([1, 1, 1, 0, 0], 1, 4)
-    assert found.median == 2, "two of four have failed by severity 2"
+    (points,) = failure_points(outcomes_of(answers, [RIGHT] * 4))
+    assert points.corruption == "gaussian noise"
+    assert (points.first, points.never, points.sources) == ([1, 1, 1, 0, 0], 1, 4)
+    assert points.median == 2, "two of four have failed by severity 2"
 
 
 def test_an_image_that_is_wrong_before_anything_is_done_to_it_is_not_counted() -> None:
     answers = [[0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [1, 1, 1, 1, 1]]
-    (found,) = failure_points(outcomes_of(answers, [RIGHT, WRONG, RIGHT]))
-    assert (found.first, found.never, found.sources, found.median) == ([1, 0, 0, 0, 0], 1, 2, 1)
+    (points,) = failure_points(outcomes_of(answers, [RIGHT, WRONG, RIGHT]))
+    assert (points.first, points.never, points.sources, points.median) == ([1, 0, 0, 0, 0], 1, 2, 1)
     (nothing,) = failure_points(outcomes_of(answers, [WRONG] * 3))
     assert (nothing.sources, nothing.never, nothing.median) == (0, 0, None)
 
 
 def test_where_fewer_than_half_fail_there_is_no_median() -> None:
-    (found,) = failure_points(outcomes_of([[0] * 5, [0] * 5, [0, 0, 0, 0, 1]], [RIGHT] * 3))
-    assert (found.never, found.median) == (2, None)
+    (points,) = failure_points(outcomes_of([[0] * 5, [0] * 5, [0, 0, 0, 0, 1]], [RIGHT] * 3))
+    assert (points.never, points.median) == (2, None)
 
 
 def test_the_first_change_of_one_image() -> None:

@@ -46,34 +46,38 @@ OUTCOMES = Outcomes(
 
 @pytest.mark.parametrize("k", [1, 5])
 def test_accuracy_equals_scikit_learn(k: int) -> None:
-    found, labels = accuracy(OUTCOMES, k), np.arange(CLASSES)
+    measured, labels = accuracy(OUTCOMES, k), np.arange(CLASSES)
     original = top_k_accuracy_score(TRUTH, ORIGINAL, k=k, labels=labels)
     null = top_k_accuracy_score(TRUTH, NULL, k=k, labels=labels)
     counterfactual = top_k_accuracy_score(TRUTH[SOURCE], COUNTERFACTUAL, k=k, labels=labels)
-    assert found.originals.value == pytest.approx(original, abs=1e-9)
-    assert found.nulls.value == pytest.approx(null, abs=1e-9)
-    assert found.counterfactuals.value == pytest.approx(counterfactual, abs=1e-9)
-    assert found.delta == pytest.approx(counterfactual - original, abs=1e-9)
-    assert found.delta_null == pytest.approx(null - original, abs=1e-9)
-    assert (found.originals.n, found.nulls.n, found.counterfactuals.n) == (SOURCES, SOURCES, SOURCES * SIBLINGS)
+    assert measured.originals.value == pytest.approx(original, abs=1e-9)
+    assert measured.nulls.value == pytest.approx(null, abs=1e-9)
+    assert measured.counterfactuals.value == pytest.approx(counterfactual, abs=1e-9)
+    assert measured.delta == pytest.approx(counterfactual - original, abs=1e-9)
+    assert measured.delta_null == pytest.approx(null - original, abs=1e-9)
+    assert (measured.originals.n, measured.nulls.n, measured.counterfactuals.n) == (
+        SOURCES,
+        SOURCES,
+        SOURCES * SIBLINGS,
+    )
 
 
 def test_error_rates_probabilities_and_flips() -> None:
-    found = paper_metrics(OUTCOMES)
-    assert found.error_rate.value == pytest.approx(
+    metrics = paper_metrics(OUTCOMES)
+    assert metrics.error_rate.value == pytest.approx(
         1 - accuracy_score(TRUTH[SOURCE], COUNTERFACTUAL.argmax(axis=1)), abs=1e-9
     )
     change = [
         COUNTERFACTUAL[row, TRUTH[SOURCE[row]]] - ORIGINAL[SOURCE[row], TRUTH[SOURCE[row]]]
         for row in range(len(SOURCE))
     ]
-    assert found.delta_probability == pytest.approx(sum(change) / len(change), abs=1e-9)
-    assert found.mean_absolute_delta_probability == pytest.approx(np.mean(np.abs(change)), abs=1e-9)
+    assert metrics.delta_probability == pytest.approx(sum(change) / len(change), abs=1e-9)
+    assert metrics.mean_absolute_delta_probability == pytest.approx(np.mean(np.abs(change)), abs=1e-9)
     null_change = [NULL[s, TRUTH[s]] - ORIGINAL[s, TRUTH[s]] for s in range(SOURCES)]
-    assert found.mean_absolute_delta_probability_null == pytest.approx(np.mean(np.abs(null_change)), abs=1e-9)
+    assert metrics.mean_absolute_delta_probability_null == pytest.approx(np.mean(np.abs(null_change)), abs=1e-9)
     agreement = accuracy_score(ORIGINAL.argmax(axis=1)[SOURCE], COUNTERFACTUAL.argmax(axis=1))
-    assert found.flips.value == pytest.approx(1 - agreement, abs=1e-9)
-    assert found.flips_null.value == pytest.approx(
+    assert metrics.flips.value == pytest.approx(1 - agreement, abs=1e-9)
+    assert metrics.flips_null.value == pytest.approx(
         1 - accuracy_score(ORIGINAL.argmax(axis=1), NULL.argmax(axis=1)), abs=1e-9
     )
 
@@ -85,40 +89,40 @@ def test_all_and_none_shares_equal_a_plain_loop(k: int) -> None:
         outcomes[int(source)][int(OUTCOMES.ordinal[row])] = bool(COUNTERFACTUAL[row].argmax() != TRUTH[source])
     right = [s for s in range(SOURCES) if ORIGINAL[s].argmax() == TRUTH[s]]
     firsts = [[outcomes[s][ordinal] for ordinal in sorted(outcomes[s])[:k]] for s in right]
-    found = all_or_none(OUTCOMES, k)
-    assert found is not None
-    assert (found.all_fail.count, found.all_fail.n) == (sum(all(f) for f in firsts), len(right))
-    assert found.none_fail.count == sum(not any(f) for f in firsts)
+    shares = all_or_none(OUTCOMES, k)
+    assert shares is not None
+    assert (shares.all_fail.count, shares.all_fail.n) == (sum(all(f) for f in firsts), len(right))
+    assert shares.none_fail.count == sum(not any(f) for f in firsts)
 
 
 def test_k_is_what_half_of_the_sources_reach() -> None:
-    found = all_or_none(OUTCOMES)
-    assert found is not None
-    assert found.k == SIBLINGS
-    once, seen = np.arange(2), reduced(ORIGINAL[:2], TRUTH[:2])
-    lonely = Outcomes(once, once, once, seen, seen, seen, cells={})
+    shares = all_or_none(OUTCOMES)
+    assert shares is not None
+    assert shares.k == SIBLINGS
+    once, predictions = np.arange(2), reduced(ORIGINAL[:2], TRUTH[:2])
+    lonely = Outcomes(once, once, once, predictions, predictions, predictions, cells={})
     assert all_or_none(lonely) is None
 
 
 def test_figures_of_nothing_are_unknown_not_zero() -> None:
     nothing = np.zeros(0, np.int64)
     empty = Predictions(np.zeros(0), nothing, nothing)
-    found = paper_metrics(Outcomes(nothing, nothing, nothing, empty, empty, empty, {}))
-    assert found.error_rate.value is None
-    assert found.delta_probability is None
-    assert found.all_or_none is None
+    metrics = paper_metrics(Outcomes(nothing, nothing, nothing, empty, empty, empty, {}))
+    assert metrics.error_rate.value is None
+    assert metrics.delta_probability is None
+    assert metrics.all_or_none is None
 
 
-def test_the_funnel_tells_text_from_image_checks() -> None:
-    said = [(False, "class words")] * 3 + [(True, "structure")] * 2 + [(True, "label"), (True, "")]
-    fates = [Fate(f"source {place}", rendered, check) for place, (rendered, check) in enumerate(said)]
-    found = funnel("dillema", fates)
-    assert (found.proposed, found.rendered, found.accepted.count) == (7, 4, 1)
-    assert [(c.check, c.count) for c in found.refused_by_text] == [("class words", 3)]
-    assert [(c.check, c.count) for c in found.refused_by_image] == [("structure", 2), ("label", 1)]
+def test_the_funnel_separates_text_checks_from_image_checks() -> None:
+    outcomes = [(False, "class words")] * 3 + [(True, "structure")] * 2 + [(True, "label"), (True, "")]
+    fates = [Fate(f"source {place}", rendered, check) for place, (rendered, check) in enumerate(outcomes)]
+    counts = funnel("dillema", fates)
+    assert (counts.proposed, counts.rendered, counts.accepted.count) == (7, 4, 1)
+    assert [(c.check, c.count) for c in counts.refused_by_text] == [("class words", 3)]
+    assert [(c.check, c.count) for c in counts.refused_by_image] == [("structure", 2), ("label", 1)]
 
 
-def test_images_that_nobody_could_check_are_counted_among_the_rendered_ones() -> None:
+def test_unchecked_images_count_as_rendered() -> None:
     fates = [Fate("a", True, "", True), Fate("a", True, "shapes", True), Fate("b", True, ""), Fate("b", False, "words")]
     assert funnel("dillema", fates, shapes=True).shapes_unchecked == 1
     assert funnel("dillema", fates).shapes_unchecked is None

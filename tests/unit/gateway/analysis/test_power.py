@@ -1,4 +1,4 @@
-"""Power: the analysis itself finds the drops that the plan names as often as the plan says."""
+"""Power: the analysis finds the drops that the plan names as often as the plan says."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_the_stated_drop_is_found_four_times_of_five(sources: int, family: int) 
     none = Differences(np.arange(sources), np.zeros(sources), np.zeros(sources), sources)
     others = {Cell(label="car", factor="weather", value=str(k), direction="to"): none for k in range(family - 1)}
     mine = Cell(label="bus", factor="weather", value="night", direction="to")
-    found, trials = 0, 120
+    findings, trials = 0, 120
     for trial in range(trials):
         right, before = random.random(sources) < ACCURACY - drop, random.random(sources) < ACCURACY
-        seen = Differences(np.arange(sources), right.astype(float) - before, np.zeros(sources), sources)
-        effects = assess({mine: seen, **others}, trial)
-        found += effects[0].cell == mine and effects[0].standing == "weakness"
-    assert found / trials > 0.8 - 3 * np.sqrt(0.16 / trials)
+        differences = Differences(np.arange(sources), right.astype(float) - before, np.zeros(sources), sources)
+        effects = assess({mine: differences, **others}, trial)
+        findings += effects[0].cell == mine and effects[0].standing == "weakness"
+    assert findings / trials > 0.8 - 3 * np.sqrt(0.16 / trials)
 
 
 def test_more_images_show_smaller_drops_and_more_tests_larger_ones() -> None:

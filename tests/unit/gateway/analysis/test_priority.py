@@ -1,4 +1,4 @@
-"""What comes first: classes in turn before rendering, what shows most that is new for review; and APFD."""
+"""Priority: classes in turn before rendering, the most informative failures first for review; and APFD."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_whenever_one_looks_every_class_has_been_tried_about_equally_often(label
     assert sorted(turn) == list(range(len(labels)))
     for taken in range(len(labels) + 1):
         tried = dict.fromkeys(labels, 0)
-        left = dict.fromkeys(labels, 0)
+        untried = dict.fromkeys(labels, 0)
         for place, label in enumerate(labels):
-            (tried if turn[place] < taken else left)[label] += 1
-        waiting = [tried[label] for label in labels if left[label]]
+            (tried if turn[place] < taken else untried)[label] += 1
+        waiting = [tried[label] for label in labels if untried[label]]
         assert not waiting or max(tried.values()) - min(waiting) <= 1
 
 
@@ -55,11 +55,14 @@ def test_a_failure_that_shows_several_faults_comes_before_those_that_show_one() 
 
 def plain_greedy(failures: list[Failure], sure: dict[Fault, float], most: int) -> list[str]:
     """The same, looking at every failure again each time."""
-    left, shown = list(failures), dict.fromkeys(sure, 0)
+    remaining, shown = list(failures), dict.fromkeys(sure, 0)
     chosen: list[str] = []
-    while left and len(chosen) < most:
-        best = min(left, key=lambda one: (-sum(sure[f] * 0.5 ** shown[f] for f in one.faults), -one.loss, one.id))
-        left.remove(best)
+    while remaining and len(chosen) < most:
+        best = min(
+            remaining,
+            key=lambda failure: (-sum(sure[f] * 0.5 ** shown[f] for f in failure.faults), -failure.loss, failure.id),
+        )
+        remaining.remove(best)
         chosen.append(best.id)
         for shown_now in best.faults:
             shown[shown_now] += 1

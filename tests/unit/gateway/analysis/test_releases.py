@@ -1,4 +1,4 @@
-"""Two releases compared: planted drops are told, noise is not, pairs that miss an answer are left out."""
+"""Comparing releases: planted drops are found, noise is not, and incomplete pairs are left out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def answers(right: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Predictions:
 def outcomes(source: list[int], ordinal: list[int], right: list[bool], originals: bool = True) -> Scores:
     """Night at ordinal 0, rain at ordinal 1, null arms all right."""
     places = np.array(ordinal, np.int64)
-    seen = Outcomes(
+    measured = Outcomes(
         source=np.array(source, np.int64),
         ordinal=places,
         null_arm=np.arange(len(source)),
@@ -36,7 +36,7 @@ def outcomes(source: list[int], ordinal: list[int], right: list[bool], originals
         counterfactual=answers(np.array(right, bool)),
         cells={NIGHT: np.flatnonzero(places == 0), RAIN: np.flatnonzero(places == 1)},
     )
-    return scores_of(seen)
+    return scores_of(measured)
 
 
 def segmented(source: list[int], overlaps: list[tuple[float, float]], null: float = 1.0) -> Scores:
@@ -67,8 +67,8 @@ def test_a_planted_drop_is_a_breach() -> None:
     random = np.random.default_rng(1)
     before, after = release(random, 60, 0.95, 0.95), release(random, 60, 0.4, 0.95)
     cells = judge(against_baseline({"dillema": after}, {"dillema": before}, "labelled"), 0.05, seed=1)
-    found = {(one.method, one.cell): one for one in cells}
-    night, rain = found["dillema", NIGHT], found["dillema", RAIN]
+    by_cell = {(comparison.method, comparison.cell): comparison for comparison in cells}
+    night, rain = by_cell["dillema", NIGHT], by_cell["dillema", RAIN]
     assert night.judgement == "drop" == cells[0].judgement
     assert night.selected_interval is not None
     assert night.selected_interval.high < -0.05
@@ -76,8 +76,8 @@ def test_a_planted_drop_is_a_breach() -> None:
     assert night.against.value is not None
     assert night.accuracy.value < 0.6 < 0.8 < night.against.value
     assert rain.judgement != "drop"
-    assert (found[ORIGINALS, None].difference, found[ORIGINALS, None].judgement) == (0.0, "undecided"), "60 are few"
-    assert (found["dillema", None].images, found["dillema", None].sources) == (120, 60)
+    assert (by_cell[ORIGINALS, None].difference, by_cell[ORIGINALS, None].judgement) == (0.0, "undecided"), "60 are few"
+    assert (by_cell["dillema", None].images, by_cell["dillema", None].sources) == (120, 60)
 
 
 def test_equal_releases_seldom_breach() -> None:
@@ -87,24 +87,24 @@ def test_equal_releases_seldom_breach() -> None:
     for seed in range(60):
         before, after = (release(random, 40, 0.8, 0.8) for _ in range(2))
         cells = judge(against_baseline({"m": after}, {"m": before}, "labelled"), 0.0, seed)
-        breaches += any(one.judgement == "drop" for one in cells)
+        breaches += any(comparison.judgement == "drop" for comparison in cells)
     assert breaches <= 6
 
 
 def test_a_noisy_drop_is_undecided_and_certainty_that_nothing_dropped_is_held() -> None:
     random = np.random.default_rng(3)
     few = judge(against_null_arms({"m": release(random, 14, 0.75, 1.0)}, "labelled"), 0.05, seed=1)
-    by_cell = {one.cell: one for one in few}
+    by_cell = {comparison.cell: comparison for comparison in few}
     assert by_cell[NIGHT].difference < -0.05
     assert by_cell[NIGHT].judgement == "undecided"
     many = judge(against_null_arms({"m": release(random, 600, 1.0, 1.0)}, "labelled"), 0.05, seed=1)
-    assert {one.judgement for one in many} == {"held"}
+    assert {comparison.judgement for comparison in many} == {"held"}
 
 
-def test_under_twelve_sources_nothing_is_said() -> None:
+def test_cells_with_fewer_than_12_sources_are_not_tested() -> None:
     cells = judge(against_null_arms({"m": release(np.random.default_rng(4), 11, 0.0, 0.0)}, "labelled"), 0.05, seed=1)
-    assert {one.judgement for one in cells} == {"too few images"}
-    assert {one.interval for one in cells} == {None}
+    assert {comparison.judgement for comparison in cells} == {"too few images"}
+    assert {comparison.interval for comparison in cells} == {None}
 
 
 def test_only_images_that_both_answered_are_paired() -> None:
@@ -118,7 +118,7 @@ def test_only_images_that_both_answered_are_paired() -> None:
     assert places[ORIGINALS, None].source.tolist() == [0, 1, 2]
 
 
-def test_source_images_weigh_alike_whatever_their_number_of_counterfactuals() -> None:
+def test_source_images_have_equal_weight_for_any_number_of_counterfactuals() -> None:
     pairs = Pairs(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 1], bool), np.ones(4, bool))
     assert pairs.differences().tolist() == [-1.0, 0.0]
     judged = judge({("m", None): pairs}, 0.05, seed=1)
@@ -141,15 +141,18 @@ def test_a_segmenter_drops_in_the_class_that_it_draws_worse() -> None:
     after = [(bus / 3, car) for bus, car in before]
     sources = list(range(30))
     places = against_baseline({"m": segmented(sources, after)}, {"m": segmented(sources, before)}, "labelled")
-    found = {(one.method, one.cell.label if one.cell else ""): one for one in judge(places, 0.05, 1, "iou")}
-    bus, car, whole = (found["m", label] for label in ("bus", "car", ALL_CLASSES))
+    by_label = {
+        (comparison.method, comparison.cell.label if comparison.cell else ""): comparison
+        for comparison in judge(places, 0.05, 1, "iou")
+    }
+    bus, car, whole = (by_label["m", label] for label in ("bus", "car", ALL_CLASSES))
     assert (bus.judgement, car.difference, whole.judgement) == ("drop", 0.0, "drop")
     assert bus.accuracy.value == pytest.approx(np.mean([bus for bus, _ in after]))
     assert bus.difference == pytest.approx(2 * whole.difference)
-    assert (found["m", ""].difference, found[ORIGINALS, ""].difference) == (whole.difference, 0.0)
+    assert (by_label["m", ""].difference, by_label[ORIGINALS, ""].difference) == (whole.difference, 0.0)
 
 
-def test_segmenters_are_paired_by_counterfactual_whatever_each_has_left_out() -> None:
+def test_segmenters_are_paired_by_counterfactual_if_either_left_some_out() -> None:
     mine, theirs = segmented([0, 1, 3], [(0.1, 1), (0.2, 1), (0.3, 1)]), segmented([1, 2, 3], [(0.5, 1)] * 3)
     places = against_baseline({"m": mine}, {"m": theirs}, "labelled")
     assert places["m", NIGHT].source.tolist() == [1, 3]
@@ -162,10 +165,10 @@ def test_segmenters_are_paired_by_counterfactual_whatever_each_has_left_out() ->
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 1)), min_size=1, max_size=60), st.integers(0, 3))
 @settings(max_examples=40, deadline=None)
 def test_a_mean_overlap_lies_in_its_interval_and_weighs_sources_alike(rows: list[tuple[int, float]], seed: int) -> None:
-    source, scores = np.array([one for one, _ in rows]), np.array([score for _, score in rows])
-    found = clustered(scores, source, "iou", seed)
-    means = [scores[source == one].mean() for one in np.unique(source)]
-    assert found.value == pytest.approx(np.mean(means))
-    assert 0 <= found.low <= found.value + 1e-9
-    assert found.value - 1e-9 <= found.high <= 1
-    assert (found.n, found.sources) == (len(rows), len(means))
+    source, scores = np.array([place for place, _ in rows]), np.array([score for _, score in rows])
+    overlap = clustered(scores, source, "iou", seed)
+    means = [scores[source == place].mean() for place in np.unique(source)]
+    assert overlap.value == pytest.approx(np.mean(means))
+    assert 0 <= overlap.low <= overlap.value + 1e-9
+    assert overlap.value - 1e-9 <= overlap.high <= 1
+    assert (overlap.n, overlap.sources) == (len(rows), len(means))

@@ -1,4 +1,4 @@
-"""What reviews of some counterfactuals say of the others: populations of which every validity is known."""
+"""Estimates from reviews, on populations of known validity."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def sample(valid: int, invalid: int) -> RandomSample:
 def test_what_people_saw_of_every_picture_is_certain() -> None:
     counts = valid_counts(Tally(valid=17, invalid=3), None, np.random.default_rng(1))
     assert np.unique(counts).tolist() == [17]
-    found = estimate(counts, 20)
-    assert found is not None
-    assert (found.low, found.value, found.high) == (0.85, 0.85, 0.85)
+    rate = estimate(counts, 20)
+    assert rate is not None
+    assert (rate.low, rate.value, rate.high) == (0.85, 0.85, 0.85)
 
 
 def test_without_a_sample_the_others_may_be_anything() -> None:
-    found = estimate(valid_counts(Tally(valid=10, open=90), None, np.random.default_rng(1)), 100)
-    assert found is not None
-    assert found.low < 0.11
-    assert found.high > 0.99
+    rate = estimate(valid_counts(Tally(valid=10, open=90), None, np.random.default_rng(1)), 100)
+    assert rate is not None
+    assert rate.low < 0.11
+    assert rate.high > 0.99
 
 
-def test_pictures_picked_as_failures_do_not_speak_for_the_others() -> None:
+def test_failures_prioritised_for_review_are_excluded_from_the_estimate() -> None:
     """Of 200 accepted, 40 flipped and were all reviewed: half are invalid. A random 25 of the others: all valid."""
     reviewed = Reviewed({("", False): sample(25, 0)}, {}, (Tally(valid=25, open=135), Tally(valid=20, invalid=20)))
     held, flipped = reviewed.drawn(reviewed.whole, seed=1)
@@ -59,9 +59,9 @@ def test_a_cell_has_its_own_pictures_and_those_of_its_factor() -> None:
 
 def test_a_finding_whose_pictures_were_all_seen_is_not_provisional() -> None:
     cells = {CELL: Differences(np.arange(40), np.repeat([-1.0, 0.0], [32, 8]), np.zeros(40), 40)}
-    seen = Reviewed({}, {CELL: (Tally(valid=8), Tally(valid=30, invalid=2))}, (Tally(), Tally()))
+    fully_reviewed = Reviewed({}, {CELL: (Tally(valid=8), Tally(valid=30, invalid=2))}, (Tally(), Tally()))
     unseen = Reviewed({}, {CELL: (Tally(open=8), Tally(open=32))}, (Tally(), Tally()))
-    sound, open_ = (assess(cells, 1, reviewed)[0] for reviewed in (seen, unseen))
+    sound, open_ = (assess(cells, 1, reviewed)[0] for reviewed in (fully_reviewed, unseen))
     assert sound.among_valid is not None
     assert (sound.among_valid.valid, sound.among_valid.source, sound.provisional) == (0.95, "reviews", False)
     assert open_.provisional
@@ -83,9 +83,9 @@ def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> No
             drawn, rest = np.split(members, [random.choice([20, 60])])
             tally = Tally(int(valid[drawn].sum()), int((~valid[drawn]).sum()), len(rest))
             counts.append(valid_counts(tally, RandomSample(valid[drawn], source[drawn]), random))
-        found = estimate(counts[0], accepted.sum())
-        assert found is not None
-        held.append(found.low <= valid[accepted].mean() <= found.high)
+        rate = estimate(counts[0], accepted.sum())
+        assert rate is not None
+        held.append(rate.low <= valid[accepted].mean() <= rate.high)
         right, wrong = check_errors(counts[0], int(accepted.sum()), counts[1], int((~accepted).sum()))
         held += [right.low <= 0.9 <= right.high, wrong.low <= 0.3 <= wrong.high]
     assert np.mean(held) > 0.93

@@ -1,4 +1,4 @@
-"""Figures of segmenters against scikit-learn's, which counts in its own way."""
+"""Segmentation metrics against scikit-learn."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_overlaps_and_accuracies_are_those_of_scikit_learn(drawn: Maps) -> None:
     iou = jaccard_score(truth, predicted, labels=labels, average=None, zero_division=0)
     assert np.allclose(overlaps(counts)[there], iou[there])
     assert np.isnan(np.delete(overlaps(counts), there)).all()
-    found = scores(counts, 1)
-    assert found.mean_iou == pytest.approx(iou[there].mean() if there else None)
-    assert found.accuracy == pytest.approx((truth == predicted).mean())
+    measured = scores(counts, 1)
+    assert measured.mean_iou == pytest.approx(iou[there].mean() if there else None)
+    assert measured.accuracy == pytest.approx((truth == predicted).mean())
     held = sorted(set(truth.tolist()))
     recalls = recall_score(truth, predicted, labels=held, average=None, zero_division=0)
-    assert [found.class_accuracy[label] for label in held] == pytest.approx(recalls.tolist())
-    assert found.mean_accuracy == pytest.approx(recalls.mean())
+    assert [measured.class_accuracy[label] for label in held] == pytest.approx(recalls.tolist())
+    assert measured.mean_accuracy == pytest.approx(recalls.mean())
     theirs = confusion_matrix(truth, predicted, labels=range(CLASSES + 1), normalize="true")
     assert np.allclose(normalised(counts), theirs[:CLASSES])
     by_class = named_overlaps(counts, ["a", "b", "c", "d"])
@@ -68,7 +68,7 @@ def test_overlaps_and_accuracies_are_those_of_scikit_learn(drawn: Maps) -> None:
 
 @given(first=maps(), second=maps())
 def test_pooled_counts_are_those_of_the_pixels_together(first: Maps, second: Maps) -> None:
-    together = [np.concatenate([one.ravel(), other.ravel()])[None] for one, other in zip(first, second, strict=True)]
+    together = [np.concatenate([mask.ravel(), other.ravel()])[None] for mask, other in zip(first, second, strict=True)]
     assert (confusion(*first, CLASSES) + confusion(*second, CLASSES) == confusion(*together, CLASSES)).all()
 
 

@@ -1,4 +1,4 @@
-"""Validity in the estimate: breakdown points, valid shares, and effects of tables whose invalid share is known."""
+"""Corrections for validity: breakdown points, valid shares, and effects among valid counterfactuals."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_at_its_breakdown_point_a_finding_is_five_points(bound: float) -> None:
 def test_perfect_checks_change_nothing_but_what_their_own_calibration_leaves_open() -> None:
     certain = CheckErrors(valid=10**7, valid_accepted=10**7, invalid=10**7, invalid_accepted=0)
     correct = np.repeat([-1.0, 0.0], [24, 16])
-    found = among_valid(correct, 0.95, certain, screened(40, 0.7), seed=1)
-    assert found.valid == pytest.approx(1, abs=1e-4)
-    assert found.estimate == pytest.approx(-0.6, abs=1e-4)
-    assert found.stands
+    effect = among_valid(correct, 0.95, certain, screened(40, 0.7), seed=1)
+    assert effect.valid == pytest.approx(1, abs=1e-4)
+    assert effect.estimate == pytest.approx(-0.6, abs=1e-4)
+    assert effect.stands
 
 
 def test_the_valid_share_is_the_one_that_made_the_counts() -> None:
@@ -47,8 +47,8 @@ def test_the_valid_share_is_the_one_that_made_the_counts() -> None:
 
 
 def test_blind_checks_leave_everything_open() -> None:
-    found = among_valid(-np.ones(40), 0.95, BLIND, screened(40, 0.8), seed=1)
-    assert (found.interval.low, found.interval.high, found.stands) == (-1, 1, False)
+    effect = among_valid(-np.ones(40), 0.95, BLIND, screened(40, 0.8), seed=1)
+    assert (effect.interval.low, effect.interval.high, effect.stands) == (-1, 1, False)
 
 
 def test_a_finding_has_its_breakdown_point_and_what_the_checks_leave_of_it() -> None:

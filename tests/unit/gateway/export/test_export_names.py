@@ -1,4 +1,4 @@
-"""Names of exported files: safe on any file system, no two alike; and cells that no spreadsheet runs."""
+"""Names of exported files are safe and unique; cells are safe in spreadsheets."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def test_other_cells_stay(value: object) -> None:
 def test_the_tar_is_read_by_the_strict_reader(files: list[tuple[str, bytes]]) -> None:
     names = [f"{number}-{safe_name(name)}.bin" for number, (name, _) in enumerate(files)]
     packed = b"".join(b"".join(member(name, data)) for name, (_, data) in zip(names, files, strict=True)) + END
-    found = list(members(io.BytesIO(packed), ArchiveLimits(10, 10_000, 100_000)))
-    assert [(item.name, item.data) for item in found] == list(zip(names, (d for _, d in files), strict=True))
+    entries = list(members(io.BytesIO(packed), ArchiveLimits(10, 10_000, 100_000)))
+    assert [(item.name, item.data) for item in entries] == list(zip(names, (d for _, d in files), strict=True))

@@ -1,4 +1,4 @@
-"""Archives of strangers: what comes out is what went in, and nothing that is malformed comes further than a problem."""
+"""Archives: valid ones are read exactly, and malformed ones end in a problem document."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Intake: every upload becomes a kept image or a failed one with its reason; labels come from where they were given."""
+"""Intake: every upload becomes a stored image or a failure with its reason; where labels come from."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from shared.images import decode, encode
 from shared.manifests import folder_labels
 from shared.problems import InvalidInput, Problem, TooLarge
 from shared.storage import DirectoryStore, image_key
+from tests.support.small_packages import zipped
 
 LIMITS = IntakeLimits(image_bytes=100_000, image_pixels=10_000, images=20, archive_bytes=1_000_000)
 
@@ -32,11 +32,7 @@ def sent(name: str, data: bytes) -> NamedFile:
 
 
 def archive(files: dict[str, bytes]) -> NamedFile:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as target:
-        for name, data in files.items():
-            target.writestr(name, data)
-    return NamedFile("set.zip", packed)
+    return NamedFile("set.zip", io.BytesIO(zipped(files, inside="")))
 
 
 @pytest.fixture
@@ -71,9 +67,9 @@ def test_one_bad_image_fails_alone_and_only_bad_ones_are_refused(store: Director
 
 def test_a_large_image_is_scaled_down_to_the_working_side(store: DirectoryStore) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (45, 90, 3), dtype=np.uint8)
-    kept = keep_image(store, encode(noise), replace(LIMITS, working_side=60))
-    assert (kept.width, kept.height, kept.file_size) == (60, 30, (90, 45))
-    assert decode(store.get(image_key(kept.digest))).shape == (30, 60, 3)
+    image = keep_image(store, encode(noise), replace(LIMITS, working_side=60))
+    assert (image.width, image.height, image.file_size) == (60, 30, (90, 45))
+    assert decode(store.get(image_key(image.digest))).shape == (30, 60, 3)
     small = keep_image(store, encode(noise[:, :60]), replace(LIMITS, working_side=60))
     assert (decode(store.get(image_key(small.digest))) == noise[:, :60]).all()
     assert small.file_size == (60, 45)

@@ -1,9 +1,8 @@
-"""Masks: whatever a class is written as is read back pixel by pixel, and everything else is refused by name."""
+"""Masks: every encoding of classes is read exactly, and everything else is refused."""
 
 from __future__ import annotations
 
 import io
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from shared.label_maps import VOID
 from shared.problems import InvalidInput, Problem
 from shared.schemas.masks import MaskSpec
 from shared.storage import DirectoryStore, image_key
+from tests.support.small_packages import zipped
 
 LIMITS = IntakeLimits(image_bytes=100_000, image_pixels=10_000, images=20, archive_bytes=1_000_000)
 BY_INDEX = MaskSpec.model_validate(
@@ -45,11 +45,7 @@ def png(image: Image.Image, **options: object) -> bytes:
 
 
 def archive(files: dict[str, bytes]) -> NamedFile:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as target:
-        for name, data in files.items():
-            target.writestr(name, data)
-    return NamedFile("set.zip", packed)
+    return NamedFile("set.zip", io.BytesIO(zipped(files, inside="")))
 
 
 def expected(drawn: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -101,7 +97,7 @@ def test_classes_of_one_name_are_one_class() -> None:
         (BY_INDEX, np.zeros((101, 100), np.uint8), "more than 10000"),
     ],
 )
-def test_what_is_no_class_is_named(spec: MaskSpec, image: NDArray[np.uint8], sentence: str) -> None:
+def test_unknown_classes_are_named(spec: MaskSpec, image: NDArray[np.uint8], sentence: str) -> None:
     with pytest.raises(Problem, match=sentence):
         mask_reader(spec, {}).read(encode(image), 10_000)
 
@@ -128,7 +124,7 @@ def test_nonsense_is_a_problem_never_a_crash(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("spec", "sentence"),
     [
         ({"classes": [{"name": "road"}]}, "an index or a colour"),
         ({"classes": [{"name": "road", "index": 1, "colour": "#000000"}]}, "needs either"),
@@ -139,9 +135,9 @@ def test_nonsense_is_a_problem_never_a_crash(data: bytes) -> None:
         ({"classes": [{"name": "all classes", "index": 1}]}, "no class may be named"),
     ],
 )
-def test_a_spec_that_contradicts_itself_is_refused(said: dict[str, object], sentence: str) -> None:
+def test_a_spec_that_contradicts_itself_is_refused(spec: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
-        MaskSpec.model_validate(said)
+        MaskSpec.model_validate(spec)
 
 
 def test_images_find_their_masks_by_stem_or_by_name() -> None:
@@ -179,10 +175,10 @@ def test_one_bad_mask_fails_its_image_and_no_other(tmp_path: Path) -> None:
     sentences = ("has 4×6 pixels, the image 6×4", "of no class", "must be a PNG", "all of its pixels are void")
     for source, sentence in zip(taken[1:5], sentences, strict=True):
         assert sentence in source.failure
-    kept = taken[0].mask
-    assert kept is not None
-    assert kept.classes == ("road", "car")
-    assert (decode(store.get(image_key(kept.digest)), "L") == [[0, 1] * 3] * 4).all()
+    mask = taken[0].mask
+    assert mask is not None
+    assert mask.classes == ("road", "car")
+    assert (decode(store.get(image_key(mask.digest)), "L") == [[0, 1] * 3] * 4).all()
     assert taken[5].mask is None
 
 
@@ -211,8 +207,8 @@ def test_a_mask_is_scaled_with_its_image_and_its_values_are_never_mixed(tmp_path
     assert scaled.mask is not None
     assert (scaled.image.width, scaled.image.height, scaled.image.file_size) == (30, 20, (90, 60))
     assert (scaled.mask.width, scaled.mask.height) == (30, 20)
-    kept = decode(store.get(image_key(scaled.mask.digest)), "L")
-    assert (kept == values[1::3, 1::3] // 3).all(), "the value at the centre of each pixel"
+    stored = decode(store.get(image_key(scaled.mask.digest)), "L")
+    assert (stored == values[1::3, 1::3] // 3).all(), "the value at the centre of each pixel"
     assert ["has 60×60 pixels, the image 90×60" in others[0].failure, "has 45×30" in others[1].failure] == [True] * 2
 
 

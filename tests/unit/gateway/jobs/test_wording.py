@@ -1,11 +1,11 @@
-"""The sentences of a plan: the one place where their wording is tested."""
+"""The wording of plans."""
 
 from __future__ import annotations
 
 from gateway.jobs.sensitivity import sensitivity
 
 
-def test_a_class_says_what_it_can_show_and_how_many_images_show_ten_points() -> None:
+def test_a_class_states_its_power_and_the_images_needed_for_ten_points() -> None:
     plan = sensitivity({"bus": 38, "car": 8, "boat": 1}, edits_per_image=4)
     bus, car, boat = plan.classes
     assert bus.drop is not None

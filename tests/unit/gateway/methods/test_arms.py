@@ -1,4 +1,4 @@
-"""Rows of proposals and null arms: ordinals, which null arm an edit has, seeds, lineage."""
+"""Rows of proposals and null arms: ordinals, the null arm of an edit, seeds, lineage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The image checks: which scores they give, which check refuses first, what null arms and missing labels do."""
+"""The image checks: their scores, the order of refusals, null arms and missing labels."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Scorer:
     """The evaluator's contract over a space that one can see through; it notes what it is asked."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
 
     def structure(self, request: StructureRequest) -> StructureReply:
-        self.asked.append(request)
+        self.requests.append(request)
         return StructureReply(agreements=[0.2 if image.png == b"lost" else 0.8 for image in request.images])
 
     def embed(self, request: EmbedRequest) -> EmbedReply:
-        self.asked.append(request)
+        self.requests.append(request)
         texts = [("night" in text, "bus" in text, "car" in text) for text in request.texts]
         return EmbedReply(
             images=[unit(IMAGES[image.png]) for image in request.images],
@@ -70,8 +70,10 @@ def reply(*images: bytes) -> RenderReply:
 
 def check(*images: bytes, edits: Sequence[Edit | None] | None = None, **how: Any) -> list[Any]:
     arms = edits if edits is not None else [edit()] * len(images)
-    given = {"source": SOURCE, "task": TASK, "thresholds": THRESHOLDS, "services": Scorer()} | how
-    return check_images(given["services"], given["source"], given["task"], reply(*images), arms, given["thresholds"])
+    arguments = {"source": SOURCE, "task": TASK, "thresholds": THRESHOLDS, "services": Scorer()} | how
+    return check_images(
+        arguments["services"], arguments["source"], arguments["task"], reply(*images), arms, arguments["thresholds"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,9 +88,9 @@ def test_the_first_failing_check_names_the_verdict(image: bytes, refused_by: str
 
 
 def test_an_image_in_which_more_has_changed_fits_its_caption_less() -> None:
-    (_, wanted), (_, other) = check(b"night bus", b"night car")
-    assert other["fit"] < wanted["fit"]
-    [(verdict, _)] = check(b"night bus", thresholds={"fit": {"default": wanted["fit"] + 0.01}})
+    (_, faithful), (_, other) = check(b"night bus", b"night car")
+    assert other["fit"] < faithful["fit"]
+    [(verdict, _)] = check(b"night bus", thresholds={"fit": {"default": faithful["fit"] + 0.01}})
     assert verdict.check == "fit"
     assert "fits its caption less" in verdict.reason
 
@@ -110,7 +112,7 @@ def test_the_gain_is_measured_from_the_source_image() -> None:
 def test_one_call_of_each_kind_with_the_mask_of_what_must_stay() -> None:
     services = Scorer()
     check(b"night bus", b"day bus", b"lost", services=services)
-    structure, embed, classes = services.asked
+    structure, embed, classes = services.requests
     assert structure.mask == MASK
     assert [image.png for image in embed.images] == [b"source", b"night bus", b"day bus", b"lost"]
     assert embed.texts == ["a bus by day", "a bus at night"]
@@ -121,7 +123,7 @@ def test_large_label_sets_are_asked_in_several_messages() -> None:
     services = Scorer()
     classes = ("bus", *(f"thing {n}, or so" for n in range(600)))
     [(_, scores)] = check(b"night bus", services=services, task=TaskDescription("name it", classes))
-    assert [len(request.texts) for request in services.asked[1:]] == [2, 256, 256, 601 - 512]
+    assert [len(request.texts) for request in services.requests[1:]] == [2, 256, 256, 601 - 512]
     assert 0 < scores["label"] < 1
 
 
@@ -130,7 +132,7 @@ def test_class_prompts_are_asked_alike_for_every_image() -> None:
     check(b"night bus", services=services)
     other = Edit((Change("weather", "by day", "in fog", "day", "fog"),), "a bus far away", "a bus far away in fog")
     check(b"day bus", services=services, source=MethodImage("other", SOURCE.image, "car"), edits=[other])
-    _, _, first, _, _, second = services.asked
+    _, _, first, _, _, second = services.requests
     assert first == second
     assert len(first.texts) == 2 * len(TEMPLATES)
 

@@ -1,4 +1,4 @@
-"""What a job says of control and protection, and what the checks make of the regions that come back."""
+"""Parameters of control and protection, and the checks of protected regions."""
 
 from __future__ import annotations
 
@@ -41,40 +41,42 @@ NULL = [outcome(0.9), outcome(0.9)]
 
 
 def test_all_regions_where_they_were_pass() -> None:
-    found = [outcome(0.5), outcome(0.8)]
-    verdict, scores, told = judge_regions(reply(*found), found, NULL, HeldShapes())
+    outcomes = [outcome(0.5), outcome(0.8)]
+    verdict, scores, regions = judge_regions(reply(*outcomes), outcomes, NULL, HeldShapes())
     assert verdict.accepted
     assert scores == {"protected": 0.5, "protected_kept": 1.0, "seam": 1.0}
-    assert [(one["share"], one["iou"]) for one in told] == [(0.03, 0.8), (0.002, 0.5)], "by size, the largest first"
+    assert [(region["share"], region["iou"]) for region in regions] == [(0.03, 0.8), (0.002, 0.5)], (
+        "by size, the largest first"
+    )
 
 
 def test_one_small_region_that_is_gone_refuses_the_image() -> None:
-    found = [outcome(0.1), outcome(0.9)]
-    verdict, scores, _ = judge_regions(reply(*found), found, NULL, HeldShapes())
+    outcomes = [outcome(0.1), outcome(0.9)]
+    verdict, scores, _ = judge_regions(reply(*outcomes), outcomes, NULL, HeldShapes())
     assert (verdict.accepted, verdict.check, scores["protected_kept"]) == (False, "protected", 0.5)
 
 
 def test_an_outline_much_sharper_than_the_null_arms_is_a_seam() -> None:
-    found = [outcome(0.9, outline=9.0), outcome(0.9)]
-    verdict, scores, _ = judge_regions(reply(*found), found, NULL, HeldShapes())
+    outcomes = [outcome(0.9, outline=9.0), outcome(0.9)]
+    verdict, scores, _ = judge_regions(reply(*outcomes), outcomes, NULL, HeldShapes())
     assert (verdict.check, scores["seam"]) == ("seam", 2.25)
-    assert judge_regions(reply(*found), found, NULL, HeldShapes(seam=3))[0].accepted
+    assert judge_regions(reply(*outcomes), outcomes, NULL, HeldShapes(seam=3))[0].accepted
     faint = [outcome(0.9, outline=0.01), outcome(0.9, outline=0.01)]
     assert judge_regions(reply(*faint), [outcome(0.9, 1.5), outcome(0.9)], faint, HeldShapes(seam=4))[0].accepted
 
 
 def test_what_keeps_its_daylight_in_the_night_is_refused() -> None:
     relit, pasted = outcome(0.9, inside=50.0, around=30.0), outcome(0.9, inside=88.0, around=30.0)
-    verdict, scores, told = judge_regions(reply(relit, relit), [relit, relit], NULL, HeldShapes())
+    verdict, scores, regions = judge_regions(reply(relit, relit), [relit, relit], NULL, HeldShapes())
     assert (verdict.accepted, scores["light"]) == (True, pytest.approx(40 / 60))
-    verdict, scores, told = judge_regions(reply(pasted, relit), [pasted, relit], NULL, HeldShapes())
+    verdict, scores, regions = judge_regions(reply(pasted, relit), [pasted, relit], NULL, HeldShapes())
     assert (verdict.check, scores["light"]) == ("light", pytest.approx(2 / 60))
-    assert told[1]["light"] == scores["light"]
+    assert regions[1]["light"] == scores["light"]
     still = outcome(0.9, inside=90.0, around=85.0)
     assert "light" not in judge_regions(reply(still, still), [still, still], NULL, HeldShapes())[1], "no other light"
 
 
-def test_a_source_without_what_is_protected_is_not_judged_by_it() -> None:
+def test_a_source_without_protected_regions_skips_their_checks() -> None:
     assert judge_regions(reply(), [], [], HeldShapes())[1:] == ({}, [])
 
 
@@ -84,8 +86,8 @@ def test_a_source_without_what_is_protected_is_not_judged_by_it() -> None:
     least=st.floats(0, 1),
 )
 def test_the_verdict_is_that_of_the_worst_region(ious: list[float], outlines: list[float], least: float) -> None:
-    found = [outcome(iou, outline) for iou, outline in zip(ious, outlines, strict=True)]
-    verdict, scores, _ = judge_regions(reply(*found), found, NULL, HeldShapes(iou=least))
+    outcomes = [outcome(iou, outline) for iou, outline in zip(ious, outlines, strict=True)]
+    verdict, scores, _ = judge_regions(reply(*outcomes), outcomes, NULL, HeldShapes(iou=least))
     assert scores["protected"] == min(ious)
     assert verdict.accepted == (min(ious) >= least and max(outlines) / 4 <= 2)
 
@@ -94,13 +96,13 @@ def test_nothing_is_asked_of_the_editor_unless_classes_are_named() -> None:
     plain = DillemaParameters().request(PICTURE, [RENDERING])
     assert plain.protection is None
     assert not {"protection", "controls"} & set(plain.model_dump(mode="json"))
-    asked = ControlledParameters(protect=("pedestrian",)).request(PICTURE, [RENDERING]).protection
-    assert asked is not None
-    assert (asked.classes, asked.by, asked.strength) == (("pedestrian",), "relit", 1.0)
+    protection = ControlledParameters(protect=("pedestrian",)).request(PICTURE, [RENDERING]).protection
+    assert protection is not None
+    assert (protection.classes, protection.by, protection.strength) == (("pedestrian",), "relit", 1.0)
     with pytest.raises(ValidationError, match="names a kind twice"):
         DillemaParameters.model_validate({"controls": [{"kind": "canny"}] * 2})
     both = DillemaParameters.model_validate({"control_scale": 0.5, "controls": [{"kind": "canny", "scale": 0.3}]})
-    assert [one.scale for one in both.request(PICTURE, [RENDERING]).controls] == [0.3], (
+    assert [control.scale for control in both.request(PICTURE, [RENDERING]).controls] == [0.3], (
         "in place of a profile's default"
     )
     with pytest.raises(ValidationError, match="by, strength, iou, seam, light"):
@@ -129,12 +131,15 @@ def test_a_job_learns_at_once_what_its_profile_lacks(profile: str, parameters: d
     else:
         (method,) = plan(spec, load_profile(profile), []).methods
         again = DillemaParameters.model_validate(method.parameters)
-        assert ([one.kind for one in again.strengths], again.protect) == (["depth", "segmentation"], ("person",))
+        assert ([strength.kind for strength in again.strengths], again.protect) == (
+            ["depth", "segmentation"],
+            ("person",),
+        )
 
 
 def test_segmentation_jobs_protect_the_profiles_things_unless_they_say_otherwise() -> None:
-    def protected(profile: str, **said: Any) -> tuple[str, ...]:
-        spec = JobSpec.model_validate({"task": "segment the street", "models": [], **said})
+    def protected(profile: str, **fields: Any) -> tuple[str, ...]:
+        spec = JobSpec.model_validate({"task": "segment the street", "models": [], **fields})
         (method,) = plan(spec, load_profile(profile), []).methods
         return DillemaParameters.model_validate(method.parameters).protect
 
@@ -184,7 +189,7 @@ def test_few_steps_are_the_default_unless_a_job_names_others() -> None:
         ("day", "day near traffic lights", "traffic light", True),
     ],
 )
-def test_an_edit_may_not_name_what_is_protected(old: str, new: str, label: str, refused: bool) -> None:
+def test_an_edit_may_not_name_protected_classes(old: str, new: str, label: str, refused: bool) -> None:
     change = Change("other", old, new, old, new)
     verdict = check_protected_classes((change,), CAPTION, CAPTION.replace(old, new), (label,))
     assert (verdict is not None) == refused

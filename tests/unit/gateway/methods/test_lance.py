@@ -1,4 +1,4 @@
-"""LANCE: prompts, the word diff, and which attempt of a sweep is kept; faults of the reference code are named."""
+"""LANCE: prompts, the word diff, and the choice among the images of a sweep."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def edit(old: str, new: str, from_phrase: str, to_phrase: str) -> Edit:
         ("Red Car", "red car", []),
     ],
 )
-def test_the_word_diff_says_what_goes_and_what_comes(old: str, new: str, differences: list[tuple[str, str]]) -> None:
+def test_the_word_diff_names_removed_and_added_words(old: str, new: str, differences: list[tuple[str, str]]) -> None:
     assert word_diff(old, new) == differences
 
 
@@ -69,10 +69,10 @@ def _tokens(text: str) -> list[str]:
 
 
 def _without(tokens: list[str], some: list[str]) -> list[str]:
-    left = list(tokens)
+    remaining = list(tokens)
     for token in some:
-        left.remove(token)
-    return left
+        remaining.remove(token)
+    return remaining
 
 
 @given(st.lists(TEXT, min_size=2, max_size=4), PHRASE, PHRASE)
@@ -178,7 +178,7 @@ def test_thresholds_are_those_of_the_factor() -> None:
     assert judge(scores, claimed, {"likeness": {"default": 0.7, "weather": 0.5}}, EDIT_CHECKS).check == "likeness"
 
 
-def test_parameters_are_described_and_refused_in_words() -> None:
+def test_parameters_are_described_and_wrong_ones_refused() -> None:
     described = LanceParameters.model_json_schema()["properties"]
     page = (REPOSITORY / "docs" / "reference" / "parameters.md").read_text()
     assert all(f"`{parameter}`" in page for parameter in described)

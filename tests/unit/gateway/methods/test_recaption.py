@@ -1,4 +1,4 @@
-"""The check `recaption`: what is looked for in new captions, when the check is not made, and what it asks."""
+"""The check `recaption`: the words it looks for, when it is skipped, and its requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.methods.recaption import Recaptioned, recaptioned
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 
-SAID = {
+CAPTIONS = {
     b"source": "A man beside two buses. A dog sleeps.",
     b"empty": "A street at night.",
     b"same": "One bus at night, and a cyclist.",
@@ -23,18 +23,18 @@ class Captioner:
     """It says what is to be seen; it notes what it is asked."""
 
     def __init__(self) -> None:
-        self.asked: list[list[bytes]] = []
+        self.requests: list[list[bytes]] = []
 
     def caption(self, request: CaptionRequest) -> CaptionReply:
         assert (request.beams, request.temperature, request.prompt) == (1, 0, ""), "greedy, unprompted"
-        self.asked.append([image.png for image in request.images])
-        return CaptionReply(captions=[SAID[image.png] for image in request.images])
+        self.requests.append([image.png for image in request.images])
+        return CaptionReply(captions=[CAPTIONS[image.png] for image in request.images])
 
 
 def named(task: TaskDescription, truth: str | None, *images: bytes, source: bytes = b"source") -> list[float | None]:
     shown = [ImagePayload(png=image) for image in images]
-    found = recaptioned(Captioner(), MethodImage("image", ImagePayload(png=source), truth), task, shown)
-    return [None if one is None else one.named for one in found]
+    recaptions = recaptioned(Captioner(), MethodImage("image", ImagePayload(png=source), truth), task, shown)
+    return [None if recaption is None else recaption.named for recaption in recaptions]
 
 
 def test_the_class_must_be_named_again_by_stem() -> None:
@@ -47,7 +47,7 @@ def test_of_things_the_share_that_the_sources_caption_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "truth", "source", "asked"),
+    ("task", "truth", "source", "requests"),
     [
         (CLASSES, "bus", b"empty", [[b"empty"]]),
         (CLASSES, None, b"source", []),
@@ -55,18 +55,18 @@ def test_of_things_the_share_that_the_sources_caption_named() -> None:
         (TaskDescription("segment it", mask_classes=("street",)), None, b"source", []),
     ],
 )
-def test_where_the_source_is_not_named_nothing_is_said_and_nothing_more_is_asked(
-    task: TaskDescription, truth: str | None, source: bytes, asked: list[list[bytes]]
+def test_sources_whose_caption_lacks_the_class_are_not_checked(
+    task: TaskDescription, truth: str | None, source: bytes, requests: list[list[bytes]]
 ) -> None:
     captioner = Captioner()
     image = ImagePayload(png=b"same")
     assert recaptioned(captioner, MethodImage("i", ImagePayload(png=source), truth), task, [image] * 3) == [None] * 3
-    assert captioner.asked == asked
+    assert captioner.requests == requests
 
 
 def test_images_are_captioned_together() -> None:
     captioner = Captioner()
     images = [ImagePayload(png=image) for image in (b"same", b"car")]
-    found = recaptioned(captioner, MethodImage("i", ImagePayload(png=b"source"), "bus"), CLASSES, images)
-    assert captioner.asked == [[b"source"], [b"same", b"car"]]
-    assert found == [Recaptioned(SAID[b"same"], 1.0), Recaptioned(SAID[b"car"], 0.0)]
+    recaptions = recaptioned(captioner, MethodImage("i", ImagePayload(png=b"source"), "bus"), CLASSES, images)
+    assert captioner.requests == [[b"source"], [b"same", b"car"]]
+    assert recaptions == [Recaptioned(CAPTIONS[b"same"], 1.0), Recaptioned(CAPTIONS[b"car"], 0.0)]

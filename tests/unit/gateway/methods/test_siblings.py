@@ -1,4 +1,4 @@
-"""The schedule of siblings: spread over keys and options, in turns, until enough are accepted."""
+"""The schedule of siblings: spread over keys and options until enough are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters of a stored job: checked when it was submitted, typed once afterwards."""
+"""Parameters of a stored job are validated at submission and typed once afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shared.schemas.jobs import MethodChoice
 CHOICE = MethodChoice(name="shifts", parameters={"shifts": [{"phrase": "at dusk", "factor": "weather"}], "steps": 3})
 
 
-def test_a_choice_comes_back_from_its_row_as_it_was() -> None:
+def test_a_choice_survives_its_row() -> None:
     column, dialect = MethodChoices(), sqlite.dialect()
     stored = json.loads(json.dumps(column.process_bind_param([CHOICE], dialect)))
     assert column.process_result_value(stored, dialect) == [CHOICE]

@@ -1,4 +1,4 @@
-"""Edits that would change the ground truth, or change nothing, are refused by their words."""
+"""Text checks reject edits that would change the ground truth, or change nothing."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def change(old: str, new: str, from_value: str = "", to_value: str = "", factor:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("word", "other"),
     [
         ("bus", "buses"), ("car", "cars"), ("fog", "foggy"), ("rain", "raining"), ("plane", "planes"),
         ("house", "houses"), ("sun", "sunny"), ("stripe", "striped"), ("puppy", "puppies"), ("night", "nightly"),
     ],
 )  # fmt: skip
-def test_stems_agree(one: str, other: str) -> None:
-    assert stem(one) == stem(other)
+def test_stems_agree(word: str, other: str) -> None:
+    assert stem(word) == stem(other)
 
 
-@pytest.mark.parametrize(("one", "other"), [("car", "cart"), ("bus", "bush"), ("boat", "boar"), ("sun", "snow")])
-def test_stems_differ(one: str, other: str) -> None:
-    assert stem(one) != stem(other)
+@pytest.mark.parametrize(("word", "other"), [("car", "cart"), ("bus", "bush"), ("boat", "boar"), ("sun", "snow")])
+def test_stems_differ(word: str, other: str) -> None:
+    assert stem(word) != stem(other)
 
 
 def test_class_names_are_whole_words_in_a_row() -> None:
@@ -69,7 +69,7 @@ def test_keywords(phrase: str, truth: str | None, check: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "check"),
+    ("proposed", "check"),
     [
         (change("foggy", "snowy", "fog", "snow"), None),
         (change("foggy", "misty", "fog", "fog"), "no change"),
@@ -82,8 +82,8 @@ def test_keywords(phrase: str, truth: str | None, check: str | None) -> None:
         (change("red", "black", factor="adjective"), None),
     ],
 )
-def test_changes(made: Change, check: str | None) -> None:
-    refusal = check_change(made, "bus", ("car", "traffic light"))
+def test_changes(proposed: Change, check: str | None) -> None:
+    refusal = check_change(proposed, "bus", ("car", "traffic light"))
     assert (refusal.check if refusal else None) == check
 
 
@@ -100,25 +100,25 @@ def test_changes(made: Change, check: str | None) -> None:
     ],
 )
 def test_new_captions(new_caption: str, check: str | None) -> None:
-    made = (change("foggy", "snowy", "fog", "snow"),)
-    refusal = check_caption(made, CAPTION, new_caption, "bus", ("car", "traffic light"))
+    changes = (change("foggy", "snowy", "fog", "snow"),)
+    refusal = check_caption(changes, CAPTION, new_caption, "bus", ("car", "traffic light"))
     assert (refusal.check if refusal else None) == check
 
 
-def test_a_phrase_that_stands_twice_is_replaced_once() -> None:
+def test_a_phrase_that_occurs_twice_is_replaced_once() -> None:
     caption = "A red bus is on a beach. There is also a red dog."
     new = "A blue bus is on a beach. There is also a red dog."
     assert check_caption((change("red", "blue", factor="adjective"),), caption, new, "bus", ()) is None
 
 
 def test_a_new_phrase_may_hold_the_old_one() -> None:
-    made = (change("photo", "grainy photo", factor="domain"),)
-    assert check_caption(made, CAPTION, CAPTION.replace("photo", "grainy photo"), "bus", ()) is None
+    changes = (change("photo", "grainy photo", factor="domain"),)
+    assert check_caption(changes, CAPTION, CAPTION.replace("photo", "grainy photo"), "bus", ()) is None
 
 
 def test_a_caption_that_never_named_the_class_cannot_lose_it() -> None:
-    made = (change("foggy", "snowy"),)
-    assert check_caption(made, "A foggy street.", "A snowy street.", "bus", CLASSES) is None
+    changes = (change("foggy", "snowy"),)
+    assert check_caption(changes, "A foggy street.", "A snowy street.", "bus", CLASSES) is None
 
 
 class Embedder(ShippedEmbedder):
@@ -126,10 +126,10 @@ class Embedder(ShippedEmbedder):
 
     def __init__(self) -> None:
         super().__init__("tiny")
-        self.asked: list[list[str]] = []
+        self.requests: list[list[str]] = []
 
     def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply:
-        self.asked.append(request.texts)
+        self.requests.append(request.texts)
         return super().embed_texts(request)
 
 
@@ -138,17 +138,22 @@ def embedder() -> Embedder:
     return Embedder()
 
 
-SAID = "A photo of a red bus in a city. It is a foggy night. There is also a dog."
+LONG_CAPTION = "A photo of a red bus in a city. It is a foggy night. There is also a dog."
 LABELS = ("car", "bus", "truck", "boat")
 
 
 def meant(
-    embedder: Embedder, old: str, new: str, new_caption: str = "", truth: str | None = "bus", caption: str = SAID
+    embedder: Embedder,
+    old: str,
+    new: str,
+    new_caption: str = "",
+    truth: str | None = "bus",
+    caption: str = LONG_CAPTION,
 ) -> tuple[Verdict, Scores]:
     edit = Edit((change(old, new),), caption, new_caption or caption.replace(old, new))
     task = TaskDescription("name the vehicle", LABELS)
-    [found] = check_texts(embedder, MethodImage("", BLANK, truth), task, [edit], load_profile("tiny").text_thresholds)
-    return found
+    [verdict] = check_texts(embedder, MethodImage("", BLANK, truth), task, [edit], load_profile("tiny").text_thresholds)
+    return verdict
 
 
 @pytest.mark.parametrize(
@@ -165,10 +170,10 @@ def meant(
         ("a dog", "a sailboat", "", "other class"),
         ("dog", "omnibus", "", "class words"),
         ("dog", "motor vehicle", "", "class words"),
-        ("foggy", "snowy", SAID.replace("bus", "coach").replace("foggy", "snowy"), ""),
-        ("foggy", "snowy", SAID.replace("bus", "vehicle").replace("foggy", "snowy"), "class kept"),
-        ("foggy", "snowy", SAID.replace("bus", "bench").replace("foggy", "snowy"), "class kept"),
-        ("foggy", "snowy", SAID.replace("dog", "lorry").replace("foggy", "snowy"), "other class"),
+        ("foggy", "snowy", LONG_CAPTION.replace("bus", "coach").replace("foggy", "snowy"), ""),
+        ("foggy", "snowy", LONG_CAPTION.replace("bus", "vehicle").replace("foggy", "snowy"), "class kept"),
+        ("foggy", "snowy", LONG_CAPTION.replace("bus", "bench").replace("foggy", "snowy"), "class kept"),
+        ("foggy", "snowy", LONG_CAPTION.replace("dog", "lorry").replace("foggy", "snowy"), "other class"),
     ],
 )
 def test_edits_are_judged_by_what_they_mean(
@@ -181,22 +186,25 @@ def test_edits_are_judged_by_what_they_mean(
 
 @pytest.mark.parametrize("name", ["coach", "vehicle"])
 def test_a_class_that_goes_by_another_name_may_not_go(embedder: Embedder, name: str) -> None:
-    verdict, _ = meant(embedder, f"red {name}", "red bench", caption=SAID.replace("bus", name))
+    verdict, _ = meant(embedder, f"red {name}", "red bench", caption=LONG_CAPTION.replace("bus", name))
     assert verdict.check == "class words"
 
 
 def test_without_ground_truth_no_class_may_be_touched(embedder: Embedder) -> None:
-    assert meant(embedder, "red coach", "red bench", truth=None, caption=SAID.replace("bus", "coach"))[0].check
+    assert meant(embedder, "red coach", "red bench", truth=None, caption=LONG_CAPTION.replace("bus", "coach"))[0].check
     assert meant(embedder, "foggy", "snowy", truth=None)[0].accepted
 
 
 def test_all_edits_of_an_image_share_requests_and_class_names_come_first(embedder: Embedder) -> None:
-    embedder.asked.clear()
-    edits = [Edit((change("foggy", new),), SAID, SAID.replace("foggy", new)) for new in ("snowy", "rainy", "hazy")]
+    embedder.requests.clear()
+    edits = [
+        Edit((change("foggy", new),), LONG_CAPTION, LONG_CAPTION.replace("foggy", new))
+        for new in ("snowy", "rainy", "hazy")
+    ]
     task = TaskDescription("name the vehicle", LABELS)
-    found = check_texts(embedder, MethodImage("", BLANK, "bus"), task, edits, {})
-    assert [verdict.accepted for verdict, _ in found] == [True] * 3, "without thresholds only equal stems count"
-    assert [embedder.asked[0], len(embedder.asked)] == [sorted(LABELS), 2]
+    verdicts = check_texts(embedder, MethodImage("", BLANK, "bus"), task, edits, {})
+    assert [verdict.accepted for verdict, _ in verdicts] == [True] * 3, "without thresholds only equal stems count"
+    assert [embedder.requests[0], len(embedder.requests)] == [sorted(LABELS), 2]
 
 
 def test_the_differing_part_of_phrases() -> None:
@@ -211,9 +219,9 @@ def test_content_words_leave_articles_and_prepositions_out() -> None:
 
 
 def test_the_checks_tell_right_edits_of_tinyworlds_captions_from_wrong_ones() -> None:
-    found = check_cases(cases("calibration", 15), "tiny")
-    assert len(found) == 15 * len(SORTS)
-    right = [not check for case, check, _ in found if case.right]
-    wrong = [not check for case, check, _ in found if not case.right]
+    results = check_cases(cases("calibration", 15), "tiny")
+    assert len(results) == 15 * len(SORTS)
+    right = [not check for case, check, _ in results if case.right]
+    wrong = [not check for case, check, _ in results if not case.right]
     assert sum(right) >= 0.95 * len(right)
     assert sum(wrong) <= 0.05 * len(wrong)

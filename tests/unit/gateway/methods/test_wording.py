@@ -1,4 +1,4 @@
-"""The reasons for which images are refused: the one place where their wording is tested."""
+"""The wording of the reasons for which images are rejected."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ NULL = RegionOutcome(iou=0.9, outline=4.0, inside=(90.0,) * 3, around=(90.0,) * 
 @pytest.mark.parametrize(
     ("check", "reason"),
     [
-        ("structure", "only 20% of the outlines of what must stay are kept; 50% are wanted"),
-        ("shapes", "a segmenter finds the classes of the mask 20% as well as in the source; 50% is wanted"),
-        (
-            "things",
-            "of the things that a segmenter finds in the source, 20% kept their places; 50% are wanted",
-        ),
-        ("recaption", "its new caption names 20% of what a caption of the source names; 50% is wanted"),
-        ("label", "the ground truth has a probability of only 20%; 50% is wanted"),
+        ("structure", "the image keeps only 20% of the outlines that must stay; expected at least 50%"),
+        ("shapes", "a segmenter finds the classes of the mask 20% as well as in the source; expected at least 50%"),
+        ("things", "20% of the things that a segmenter finds in the source kept their places; expected at least 50%"),
+        ("recaption", "its new caption names 20% of what a caption of the source names; expected at least 50%"),
+        ("label", "the ground truth has a probability of only 20%; expected at least 50%"),
     ],
 )
 def test_a_check_states_its_score_and_its_threshold(check: str, reason: str) -> None:
@@ -41,12 +38,13 @@ def test_a_check_states_its_score_and_its_threshold(check: str, reason: str) -> 
         (
             {"iou": 0.1},
             "1 of 2 protected regions moved; the pedestrian of 0.2% of the image overlaps its place "
-            "by 0.10, and 0.50 is wanted",
+            "by 0.10; expected at least 0.50",
         ),
-        ({"outline": 9.0}, "its outline is 2.2 times as sharp as in the null arm, and at most 2.0 is allowed"),
+        ({"outline": 9.0}, "its outline is 2.2 times as sharp as in the null arm; expected at most 2.0"),
         (
             {"inside": (88.0,) * 3, "around": (30.0,) * 3},
-            "the pedestrian of 0.2% of the image kept the old light: its colour changed 3% as much",
+            "the pedestrian of 0.2% of the image kept the old light: its colour changed 3% as much as its "
+            "surroundings'; expected at least 15%",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The breaker: which failures count against an image, and when a service is not even called."""
+"""The circuit breaker: which failures count against an image, and when a service is not called."""
 
 from __future__ import annotations
 

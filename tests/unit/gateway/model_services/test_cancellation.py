@@ -1,9 +1,10 @@
-"""A call that is cancelled ends at once, and its service forgets it."""
+"""A cancelled call ends at once, and the service drops it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import httpx
 import pytest
@@ -11,11 +12,9 @@ import pytest
 from embedded.serving import ListeningPort
 from gateway.model_services.cancellation import Cancellation, Cancelled, cancellable
 from gateway.model_services.clients import ModelServices
-from shared.endpoints import Endpoint
-from tests.support.slow_service import Count, SlowSquares, Square, create_app
+from tests.support.slow_service import SQUARES, Count, SlowSquares, create_app
+from tests.support.threads import background
 from tests.support.work_site import wait_for
-
-SQUARES = Endpoint("evaluator_service", "/v1/squares", Count, Square, "checking")
 
 
 def metric(address: str, name: str) -> float:
@@ -44,14 +43,10 @@ def test_a_cancelled_call_ends_at_once_and_leaves_the_line_of_its_service(monkey
             except Cancelled:
                 ended.append(number)
 
-    calls = [threading.Thread(target=call, args=(number,)) for number in range(2)]
     try:
-        for thread in calls:
-            thread.start()
-        wait_for(lambda: squaring.is_set() and metric(port.base_url, "contrafact_waiting{") == 1)
-        cancellation.cancel()
-        for thread in calls:
-            thread.join(60)
+        with background(partial(call, 0), partial(call, 1)):
+            wait_for(lambda: squaring.is_set() and metric(port.base_url, "contrafact_waiting{") == 1)
+            cancellation.cancel()
         assert sorted(ended) == [0, 1]
         wait_for(lambda: metric(port.base_url, "contrafact_waiting{") == 0)
         with cancellable(cancellation), pytest.raises(Cancelled):

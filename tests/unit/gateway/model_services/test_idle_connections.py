@@ -1,4 +1,4 @@
-"""Idle connections to the model services are given up before the services close them."""
+"""The gateway closes idle connections before the model services do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from gateway.model_services.clients import KEEP_IDLE_SECONDS, ModelServices
 
 
-def test_the_worker_gives_idle_connections_up_before_uvicorn_closes_them() -> None:
+def test_the_worker_closes_idle_connections_before_uvicorn_does() -> None:
     services = ModelServices({})
     assert services._http.client._transport._pool._keepalive_expiry == KEEP_IDLE_SECONDS  # type: ignore[attr-defined]
     services.close()

@@ -1,4 +1,4 @@
-"""Requests are divided by bytes, and their replies are put together again, in order."""
+"""Requests are split by bytes, and their replies are joined in order."""
 
 from __future__ import annotations
 

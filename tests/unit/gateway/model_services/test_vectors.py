@@ -1,4 +1,4 @@
-"""Vectors of recorded replies: taken out as float32, put back exactly, and missing where their object is damaged."""
+"""Vectors of recorded replies: stored as float32, restored exactly, and missing if their object is damaged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path)
 
 
-def test_large_tables_go_into_one_object_and_come_back_as_they_were(store: DirectoryStore) -> None:
+def test_large_tables_survive_storage_in_one_object(store: DirectoryStore) -> None:
     reply: JsonValue = {"images": table(7, 768), "texts": table(12, 768), "logit_scale": 100.0, "names": ["a", "b"]}
     marked, data = without_vectors(reply)
     assert data is not None
@@ -56,7 +56,7 @@ def test_values_that_float32_does_not_hold_keep_their_precision(store: Directory
         [],
     ],
 )
-def test_what_is_small_or_no_table_stays_in_the_row(value: JsonValue, store: DirectoryStore) -> None:
+def test_small_replies_and_those_without_tables_stay_in_the_row(value: JsonValue, store: DirectoryStore) -> None:
     reply: JsonValue = {"value": value, "inside": [{"value": value}]}
     assert without_vectors(reply) == (reply, None)
     assert with_vectors(reply, store, KEY) == (reply, 0)
@@ -74,12 +74,12 @@ def test_a_missing_or_damaged_object_is_missing(damage: bytes | None, store: Dir
 
 def test_recurring_replies_are_bounded_by_bytes_and_the_least_recently_used_go() -> None:
     replies = {name: EmbedTextsReply(texts=[[float(number)]]) for number, name in enumerate("abcd")}
-    kept = RecurringReplies(most_bytes=100)
+    recurring = RecurringReplies(most_bytes=100)
     for name in "ab":
-        kept.keep(name, replies[name], 40)
-    kept.keep("a", replies["a"], 40)  # two steps found it at the same time
-    assert kept.find("a") is replies["a"]
-    kept.keep("c", replies["c"], 40)
-    assert [name for name in "abc" if kept.find(name)] == ["a", "c"]
-    kept.keep("d", replies["d"], 101)
-    assert kept.find("d") is None
+        recurring.keep(name, replies[name], 40)
+    recurring.keep("a", replies["a"], 40)  # two steps found it at the same time
+    assert recurring.find("a") is replies["a"]
+    recurring.keep("c", replies["c"], 40)
+    assert [name for name in "abc" if recurring.find(name)] == ["a", "c"]
+    recurring.keep("d", replies["d"], 101)
+    assert recurring.find("d") is None

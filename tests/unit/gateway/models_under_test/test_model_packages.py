@@ -1,4 +1,4 @@
-"""What is sent as a model under test and becomes a package, or is refused by name."""
+"""Uploads of models under test: which become a package, and which are refused."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def contents(sent: list[NamedFile], **spec: Any) -> tuple[str, dict[str, bytes]]
         data = package.file.read()
         assert (len(data), hashlib.sha256(data).hexdigest()) == (package.bytes, package.digest)
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            found = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
-        return package.format, found
+            entries = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+        return package.format, entries
 
 
 def refusal(sent: list[NamedFile], **spec: Any) -> Problem:
@@ -65,9 +65,9 @@ def test_files_zip_and_tar_of_one_model_are_one_package() -> None:
         with packed(sent, ModelSpec(name="m"), MOST) as package:
             digests.add(package.digest)
     assert len(digests) == 1, "order, folders, dates and what the model does not need are not part of it"
-    kind, found = contents(files(HUB), licence="MIT", description="d")
+    kind, entries = contents(files(HUB), licence="MIT", description="d")
     assert kind == "safetensors"
-    assert found == {**HUB, "contrafact.json": b"{}"}, "licence and description are not the model"
+    assert entries == {**HUB, "contrafact.json": b"{}"}, "licence and description are not the model"
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -88,12 +88,12 @@ def test_a_zip_of_a_real_models_size_is_taken_in_without_holding_it_in_memory(co
     assert peak < 8 * 1024**2
 
 
-def test_the_spec_is_said_over_the_file_beside_the_model() -> None:
+def test_the_spec_overrides_the_file_beside_the_model() -> None:
     beside = {"contrafact.json": json.dumps({"classes": ["a", "b"], "output": "probabilities"}).encode()}
-    kind, found = contents(files({"net.onnx": b"x", **beside}), classes={"c": 1}, preprocessing=PREPARED)
+    kind, entries = contents(files({"net.onnx": b"x", **beside}), classes={"c": 1}, preprocessing=PREPARED)
     assert kind == "onnx"
-    assert sorted(found) == ["contrafact.json", "model.onnx"]
-    description = json.loads(found["contrafact.json"])
+    assert sorted(entries) == ["contrafact.json", "model.onnx"]
+    description = json.loads(entries["contrafact.json"])
     assert description["classes"] == {"c": 1}
     assert description["output"] == "probabilities"
     assert description["preprocessing"]["height"] == 32
@@ -112,15 +112,15 @@ def test_the_spec_is_said_over_the_file_beside_the_model() -> None:
         ("model.onnx_data", "outside its file"),
     ],
 )
-def test_pickles_code_and_other_formats_are_refused_by_name(name: str, words: str) -> None:
+def test_pickles_code_and_other_formats_are_refused(name: str, words: str) -> None:
     for sent in (files({**HUB, name: b"x"}), zipped({**HUB, f"deep/{name}": b"x"})):
-        found = refusal(sent)
-        assert isinstance(found, InvalidInput)
-        assert words in found.detail
+        problem = refusal(sent)
+        assert isinstance(problem, InvalidInput)
+        assert words in problem.detail
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changes", "words"),
     [
         ({"model.safetensors": None}, "there are no weights"),
         ({"config.json": None}, "config.json is missing"),
@@ -147,11 +147,13 @@ def test_pickles_code_and_other_formats_are_refused_by_name(name: str, words: st
         ({"model.safetensors.index.json": b'{"weight_map": {"a": "../../etc/passwd"}}'}, "which was not sent"),
     ],
 )
-def test_a_model_that_is_not_whole_or_leads_elsewhere_is_refused(changed: dict[str, bytes | None], words: str) -> None:
-    sent = {name: data for name, data in {**HUB, **changed}.items() if data is not None}
-    found = refusal(files(sent))
-    assert isinstance(found, InvalidInput | TooLarge)
-    assert words in found.detail
+def test_incomplete_models_and_models_with_outside_references_are_refused(
+    changes: dict[str, bytes | None], words: str
+) -> None:
+    sent = {name: data for name, data in {**HUB, **changes}.items() if data is not None}
+    problem = refusal(files(sent))
+    assert isinstance(problem, InvalidInput | TooLarge)
+    assert words in problem.detail
 
 
 def test_nothing_two_models_two_archives_and_nested_ones_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""How changes are named in reports and on pages: replaced, added, and refused before anything stood in their place."""
+"""Names of changes in reports and pages: replaced, added, and rejected edits."""
 
 from __future__ import annotations
 

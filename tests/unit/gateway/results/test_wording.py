@@ -1,25 +1,18 @@
-"""The sentences on effects: the one place where their wording is tested."""
+"""The wording of effects and findings."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.reviews import Reviewed, Tally
 from gateway.analysis.validity import Screened
 from gateway.results.wording import with_sentences
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, CellEffect, CheckErrors, Metric, Relation
-
-
-def cell(value: str, label: str = "bus") -> Cell:
-    return Cell(label=label, factor="weather", value=value, direction="to")
-
-
-def differences(correct: Floats) -> Differences:
-    return Differences(np.arange(len(correct)), correct.astype(float), correct / 2, 2 * len(correct))
+from tests.support.effects import cell, differences
 
 
 def effects_of(
@@ -42,7 +35,7 @@ def test_a_finding_names_class_change_effect_interval_images_and_breakdown_point
     assert effect.sentence.endswith(f", 16 images; stands unless more than {share} % of them are invalid")
 
 
-def test_without_ground_truth_the_sentence_does_not_speak_of_failing() -> None:
+def test_without_ground_truth_the_sentence_avoids_the_word_fail() -> None:
     effect = effects_of({cell("night"): differences(-np.ones(20))}, "metamorphic")["night"]
     assert effect.standing == "weakness"
     assert "is not recognised again with weather changed to night" in effect.sentence

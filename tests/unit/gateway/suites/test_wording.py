@@ -1,4 +1,4 @@
-"""The sentences on releases: the one place where their wording is tested."""
+"""The wording of comparisons between releases."""
 
 from __future__ import annotations
 

@@ -1,0 +1,114 @@
+"""`POST /jobs?dry_run=true`, `GET /jobs/{job}/plan` and `contrafact submit --dry-run`: the power of a job."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+from sqlalchemy import func, select
+from typer.testing import CliRunner
+
+from contrafact.cli import app
+from gateway.database.tables import Image, Job, OwnedImage, Table, Upload
+from tests.support.gateway_under_test import Gateway, picture
+
+TASK = "classify the vehicle"
+
+
+def packed(**per_class: int) -> bytes:
+    """A zip of class folders."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for label, count in per_class.items():
+            for number in range(count):
+                archive.writestr(f"{label}/{number}.png", picture(number))
+        archive.writestr("bus/broken.png", b"\x89PNG\r\n\x1a\n")
+    return buffer.getvalue()
+
+
+def ask(gateway: Gateway, dry_run: str = "true", **spec: Any) -> httpx.Response:
+    data = {"spec": json.dumps({"task": TASK, **spec})}
+    files = {"images": ("set.zip", packed(bus=16, car=3))}
+    return gateway.client.post("/jobs", params={"dry_run": dry_run}, files=files, data=data)
+
+
+def row_counts(gateway: Gateway) -> list[int]:
+    tables: list[type[Table]] = [Job, Image, OwnedImage, Upload]
+    with gateway.context.sessions() as session:
+        rows = [session.scalar(select(func.count()).select_from(table)) or 0 for table in tables]
+    return [*rows, sum(1 for _ in gateway.context.store.iterate())]
+
+
+def test_a_dry_run_states_the_power_of_the_job_and_writes_nothing(gateway: Gateway) -> None:
+    before, wakes = row_counts(gateway), len(gateway.wakes)
+    reply = ask(gateway, methods=[{"name": "dillema", "parameters": {"counterfactuals_per_image": 2}}])
+    assert reply.status_code == 200, reply.text
+    plan = reply.json()
+    assert (row_counts(gateway), len(gateway.wakes)) == (before, wakes)
+    assert (plan["images"], plan["labelled"], plan["missing"]) == (19, 19, 0)
+    assert [failure["name"] for failure in plan["failures"]] == ["bus/broken.png"]
+    assert plan["sensitivity"]["family"] == 4
+    bus, car = plan["sensitivity"]["classes"]
+    assert (bus["label"], bus["sources"]) == ("bus", 16)
+    assert 0.1 < bus["drop"] < 1
+    assert (car["drop"], car["sources"]) == (None, 3)
+    job = ask(gateway, dry_run="false", methods=plan["methods"]).json()
+    of_job = gateway.client.get(f"/jobs/{job['id']}/plan").json()
+    assert of_job["sensitivity"] == plan["sensitivity"]
+    assert {name: of_job[name] for name in ("images", "labelled", "models")} == {
+        name: plan[name] for name in ("images", "labelled", "models")
+    }
+    assert gateway.client.get("/jobs/nothing/plan").status_code == 404
+
+
+def test_a_manifest_is_planned_before_its_images_are_uploaded(gateway: Gateway) -> None:
+    before = row_counts(gateway)
+    images = [{"digest": f"{number:064x}", "label": "bus"} for number in range(40)]
+    plan = gateway.client.post("/jobs?dry_run=true", json={"task": TASK, "images": images})
+    assert plan.status_code == 200, plan.text
+    assert (plan.json()["images"], plan.json()["missing"]) == (40, 40)
+    assert row_counts(gateway) == before
+
+
+def test_a_dry_run_refuses_what_the_job_would_be_refused_for(gateway: Gateway) -> None:
+    assert ask(gateway, models=["nobody"]).status_code == 422
+    assert ask(gateway, label_map={"bus": "tram"}).json()["unknown_labels"] == ["tram"]
+    assert ask(gateway, dry_run="perhaps").status_code == 422
+    reply = ask(gateway, calibration="holiday photos")
+    assert "holiday photos" in reply.json()["detail"]
+
+
+def test_without_ground_truth_the_plan_says_what_any_class_would_need(gateway: Gateway) -> None:
+    sensitivity = ask(gateway, ground_truth="none").json()["sensitivity"]
+    assert sensitivity["classes"] == []
+    needed = [each["sources"] for each in sensitivity["needed"]]
+    assert needed == sorted(needed)
+
+
+def test_the_command_line_shows_the_plan(gateway: Gateway, tmp_path: Path) -> None:
+    for number in range(14):
+        path = tmp_path / "testset" / "bus" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(100 + number))
+    before = row_counts(gateway)
+    environment = {"CONTRAFACT_URL": str(gateway.client.base_url)}
+    arguments = ["submit", str(tmp_path / "testset"), "--task", TASK]
+    result = CliRunner().invoke(app, [*arguments, "--dry-run"], env=environment)
+    assert result.exit_code == 0, result.output
+    assert "14 to upload" in result.stdout
+    assert "`bus`, 14 images" in result.stdout
+    assert row_counts(gateway) == before
+    as_json = CliRunner().invoke(app, [*arguments, "--dry-run", "--json"], env=environment)
+    assert json.loads(as_json.stdout)["missing"] == 14
+    (tmp_path / "set.zip").write_bytes(packed(bus=14))
+    of_archive = CliRunner().invoke(
+        app, ["submit", str(tmp_path / "set.zip"), *arguments[2:], "--dry-run"], env=environment
+    )
+    assert "unusable  bus/broken.png" in of_archive.stdout
+    started = CliRunner().invoke(app, arguments, env=environment)
+    assert "`bus`, 14 images" in started.stderr
+    assert row_counts(gateway)[0] == before[0] + 1

@@ -1,0 +1,374 @@
+"""A segmentation job over the public API, from masks to pages, with small services."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from sqlalchemy import select
+from typer.testing import CliRunner
+
+from contrafact.cli import app
+from embedded.run import run_embedded
+from gateway.database.tables import SourceImage
+from shared.images import decode, digest, encode
+from shared.schemas.results import JobResults
+from shared.schemas.service import SERVICES
+from shared.storage import image_key
+from tests.support.gateway_under_test import Gateway, key_of, serve_gateway
+from tests.support.http_jobs import finished
+from tests.support.small_services import CLASSES, SEGMENTER, SmallServices, serve
+
+MASKS = {
+    "classes": [
+        {"name": "heaven", "colour": "#4682b4"},
+        {"name": "road", "colour": "#804080"},
+        {"name": "car", "colour": "#00008e", "thing": True},
+    ],
+    "void": ["#000000"],
+}
+COLOURS = np.array([[0x46, 0x82, 0xB4], [0x80, 0x40, 0x80], [0, 0, 0x8E], [0, 0, 0]], np.uint8)
+SPEC: dict[str, Any] = {
+    "task": "segment the street",
+    "models": [SEGMENTER],
+    "masks": MASKS,
+    "label_map": {"heaven": "sky"},
+    "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2, "thresholds": {}}}],
+}
+
+
+def scene(seed: int) -> tuple[bytes, bytes]:
+    """An image with a brightness for each class, and its mask in colours with a void corner."""
+    drawn = np.repeat(np.repeat(np.random.default_rng(seed).integers(0, 3, (4, 5)), 5, axis=0), 4, axis=1)
+    image = np.repeat(np.array([40, 120, 200], np.uint8)[drawn][..., None], 3, axis=2)
+    drawn[:2, :2] = 3
+    return encode(image), encode(COLOURS[drawn])
+
+
+def archive(count: int, bad: bool = False) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as target:
+        for number in range(count):
+            image, mask = scene(number)
+            target.writestr(f"set/images/{number}.png", image)
+            target.writestr(f"set/masks/{number}.png", scene(number)[0] if bad and number == 0 else mask)
+    return packed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with (
+        serve(SmallServices()) as services,
+        run_embedded(tmp_path_factory.mktemp("roads"), service_urls=dict.fromkeys(SERVICES, services)) as system,
+        httpx.Client(base_url=system.base_url, timeout=60) as client,
+    ):
+        yield client
+
+
+def post(client: httpx.Client, data: bytes, spec: dict[str, Any], path: str = "/jobs") -> httpx.Response:
+    files = {
+        "images": ("set.zip", data, "application/zip"),
+        "spec": ("", json.dumps(spec).encode(), "application/json"),
+    }
+    return client.post(path, files=files)
+
+
+@pytest.fixture(scope="module")
+def job(client: httpx.Client) -> str:
+    reply = post(client, archive(13, bad=True), SPEC)
+    assert reply.status_code == 202, reply.text
+    detail = finished(client, reply.headers["Location"])
+    assert (detail["state"], detail["kind"], detail["images"], detail["labelled"]) == ("done", "segmentation", 13, 12)
+    assert detail["classes"] == ["sky", "road", "car"]
+    (failure,) = detail["failures"]
+    assert "set/masks/0.png" in failure["reason"]
+    assert "of no class" in failure["reason"]
+    return str(detail["id"])
+
+
+def test_results_have_cells_matrices_and_label_maps(client: httpx.Client, job: str) -> None:
+    page = client.get(f"/jobs/{job}/results", params={"limit": 1}).json()
+    metrics = JobResults.model_validate(page["metrics"])
+    (result,) = metrics.results
+    pixels = result.segmentation
+    assert pixels is not None
+    assert (result.metric, result.sources, pixels.originals.images) == ("iou", 12, 12)
+    assert pixels.originals.pixels == 12 * (400 - 4)
+    assert [len(row) for row in pixels.difference] == [4, 4, 4]
+    for scores in (pixels.originals, pixels.nulls, pixels.counterfactuals):
+        assert all(sum(row) == pytest.approx(1) for row in scores.confusion)
+    assert metrics.sensitivity is not None
+    assert [shown.label for shown in metrics.sensitivity.classes] == ["car", "road", "sky"]
+    view = page["counterfactuals"][0]
+    truth = decode(client.get(f"/images/{view['source']['mask']}").content, "L")
+    assert set(np.unique(truth).tolist()) <= {0, 1, 2, 255}
+    prediction = view["predictions"][0]
+    original = decode(client.get(f"/images/{prediction['original']['segmentation']['map']}").content, "L")
+    assert (original == truth)[truth != 255].all()
+    assert prediction["original"]["segmentation"]["mean_iou"] == 1.0
+    assert prediction["flipped"] == any(
+        overlap["iou"] < 0.5 for overlap in prediction["counterfactual"]["segmentation"]["classes"]
+    )
+    cars = client.get(f"/jobs/{job}/results", params={"class": "car"}).json()["counterfactuals"]
+    assert cars
+    assert client.get(f"/jobs/{job}/results", params={"class": "ship"}).json()["counterfactuals"] == []
+
+
+def test_pages_and_report_show_masks_over_pictures_and_the_matrices(client: httpx.Client, job: str) -> None:
+    text = html.unescape(client.get(f"/jobs/{job}/view").text)
+    for words in ("ΔIoU", "Class by class", "counterfactuals minus null arms", 'class="matrix"', "mIoU "):
+        assert words in text
+    assert "acc@1" not in text
+    overlay = next(part.split('"')[0] for part in text.split('src="')[1:] if "/overlays/" in part.split('"')[0])
+    painted = client.get(overlay)
+    assert painted.headers["content-type"] == "image/png"
+    assert Image.open(io.BytesIO(painted.content)).size == (20, 20)
+    assert client.get(overlay.rpartition("/")[0] + "/" + "0" * 64).status_code == 404
+    pair = next(part.split('"')[0] for part in text.split('href="')[1:] if "/pairs/" in part.split('"')[0])
+    shown = html.unescape(client.get(pair).text)
+    assert "mask of" in shown
+    assert f"IoU, {SEGMENTER}" in shown
+    report = client.get(f"/jobs/{job}/report").text
+    assert 'class="matrix"' in report
+    assert report.count("data:image/webp") >= 6
+    assert "/overlays/" not in report
+
+
+def test_masks_may_be_form_parts_and_a_dry_run_plans_the_job(client: httpx.Client) -> None:
+    image, mask = scene(1)
+    files = [
+        ("images", ("a.png", image, "image/png")),
+        ("masks", ("a.png", mask, "image/png")),
+        ("spec", ("", json.dumps(SPEC).encode(), "application/json")),
+    ]
+    plan = client.post("/jobs", params={"dry_run": "true"}, files=files).json()
+    assert (plan["kind"], plan["images"], plan["labelled"]) == ("segmentation", 1, 1)
+    assert [view["label"] for view in plan["sensitivity"]["classes"]] == ["car", "road", "sky"]
+    stray = client.post("/jobs", files=[*files, ("masks", ("b.png", mask, "image/png"))])
+    assert (stray.status_code, "b.png" in stray.text) == (422, True)
+    loose = client.post("/jobs", files=[*files[:2], ("task", (None, "segment the street"))])
+    assert (loose.status_code, "what they mean" in loose.text) == (422, True)
+
+
+PALETTED = {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 2, "thing": True}], "void": [1]}
+COLOURED = {
+    "classes": [{"name": "road", "colour": "#804080"}, {"name": "car", "colour": "#00008e", "thing": True}],
+    "void": ["#4682b4"],
+}
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def paletted(drawn: np.ndarray, bits: int) -> bytes:
+    image = Image.fromarray(drawn.astype(np.uint8)).convert("P")
+    image.putpalette([0x80, 0x40, 0x80, 0x46, 0x82, 0xB4, 0, 0, 0x8E])
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", bits=bits)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    with serve_gateway(tmp_path, authentication=True) as served:
+        yield served
+
+
+@pytest.fixture
+def ann(gateway: Gateway) -> dict[str, str]:
+    return key_of(gateway, "ann")
+
+
+def upload(gateway: Gateway, key: dict[str, str], data: bytes, mask: bool = False) -> httpx.Response:
+    query = {"mask": "true"} if mask else {}
+    return gateway.client.put(f"/images/{digest_of(data)}", content=data, headers=key, params=query)
+
+
+def by_digest(gateway: Gateway, key: dict[str, str], images: list[dict[str, str]], **more: Any) -> httpx.Response:
+    path = "/jobs?dry_run=true" if more.pop("ahead", False) else "/jobs"
+    spec = {"task": "segment the street", "models": [], "images": images, **more}
+    return gateway.client.post(path, json=spec, headers=key)
+
+
+def test_uploaded_masks_are_named_by_digest_as_indices_or_in_colours(gateway: Gateway, ann: dict[str, str]) -> None:
+    drawn = np.random.default_rng(3).integers(0, 3, (6, 8))
+    image, mask = encode(np.zeros((6, 8, 3), np.uint8)), paletted(drawn, 2)
+    entry = {"digest": digest_of(image), "mask": digest_of(mask), "name": "a.png"}
+    place = f"/images/{entry['mask']}?mask=true"
+    assert upload(gateway, ann, image).status_code == 200
+    assert upload(gateway, ann, mask).status_code == 200, "as an image, it has colours alone"
+    assert gateway.client.head(place, headers=ann).status_code == 404
+    lacking = by_digest(gateway, ann, [entry], masks=PALETTED)
+    assert (lacking.status_code, lacking.json()["missing"]) == (422, [entry["mask"]])
+    plan = by_digest(gateway, ann, [entry], masks=PALETTED, ahead=True).json()
+    assert (plan["images"], plan["missing"], plan["labelled"]) == (1, 1, 0)
+    reply = upload(gateway, ann, mask, mask=True)
+    assert reply.status_code == 200, reply.text
+    assert reply.json() == upload(gateway, ann, mask, mask=True).json()
+    assert gateway.client.head(place, headers=ann).status_code == 200
+    assert (decode(gateway.client.get(place, headers=ann).content, "L") == drawn).all()
+    plan = by_digest(gateway, ann, [entry], masks=PALETTED, ahead=True).json()
+    assert (plan["images"], plan["missing"], plan["labelled"]) == (1, 0, 1)
+    expected = np.array([0, 255, 1], np.uint8)[drawn]
+    for masks in (PALETTED, COLOURED):
+        job = by_digest(gateway, ann, [entry, {"digest": entry["digest"]}], masks=masks)
+        assert job.status_code == 202, job.text
+        assert (job.json()["images"], job.json()["labelled"]) == (2, 1)
+        with gateway.context.sessions() as session:
+            held = SourceImage.job_id == job.json()["id"], SourceImage.position == 0
+            row = session.scalars(select(SourceImage).where(*held)).one()
+            assert row.mask_classes == ["road", "car"]
+            kept_map = str(row.mask_digest)
+        assert (decode(gateway.context.store.get(image_key(kept_map)), "L") == expected).all()
+    places = {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}], "void": [255]}
+    again = by_digest(gateway, ann, [{**entry, "mask": kept_map}], masks=places)
+    assert (again.status_code, again.json()["labelled"]) == (202, 1), "the mask of a job's results is a mask again"
+
+
+def test_masks_by_digest_are_their_owners_and_fit_their_images(gateway: Gateway, ann: dict[str, str]) -> None:
+    ben = key_of(gateway, "ben")
+    image, good, wide = (encode(np.zeros(size, np.uint8)) for size in ((6, 8, 3), (6, 8), (6, 9)))
+    for data, key, as_mask in ((image, ann, False), (image, ben, False), (good, ann, True), (wide, ann, True)):
+        assert upload(gateway, key, data, as_mask).status_code == 200
+    entry = {"digest": digest_of(image), "mask": digest_of(good)}
+    other = by_digest(gateway, ben, [entry], masks=PALETTED)
+    assert (other.status_code, other.json()["missing"]) == (422, [entry["mask"]])
+    job = by_digest(gateway, ann, [entry, {**entry, "mask": digest_of(wide)}], masks=PALETTED).json()
+    (failure,) = job["failures"]
+    assert "9×6" in failure["reason"]
+    values = upload(gateway, ann, good, mask=True).json()["digest"]
+    refusals: list[tuple[dict[str, str], dict[str, Any], str]] = [
+        ({**entry, "mask": digest_of(wide)}, {"masks": PALETTED}, "none of the 1 images can be used"),
+        (entry, {}, "does not say what they mean"),
+        ({"digest": entry["digest"]}, {"masks": PALETTED}, "no image names its mask: upload each with PUT"),
+        ({**entry, "label": "car"}, {"masks": PALETTED}, "leave out one of them"),
+        ({**entry, "mask": entry["digest"]}, {"masks": PALETTED}, "PUT /images/{digest}?mask=true them"),
+        ({**entry, "digest": values}, {"masks": PALETTED}, "1 images of the manifest are not uploaded"),
+        (entry, {"masks": COLOURED}, "has the colour #000000; add it to `masks.classes`"),
+    ]
+    for listed, spec, sentence in refusals:
+        reply = by_digest(gateway, ann, [listed], **spec)
+        assert (reply.status_code, sentence in reply.json()["detail"]) == (422, True), reply.text
+    jpeg = io.BytesIO()
+    Image.fromarray(np.zeros((6, 8), np.uint8)).save(jpeg, "JPEG")
+    lossy = upload(gateway, ann, jpeg.getvalue(), mask=True)
+    assert (lossy.status_code, "PNG" in lossy.text) == (422, True)
+
+
+def test_an_export_has_the_masks_and_is_a_job_again(client: httpx.Client, job: str, tmp_path: Path) -> None:
+    exported = client.get(f"/jobs/{job}/export", params={"format": "folders"})
+    assert exported.status_code == 200, exported.text
+    with tarfile.open(fileobj=io.BytesIO(exported.content)) as archive:
+        names = archive.getnames()
+        note = archive.extractfile("contrafact.json")
+        assert note is not None
+        masks = json.loads(note.read())["masks"]
+    edited = [name for name in names if name.startswith("counterfactual/")]
+    assert edited
+    assert {f"masks/{name}" for name in edited} <= set(names)
+    assert masks["classes"][2] == {"name": "car", "index": 2, "colour": None, "thing": True}
+    spec = {**SPEC, "masks": masks, "label_map": {}}
+    again = finished(client, post(client, exported.content, spec).headers["Location"])
+    assert (again["state"], again["images"], again["labelled"]) == ("done", 12, 12)
+    first, second = (
+        client.get(f"/jobs/{name}/results").json()["metrics"]["results"][0]["segmentation"]
+        for name in (job, again["id"])
+    )
+    assert second["originals"] == first["originals"]
+    plain = {name: value for name, value in SPEC.items() if name not in ("masks", "label_map")}
+    without = post(client, exported.content, plain, "/jobs?dry_run=true").json()
+    assert (without["images"], without["labelled"]) == (12, 0)
+
+
+def test_a_parquet_export_has_a_column_of_masks(client: httpx.Client, job: str, tmp_path: Path) -> None:
+    import datasets
+
+    exports = {
+        name: client.get(f"/jobs/{job}/export", params={"format": name}).content for name in ("folders", "huggingface")
+    }
+    for name, data in exports.items():
+        with tarfile.open(fileobj=io.BytesIO(data)) as packed:
+            packed.extractall(tmp_path / name, filter="data")
+    lines = (tmp_path / "folders" / "provenance.jsonl").read_text(encoding="utf-8").splitlines()
+    records = {record["id"]: record for record in map(json.loads, lines)}
+    loaded = datasets.load_dataset(str(tmp_path / "huggingface"), cache_dir=str(tmp_path / "cache"))["test"]
+    assert isinstance(loaded.features["mask"], datasets.Image)
+    assert "label" not in loaded.features
+    assert {row["id"] for row in loaded} == set(records)
+    assert {row["arm"] for row in loaded} == {"original", "null_arm", "counterfactual"}
+    for row in loaded:
+        record = records[row["id"]]
+        assert digest(np.asarray(row["image"].convert("RGB"))) == record["image"]
+        assert row["mask"].mode == "L"
+        assert digest(np.asarray(row["mask"])) == record["mask"]
+        assert row["mask"].size == row["image"].size
+    card = (tmp_path / "huggingface" / "README.md").read_text(encoding="utf-8")
+    assert "task_categories: [image-segmentation]" in card
+    for line in ("| 0 | sky |", "| 1 | road |", "| 2 | car |", "| 255 | not judged |"):
+        assert line in card.splitlines()
+    refusal = post(client, exports["huggingface"], SPEC)
+    assert (refusal.status_code, "export the job as folders" in refusal.text) == (422, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"label_map": {}}, "'heaven'"),
+        ({"models": ["m1"]}, "'m1' classifies"),
+        ({"models": ["m1", SEGMENTER]}, "models of one kind"),
+        ({"models": None}, f"tests no segmentation by default; name `models`: '{SEGMENTER}'"),
+        ({"masks": None}, "the masks mean"),
+        ({"classes": CLASSES}, "leave `classes` out"),
+        ({"ground_truth": "none"}, "`masks` are ground truth"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(
+    client: httpx.Client, changes: dict[str, Any], sentence: str
+) -> None:
+    spec = {name: value for name, value in {**SPEC, **changes}.items() if value is not None}
+    reply = post(client, archive(2), spec)
+    assert reply.status_code == 422
+    assert sentence in reply.json()["detail"].replace("\\", "")
+
+
+def test_labels_are_no_ground_truth_of_a_segmenter(client: httpx.Client) -> None:
+    image = scene(1)[0]
+    files = [
+        ("images", ("a.png", image, "image/png")),
+        ("manifest", ("m.csv", b"file,label\na.png,car\n", "text/csv")),
+        ("spec", ("", json.dumps({"task": "segment it", "models": [SEGMENTER]}).encode(), "application/json")),
+    ]
+    reply = client.post("/jobs", files=files)
+    assert (reply.status_code, "label" in reply.text) == (422, True)
+
+
+def test_the_command_line_sends_masks_and_prints_classes(client: httpx.Client, tmp_path: Path) -> None:
+    for number in range(2):
+        for folder, data in zip(("images", "masks"), scene(number), strict=True):
+            path = tmp_path / "set" / folder / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    (tmp_path / "classes.json").write_text(json.dumps(MASKS))
+    options = ["--task", "segment the street", "--model", SEGMENTER, "--masks", str(tmp_path / "classes.json")]
+    options += ["--label-map", "heaven=sky", "--method", "dillema"]
+    options += [
+        word for setting in ("counterfactuals_per_image=1", "steps=2", "thresholds={}") for word in ("--set", setting)
+    ]
+    run = ["submit", str(tmp_path / "set"), *options, "--wait"]
+    result = CliRunner().invoke(app, run, env={"CONTRAFACT_URL": str(client.base_url)})
+    assert result.exit_code == 0, result.output
+    assert "2 images, 2 with ground truth" in result.stderr
+    assert "mIoU 100 % on originals" in result.stdout.replace("\N{NO-BREAK SPACE}", " ")
+    assert "IoU originals" in result.stdout

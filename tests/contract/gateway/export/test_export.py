@@ -1,0 +1,363 @@
+"""`GET /jobs/{job}/export`: its own library reads each format, and all but parquet can be submitted as a new job."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import hashlib
+import io
+import json
+import re
+import tarfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from sqlalchemy import select, update
+from typer.testing import CliRunner, Result
+
+from contrafact.cli import app
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
+from gateway.export import selection
+from gateway.export.job import open_export
+from gateway.export.selection import Selection, exported_images
+from shared.images import decode, digest
+from shared.problems import NotFound
+from shared.s3_store import S3Store
+from shared.storage import ObjectStore, image_key
+from tests.support.drawn_job import MODELS, add_drawn_job
+from tests.support.gateway_under_test import Gateway, serve_gateway
+from tests.support.s3_server import S3Server
+
+FILES = ["folders", "coco", "fiftyone"]
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
+        add_drawn_job(served.context.sessions, served.context.store, per_class=4)
+        yield served
+
+
+@pytest.fixture
+def rows(gateway: Gateway) -> dict[str, Counterfactual]:
+    with gateway.context.sessions() as session:
+        return {row.id: row for row in session.scalars(select(Counterfactual))}
+
+
+def export(gateway: Gateway, **query: Any) -> httpx.Response:
+    reply = gateway.client.get("/jobs/drawn/export", params=query)
+    assert reply.status_code == 200, reply.text
+    return reply
+
+
+def unpacked(gateway: Gateway, folder: Path, **query: Any) -> Path:
+    with tarfile.open(fileobj=io.BytesIO(export(gateway, **query).content)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def provenance(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "provenance.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def rows_of(table: Path) -> list[dict[str, str]]:
+    with table.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def pixels_of(path: Path) -> str:
+    return digest(decode(path.read_bytes()))
+
+
+def test_folders_hold_the_images_and_records_of_the_job(
+    gateway: Gateway, rows: dict[str, Counterfactual], tmp_path: Path
+) -> None:
+    folder = unpacked(gateway, tmp_path)
+    records = provenance(folder)
+    accepted = {row.id for row in rows.values() if row.arm == "edit" and row.accepted}
+    assert {r["id"] for r in records if r["arm"] == "counterfactual"} == accepted
+    assert Counter(r["arm"] for r in records)["original"] == 12
+    assert {r["null_id"] for r in records if r["arm"] == "counterfactual"} == {
+        r["id"] for r in records if r["arm"] == "null_arm"
+    }
+    for record in records:
+        assert pixels_of(folder / record["file"]) == record["image"]
+        assert Path(record["file"]).parts[:2] == (record["arm"], record["label"])
+        if record["arm"] == "counterfactual":
+            row = rows[record["id"]]
+            lineage = json.dumps(row.lineage, sort_keys=True, separators=(",", ":"))
+            assert record["lineage_digest"] == hashlib.sha256(lineage.encode()).hexdigest()
+            assert (record["caption"], record["to_value"], record["seed"]) == (row.caption, row.to_value, row.seed)
+            assert (record["scores"], record["verdict"]) == (row.scores, "accepted")
+            assert [prediction["model"] for prediction in record["predictions"]] == sorted(MODELS)
+    note = json.loads((folder / "contrafact.json").read_text(encoding="utf-8"))
+    assert (note["job"], note["models"], note["seed"]) == ("drawn", list(MODELS), 7)
+
+
+def test_folders_load_as_a_hugging_face_imagefolder_and_as_csv(gateway: Gateway, tmp_path: Path) -> None:
+    import datasets
+
+    folder = unpacked(gateway, tmp_path / "export")
+    table = rows_of(folder / "metadata.csv")
+    assert {row["file_name"] for row in table} == {r["file"] for r in provenance(folder)}
+    assert {row["night-bus predicted"] for row in table if row["label"] == "boat"} >= {"boat"}
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # it leaves the table open
+        loaded = datasets.load_dataset("imagefolder", data_dir=str(folder), cache_dir=str(tmp_path / "cache"))["train"]
+        gc.collect()
+    assert len(loaded) == len(table)
+    by_id = {row["id"]: row for row in table}
+    for row in loaded:
+        assert (row["label"], row["arm"]) == (by_id[row["id"]]["label"], by_id[row["id"]]["arm"])
+        assert row["image"].size == (128, 128)
+
+
+def test_parquet_loads_with_images_and_class_names(gateway: Gateway, tmp_path: Path) -> None:
+    import datasets
+
+    folder = unpacked(gateway, tmp_path / "export", format="huggingface")
+    records = {r["id"]: r for r in provenance(unpacked(gateway, tmp_path / "folders"))}
+    loaded = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))["test"]
+    assert isinstance(loaded.features["image"], datasets.Image)
+    names = loaded.features["label"].names
+    assert {"bus", "car", "boat"} <= set(names)
+    assert {row["id"] for row in loaded} == set(records)
+    for row in loaded:
+        record = records[row["id"]]
+        assert digest(np.asarray(row["image"].convert("RGB"))) == row["digest"] == record["image"]
+        assert names[row["label"]] == record["label"]
+        assert {score["name"]: score["value"] for score in row["scores"]} == record["scores"]
+        assert row["predictions"] == record["predictions"]
+        assert row["changes"] == record["changes"]
+        for name in ("arm", "group", "null_id", "factor", "to_value", "verdict", "seed", "lineage_digest"):
+            assert row[name] == record[name], name
+
+
+def test_coco_is_read_by_pycocotools(gateway: Gateway, tmp_path: Path) -> None:
+    from pycocotools.coco import COCO
+
+    folder = unpacked(gateway, tmp_path, format="coco")
+    with redirect_stdout(io.StringIO()):
+        coco = COCO(str(folder / "annotations.json"))
+    records = {r["file"]: r for r in provenance(folder)}
+    images = coco.loadImgs(coco.getImgIds())
+    assert {image["file_name"] for image in images} == set(records)
+    names = {category["id"]: category["name"] for category in coco.loadCats(coco.getCatIds())}
+    for image in images:
+        (annotation,) = coco.loadAnns(coco.getAnnIds(imgIds=[image["id"]], iscrowd=False, areaRng=[0, 1e9]))
+        record = records[image["file_name"]]
+        assert names[annotation["category_id"]] == record["label"]
+        assert (folder / image["file_name"]).is_file()
+        assert image["contrafact"] == {key: value for key, value in record.items() if key != "file"}
+    (boat,) = coco.getCatIds(catNms=["boat"])
+    assert len(coco.getImgIds(catIds=[boat])) == sum(r["label"] == "boat" for r in records.values())
+
+
+def test_fiftyone_has_a_group_for_each_counterfactual(gateway: Gateway, tmp_path: Path) -> None:
+    """Held against the schema that FiftyOne's importer reads; FiftyOne itself needs a MongoDB server."""
+    folder = unpacked(gateway, tmp_path, format="fiftyone")
+    records = {r["file"]: r for r in provenance(folder)}
+    metadata = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
+    samples = json.loads((folder / "samples.json").read_text(encoding="utf-8"))["samples"]
+    assert (metadata["media_type"], metadata["group_field"], metadata["version"]) == ("group", "group", "1.0.0")
+    assert set(metadata["group_media_types"]) == {"original", "null_arm", "counterfactual"}
+    fields = {field["db_field"]: field for field in metadata["sample_fields"]}
+    always = {"created_at", "last_modified_at"}  # FiftyOne fills these in
+    groups: dict[str, dict[str, str]] = {}
+    for sample in samples:
+        assert set(sample) - {"_media_type", "_rand"} <= set(fields) - always
+        assert re.fullmatch("[0-9a-f]{24}", sample["_id"]["$oid"])
+        record = records[sample["filepath"]]
+        assert sample["ground_truth"]["label"] == record["label"]
+        for prediction in record["predictions"]:
+            assert sample["predicted_" + prediction["model"].replace("-", "_")]["label"] == prediction["predicted"]
+        slices = groups.setdefault(sample["group"]["_id"]["$oid"], {})
+        assert sample["group"]["name"] not in slices, "one sample a slice"
+        slices[sample["group"]["name"]] = record["id"]
+    assert len({sample["_id"]["$oid"] for sample in samples}) == len(samples)
+    by_id = {r["id"]: r for r in records.values()}
+    triples = {
+        (record["group"], record["null_id"], record["id"])
+        for record in records.values()
+        if record["arm"] == "counterfactual"
+    }
+    exported = {(g["original"], g["null_arm"], g["counterfactual"]) for g in groups.values() if "counterfactual" in g}
+    assert exported == triples
+    alone = {g["original"] for g in groups.values() if "counterfactual" not in g}
+    assert alone == {i for i, r in by_id.items() if r["arm"] == "original"} - {triple[0] for triple in triples}
+
+
+@pytest.mark.parametrize("format_name", FILES)
+def test_an_export_can_be_submitted_as_a_job(gateway: Gateway, format_name: str) -> None:
+    archive = export(gateway, format=format_name).content
+    reply = gateway.client.post(
+        "/jobs", files={"images": ("e.tar", archive)}, data={"spec": '{"task": "classify it", "models": []}'}
+    )
+    assert reply.status_code == 202, reply.text
+    job = reply.json()
+    assert (job["images"], job["labelled"], job["failures"]) == (12, 12, [])
+    with gateway.context.sessions() as session:
+        before, after = (
+            session.execute(
+                select(SourceImage.digest, SourceImage.ground_truth)
+                .where(SourceImage.job_id == name)
+                .order_by(SourceImage.position)
+            ).all()
+            for name in ("drawn", job["id"])
+        )
+    assert before == after
+
+
+def test_a_repacked_export_is_a_job_again_wherever_its_note_lies(gateway: Gateway, tmp_path: Path) -> None:
+    folder = unpacked(gateway, tmp_path / "mine")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path in sorted(folder.rglob("*"), reverse=True):
+            if path.is_file():
+                archive.add(path, f"mine/{path.relative_to(folder)}")
+    files = {"images": ("e.tar.gz", packed.getvalue())}
+    reply = gateway.client.post("/jobs", files=files, data={"spec": '{"task": "classify it", "models": []}'})
+    assert reply.status_code == 202, reply.text
+    assert (reply.json()["images"], reply.json()["labelled"]) == (12, 12)
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [({"format": "huggingface"}, "export the job as folders"), ({"arm": "counterfactual"}, "no originals")],
+)
+def test_exports_that_cannot_be_submitted_are_refused_with_a_reason(
+    gateway: Gateway, query: dict[str, str], sentence: str
+) -> None:
+    files = {"images": ("e.tar", export(gateway, **query).content)}
+    reply = gateway.client.post("/jobs", files=files, data={"task": "classify it"})
+    assert reply.status_code == 422
+    assert sentence in reply.json()["detail"]
+
+
+def test_filters_choose_counterfactuals_and_their_null_arms(gateway: Gateway, tmp_path: Path) -> None:
+    query = {"class": "bus", "value": "night", "flipped": "true", "model": "night-bus"}
+    page = gateway.client.get("/jobs/drawn/results", params={**query, "verdict": "accepted", "limit": 200}).json()
+    expected = {view["id"] for view in page["counterfactuals"]}
+    records = provenance(unpacked(gateway, tmp_path / "all", **query))
+    assert {r["id"] for r in records if r["arm"] == "counterfactual"} == expected != set()
+    assert {r["label"] for r in records} == {"bus"}
+    assert Counter(r["arm"] for r in records) == {
+        "original": 4,
+        "null_arm": len(expected),
+        "counterfactual": len(expected),
+    }
+    only = provenance(unpacked(gateway, tmp_path / "some", **query, arm=["counterfactual", "null_arm"]))
+    assert {r["arm"] for r in only} == {"null_arm", "counterfactual"}
+    rejected = provenance(unpacked(gateway, tmp_path / "rejected", verdict="rejected", arm="counterfactual"))
+    assert {r["verdict"] for r in rejected} == {"rejected"}
+    assert {r["check"] for r in rejected} == {"structure", "label"}
+
+
+def test_it_is_not_sent_twice(gateway: Gateway) -> None:
+    first = export(gateway)
+    assert first.headers["content-disposition"] == 'attachment; filename="contrafact-drawn-folders.tar"'
+    assert first.headers["content-type"] == "application/x-tar"
+    assert export(gateway).content == first.content
+    tag = first.headers["etag"]
+    assert export(gateway, verdict="any").headers["etag"] != tag
+    again = gateway.client.get("/jobs/drawn/export", headers={"If-None-Match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_refusals(gateway: Gateway) -> None:
+    assert gateway.client.get("/jobs/nobodys/export").status_code == 404
+    for query in ({"format": "zip"}, {"verdict": "perhaps"}, {"colour": "red"}, {"arm": "left"}):
+        assert gateway.client.get("/jobs/drawn/export", params=query).status_code == 422, query
+    with gateway.context.sessions.begin() as session:
+        session.execute(update(Job).where(Job.id == "drawn").values(state="running"))
+    reply = gateway.client.get("/jobs/drawn/export")
+    with gateway.context.sessions.begin() as session:
+        session.execute(update(Job).where(Job.id == "drawn").values(state="done"))
+    assert reply.status_code == 409
+
+
+class Counting:
+    """A store that counts what is read of another."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.read = 0
+
+    def get(self, key: str) -> bytes:
+        self.read += 1
+        return self._store.get(key)
+
+
+@pytest.mark.parametrize("format_name", FILES)
+def test_one_image_at_a_time_is_in_memory(gateway: Gateway, format_name: Any) -> None:
+    store = Counting(gateway.context.store)
+    export = open_export(gateway.context.sessions, LOCAL_OWNER, "drawn", format_name, Selection())
+    pieces = export.chunks(gateway.context.sessions, store)  # type: ignore[arg-type]
+    for number in range(40):
+        next(pieces)
+        assert store.read <= number, "an image is read when its piece is asked for"
+
+
+def test_deleting_the_job_breaks_the_archive_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "SOURCES_PER_PAGE", 2)
+    with serve_gateway(tmp_path) as served:
+        sessions, store = served.context.sessions, served.context.store
+        add_drawn_job(sessions, store, per_class=1)  # two pages
+        pieces = open_export(sessions, LOCAL_OWNER, "drawn", "folders", Selection()).chunks(sessions, store)
+        next(pieces)
+        next(pieces)
+        assert served.client.delete("/jobs/drawn").status_code == 204
+        with pytest.raises(NotFound, match="deleted"):
+            for _ in pieces:
+                pass
+
+
+def test_names_that_users_choose_stay_data(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as served:
+        sessions = served.context.sessions
+        add_drawn_job(sessions, served.context.store, per_class=1)
+        with sessions.begin() as session:
+            source = session.scalars(select(SourceImage).where(SourceImage.position == 0)).one()
+            source.file_name, source.ground_truth = "..\\..\\=cmd|' /C calc'!A0.png", "=HYPERLINK(../x)"
+            session.execute(update(SourceImage).where(SourceImage.position == 1).values(ground_truth=None))
+            session.execute(update(Prediction).values(predicted="@evil"))
+        folder = unpacked(served, tmp_path / "export")
+        table = rows_of(folder / "metadata.csv")
+        cells = {value for row in table for value in row.values()}
+        assert not [value for value in cells if value.startswith(("=", "@", "+", "-"))]
+        assert "'=HYPERLINK(../x)" in cells
+        originals = {path.relative_to(folder).as_posix() for path in folder.glob("original/*/*")}
+        assert any(re.fullmatch(r"original/_HYPERLINK\(|original/_HYPERLINK.*/000000-.*\.png", n) for n in originals)
+        assert any(name.startswith("original/unlabelled/000001-") for name in originals)
+        labels = [json.loads(line)["label"] for line in (folder / "manifest.jsonl").read_text().splitlines()]
+        assert labels[:2] == ["=HYPERLINK(../x)", None]
+
+
+def test_an_export_streams_from_s3(gateway: Gateway, s3_server: S3Server) -> None:
+    store = S3Store(s3_server.endpoint, "export", s3_server.access_key, s3_server.secret_key, secure=False)
+    store.create_bucket()
+    sessions, few = gateway.context.sessions, Selection(arm=["original"])
+    for image in exported_images(sessions, "drawn", few):
+        store.put(image_key(image.image), gateway.context.store.get(image_key(image.image)))
+    streamed = b"".join(open_export(sessions, LOCAL_OWNER, "drawn", "folders", few).chunks(sessions, store))
+    assert streamed == export(gateway, arm="original").content
+
+
+def test_the_command_saves_an_export(gateway: Gateway, tmp_path: Path) -> None:
+    def contrafact(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["export", *arguments, "--url", str(gateway.client.base_url)])
+
+    out = tmp_path / "set.tar"
+    result = contrafact("drawn", "--format", "coco", "--where", "arm=original", "--where", "class=bus", "-o", str(out))
+    assert (result.exit_code, result.stdout) == (0, f"{out}\n"), result.output
+    with tarfile.open(out) as archive:
+        assert sum(name.startswith("original/bus/") for name in archive.getnames()) == 4
+    refusal = contrafact("nobodys", "-o", str(tmp_path / "none.tar"))
+    assert (refusal.exit_code, refusal.stdout) == (3, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set.tar"], "nothing half is left"

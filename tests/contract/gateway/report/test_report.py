@@ -1,0 +1,211 @@
+"""From rows to figures, findings and the report, on a job with drawn images and random predictions."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, update
+
+from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
+from gateway.database.tables import Job, Prediction, Report, SourceImage
+from gateway.report.build import build_report
+from gateway.report.words import marked_caption, percent
+from gateway.results.classification import load_rows
+from gateway.results.measure import measure
+from shared.schemas.results import CheckErrors, JobResults
+from shared.storage import DirectoryStore
+from tests.support.drawn_job import add_drawn_job
+
+Measured = tuple[Sessions, DirectoryStore, JobResults, str]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """A drawn job with its report."""
+    directory = tmp_path_factory.mktemp("drawn")
+    engine = open_engine(f"sqlite:///{directory}/contrafact.db")
+    migrate(engine)
+    sessions, store = open_sessions(engine), DirectoryStore(directory / "objects")
+    add_drawn_job(sessions, store)
+    results = build_report(sessions, store, "drawn")
+    return sessions, store, results, store.get("reports/drawn/report.html").decode()
+
+
+def test_the_planted_weakness_is_the_first_finding_and_the_sound_model_has_none(measured: Measured) -> None:
+    weak, sound = measured[2].results
+    assert [(e.cell.label, e.cell.value, e.cell.direction) for e in weak.findings] == [("bus", "night", "to")]
+    assert sound.findings == []
+    assert weak.cells[0].sentence
+
+
+def test_figures_count_only_accepted_counterfactuals(measured: Measured) -> None:
+    results = measured[2]
+    (funnel,) = results.funnels
+    refused = sum(c.count for c in [*funnel.refused_by_text, *funnel.refused_by_image])
+    assert funnel.accepted.count == funnel.proposed - refused
+    assert funnel.refused_by_text[0].check == "class words"
+    assert funnel.rendered == funnel.proposed - funnel.refused_by_text[0].count
+    for result in results.results:
+        assert result.counterfactuals == funnel.accepted.count == result.metrics.error_rate.n
+        assert result.left_out == 0
+    assert results.costs[0].evaluations == 40 * funnel.rendered
+    assert results.made.parameters == {"dillema": {"counterfactuals_per_image": 4}}
+
+
+def test_building_the_report_again_gives_the_same_page_and_the_stored_figures(measured: Measured) -> None:
+    sessions, store, results, page = measured
+    build_report(sessions, store, "drawn")
+    assert store.get("reports/drawn/report.html").decode() == page
+    with sessions() as session:
+        row = session.get_one(Report, "drawn")
+    assert row.object_key == "reports/drawn/report.html"
+    assert JobResults.model_validate(row.metrics) == results
+
+
+def test_known_errors_of_the_checks_enter_the_figures_and_the_page(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path}/contrafact.db")
+    migrate(engine)
+    sessions, store = open_sessions(engine), DirectoryStore(tmp_path / "objects")
+    add_drawn_job(sessions, store)
+    errors = {"tinyworld": {"default": CheckErrors(valid=200, valid_accepted=180, invalid=200, invalid_accepted=6)}}
+    unnamed = build_report(sessions, store, "drawn", [], errors)
+    assert unnamed.calibration is None  # the job does not say that its images are like tinyworld
+    with sessions.begin() as session:
+        session.get_one(Job, "drawn").spec = {"calibration": "tinyworld"}
+    results = build_report(sessions, store, "drawn", [], errors)
+    assert results.calibration is not None
+    assert not results.provisional
+    (finding,) = results.results[0].findings
+    assert finding.among_valid is not None
+    assert finding.among_valid.stands
+    assert "which leaves" in finding.sentence
+    page = store.get("reports/drawn/report.html").decode()
+    assert "measured on <b>tinyworld</b>" in page
+    assert "uncalibrated" not in page
+    assert "among valid" in page
+    engine.dispose()
+
+
+class _Page(HTMLParser):
+    """What the page refers to, and what its images say to those who do not see them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.without_alt = 0
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = dict(attributes)
+        self.addresses += [values[name] or "" for name in ("src", "href", "action") if name in values]
+        self.without_alt += tag == "img" and not values.get("alt")
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self.open:
+            assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        pass
+
+
+def test_the_page_is_self_contained_well_formed_and_accessible(measured: Measured) -> None:
+    page = _Page()
+    page.feed(measured[3])
+    assert page.open == []
+    assert page.without_alt == 0
+    assert page.addresses
+    assert all(address.startswith(("data:image/webp;base64,", "#")) for address in page.addresses)
+    assert set(re.findall(r'href="#([\w-]+)"', measured[3])) <= set(re.findall(r'id="([\w-]+)"', measured[3]))
+    assert len(measured[3]) < 4_000_000
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "flipped: bus → truck",
+        "uncalibrated",
+        "<ins>",
+        "Null arm",
+        "rejected by structure",
+        "too few images",
+        "numpy 2",
+        "stands unless more than",
+        "<code>bus</code>, 16 images: a drop",
+    ],
+)
+def test_the_page_says(measured: Measured, sentence: str) -> None:
+    assert sentence in measured[3]
+
+
+def test_without_ground_truth_predictions_are_compared_with_those_of_the_originals(
+    measured: Measured, tmp_path: Path
+) -> None:
+    sessions, store, _, _ = measured
+    add_drawn_job(sessions, store, "unlabelled", per_class=3)
+    with sessions.begin() as session:
+        session.execute(update(SourceImage).where(SourceImage.job_id == "unlabelled").values(ground_truth=None))
+        unlabelled = update(Prediction).where(Prediction.job_id == "unlabelled")
+        session.execute(unlabelled.values(ground_truth_probability=None, rank=None))
+    with sessions() as session:
+        results = measure(load_rows(session, "unlabelled"))
+    for result in results.results:
+        assert result.relation == "metamorphic"
+        assert result.metrics.accuracy[0].originals.value == 1.0
+        assert result.metrics.error_rate == result.metrics.flips
+    assert "Too few images to tell" in _report(sessions, store, "unlabelled")
+
+
+def test_a_job_with_nothing_in_it_still_reports(measured: Measured) -> None:
+    sessions, store, _, _ = measured
+    add_drawn_job(sessions, store, "empty", per_class=0)
+    assert "none" in _report(sessions, store, "empty")
+
+
+def test_images_without_predictions_are_left_out_and_counted(measured: Measured) -> None:
+    sessions, store, _, _ = measured
+    add_drawn_job(sessions, store, "gaps", per_class=1)
+    with sessions.begin() as session:
+        session.execute(
+            delete(Prediction).where(
+                Prediction.job_id == "gaps", Prediction.model == "sound", Prediction.flipped.is_(True)
+            )
+        )
+    with sessions() as session:
+        whole, gaps = measure(load_rows(session, "gaps")).results
+    assert whole.counterfactuals == gaps.counterfactuals + gaps.left_out
+
+
+def _report(sessions: Sessions, store: DirectoryStore, job_id: str) -> str:
+    build_report(sessions, store, job_id)
+    return store.get(f"reports/{job_id}/report.html").decode()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "marked"),
+    [
+        ("A bus by day.", "A bus at night.", "A bus <del>by day</del> <ins>at night</ins>."),
+        ("A bus.", "A bus. It rains.", "A bus. <ins>It rains.</ins>"),
+        ("A red bus.", "A bus.", "A <del>red</del> bus."),
+        ("A <b>", "A <b>", "A &lt;b&gt;"),
+        ("A bus.", "", "A bus."),
+        ("", "", ""),
+    ],
+)
+def test_changed_words_are_marked(old: str, new: str, marked: str) -> None:
+    assert marked_caption(old, new) == marked
+
+
+def test_percentages_do_not_round_to_certainty() -> None:
+    assert [percent(p) for p in (0, 0.002, 0.5, 0.998, 1, None)] == [
+        "0\xa0%",
+        "0.2\xa0%",
+        "50\xa0%",
+        "99.8\xa0%",
+        "100\xa0%",
+        "–",
+    ]

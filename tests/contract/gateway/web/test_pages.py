@@ -1,0 +1,130 @@
+"""The web pages of a running gateway: content, filters, links, and the content security policy."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from gateway.report.build import build_report
+from tests.support.drawn_job import add_drawn_job
+from tests.support.gateway_under_test import serve_gateway
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A gateway with one finished job `drawn` and one `running` that has no report."""
+    with serve_gateway(tmp_path_factory.mktemp("pages")) as gateway:
+        sessions, store = gateway.context.sessions, gateway.context.store
+        add_drawn_job(sessions, store, per_class=14)
+        build_report(sessions, store, "drawn")
+        add_drawn_job(sessions, store, "running", per_class=1, state="running")
+        yield gateway.client
+
+
+def page(client: httpx.Client, path: str) -> str:
+    reply = client.get(path)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["content-type"].startswith("text/html")
+    assert "'self'" in reply.headers["content-security-policy"]
+    assert "unsafe" not in reply.headers["content-security-policy"]
+    assert not re.search(r"<script>|<style|\son\w+=|\sstyle=|(?:src|href)=\"https?:", reply.text)
+    return html.unescape(reply.text)
+
+
+def pairs(text: str) -> list[str]:
+    return re.findall(r'href="(/jobs/drawn/pairs/[^"]+)"', text)
+
+
+def test_home_lists_jobs_and_offers_a_form(client: httpx.Client) -> None:
+    text = page(client, "/")
+    assert 'href="/jobs/drawn/view"' in text
+    assert 'name="images"' in text
+
+
+def test_a_finished_job_shows_its_finding_its_effects_and_pairs(client: httpx.Client) -> None:
+    text = page(client, "/jobs/drawn/view")
+    assert "<em>night</em>" in text
+    assert "<b>Provisional.</b>" in text
+    assert len(pairs(text)) == 24
+    assert 'class="forest"' in text
+
+
+def test_the_finding_links_to_its_own_pictures(client: httpx.Client) -> None:
+    text = page(client, "/jobs/drawn/view")
+    link = re.search(r'<a href="([^"#]+)#gallery">bus, to night</a> <span class="tag weak">', text)
+    assert link
+    shown = page(client, link[1])
+    links = pairs(shown)
+    assert 10 <= len(links) <= 14
+    assert all("value=night" in link and "class=bus" in link for link in links)
+    held = page(client, link[1].replace("model=night-bus", "model=sound") + "&flipped=false")
+    assert 0 < len(pairs(held)) < len(links)
+
+
+def test_filters_can_be_taken_off_again_and_do_not_survive_nonsense(client: httpx.Client) -> None:
+    text = page(client, "/jobs/drawn/view?class=car&flipped=true")
+    assert '<a class="chip active" href="/jobs/drawn/view?flipped=true#gallery" aria-current="true">car</a>' in text
+    assert client.get("/jobs/drawn/view?klass=car").status_code == 422
+    assert "None with these filters." in page(client, "/jobs/drawn/view?class=zebra")
+
+
+def test_the_pages_of_the_gallery_do_not_overlap(client: httpx.Client) -> None:
+    names: list[str] = []
+    path: str | None = "/jobs/drawn/view?verdict=accepted"
+    while path:
+        text = page(client, path)
+        names += pairs(text)
+        following = re.search(r'rel="next" href="([^"#]+)', text)
+        path = following[1] if following else None
+    metrics = client.get("/jobs/drawn/results").json()["metrics"]
+    assert len(names) == len(set(names)) == metrics["funnels"][0]["accepted"]["count"]
+
+
+def test_pairs_are_walked_in_order_under_the_same_filters(client: httpx.Client) -> None:
+    links = pairs(page(client, "/jobs/drawn/view?class=bus&verdict=accepted"))
+    text = page(client, links[1])
+    assert f'id="before" rel="prev" href="{links[0]}"' in text
+    assert f'id="after" rel="next" href="{links[2]}"' in text
+    assert 'href="/jobs/drawn/view?class=bus&verdict=accepted#gallery"' in text
+    assert 'id="before"' not in page(client, links[0])
+
+
+def test_everything_that_a_page_loads_is_there(client: httpx.Client) -> None:
+    for path in ("/", "/jobs/drawn/view", pairs(page(client, "/jobs/drawn/view"))[0]):
+        loaded = set(re.findall(r'(?:src|<link[^>]* href)="([^"]+)"', page(client, path)))
+        assert loaded
+        for address in loaded:
+            assert client.get(address).status_code == 200, address
+
+
+def test_a_running_job_follows_its_events(client: httpx.Client) -> None:
+    text = page(client, "/jobs/running/view")
+    assert 'data-events="/jobs/running/events"' in text
+    assert 'data-post="/jobs/running/cancel"' in text
+    progress = page(client, "/jobs/running/progress")
+    assert 'data-state="running"' in progress
+    assert "Now: " in progress
+    assert "dillema" in text
+
+
+@pytest.mark.parametrize(
+    "path", ["/jobs/none/view", "/jobs/none/progress", "/jobs/drawn/pairs/none", "/static/none", "/static/../routes.py"]
+)
+def test_unknown_ids_are_not_found(client: httpx.Client, path: str) -> None:
+    assert client.get(path).status_code == 404
+
+
+def test_the_review_order_is_kept_from_pair_to_pair(client: httpx.Client) -> None:
+    text = page(client, "/jobs/drawn/view")
+    assert 'href="/jobs/drawn/view?order=review#gallery">to review first</a>' in text
+    links = pairs(page(client, "/jobs/drawn/view?order=review"))
+    review = client.get("/jobs/drawn/results?limit=1").json()["metrics"]["review"]
+    assert [link.partition("?")[0].rpartition("/")[2] for link in links] == review[: len(links)]
+    second = page(client, links[1])
+    assert f'id="before" rel="prev" href="{links[0]}"' in second
+    assert f'id="after" rel="next" href="{links[2]}"' in second
+    assert 'id="before"' not in page(client, links[0])

@@ -1,0 +1,89 @@
+"""The review page of a running gateway: the order of images, what it hides, and what it sends."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from gateway.report.build import build_report
+from tests.support.drawn_job import add_drawn_job
+from tests.support.gateway_under_test import serve_gateway
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A gateway with a finished job `drawn`, and one that nobody reviews."""
+    with serve_gateway(tmp_path_factory.mktemp("review")) as gateway:
+        for job in ("drawn", "other"):
+            add_drawn_job(gateway.context.sessions, gateway.context.store, job, per_class=8)
+            build_report(gateway.context.sessions, gateway.context.store, job)
+        yield gateway.client
+
+
+def page(client: httpx.Client, path: str = "/jobs/drawn/review") -> str:
+    reply = client.get(path)
+    assert reply.status_code == 200, reply.text
+    assert "unsafe" not in reply.headers["content-security-policy"]
+    assert not re.search(r"<script>|<style|\son\w+=|\sstyle=|(?:src|href)=\"https?:", reply.text)
+    return html.unescape(reply.text)
+
+
+def counterfactual_on(text: str) -> str:
+    form = re.search(r'<form id="review" action="/jobs/\w+/reviews/(\w+)"', text)
+    assert form
+    return form[1]
+
+
+def test_it_shows_source_and_counterfactual_and_nothing_that_sways(client: httpx.Client) -> None:
+    text = page(client, "/jobs/other/review")
+    view = client.get(f"/jobs/other/results/{counterfactual_on(text)}").json()
+    assert f"/images/{view['source']['image']}" in text
+    assert f"/images/{view['image']}" in text
+    assert f"Is <em>{view['source']['ground_truth']}</em> still right?" in text
+    assert view["null_image"] not in text
+    for hidden in ("accepted", "rejected", "night-bus", "flipped", "predicted", "structure"):
+        assert hidden not in text.partition("<main")[2]
+    for address in set(re.findall(r'(?:src|<link[^>]* href)="([^"]+)"', text)):
+        assert client.get(address).status_code == 200, address
+    assert page(client, "/jobs/other/review") == text, "until something is said of it"
+    assert 'href="/jobs/other/review">Review images</a>' in page(client, "/jobs/other/view")
+
+
+def test_failures_and_random_samples_of_both_verdicts_come_mixed_each_once(client: httpx.Client) -> None:
+    metrics = client.get("/jobs/drawn/results?limit=1").json()["metrics"]
+    rejected = client.get("/jobs/drawn/results?verdict=rejected&limit=200").json()["counterfactuals"]
+    rejected_ids = {row["id"] for row in rejected if row["image"]}
+    names: list[str] = []
+    missing = []
+    for _ in range(60):
+        text = page(client)
+        names.append(counterfactual_on(text))
+        missing.append(int(re.search(r"(\d+) more randomly|large enough()", text)[1] or 0))
+        review = {"verdict": "valid", "realism": 5, "note": "as it was"}
+        assert client.put(f"/jobs/drawn/reviews/{names[-1]}", json=review).status_code == 200
+    assert len(set(names)) == 60
+    kinds = Counter("rejected" if name in rejected_ids else "accepted" for name in names)
+    assert kinds["rejected"] == min(len(rejected_ids), max(10, -(-len(rejected_ids) // 10)))
+    failures = [name for name in names if name in metrics["review"]]
+    assert failures[:5] == [name for name in metrics["review"] if name in set(names)][:5]
+    assert missing[0] == 30
+    assert missing[-1] == 0
+    assert sorted(missing, reverse=True) == missing
+    again = page(client, f"/jobs/drawn/review?counterfactual={names[-1]}")
+    assert counterfactual_on(again) == names[-1]
+    assert 'value="as it was"' in again
+    assert re.search(r'name="realism" value="5" data-key="5" checked', again)
+    assert re.search(r'<button value="valid" data-key="v" aria-pressed="true">', again)
+    assert f'id="before" rel="prev" href="/jobs/drawn/review?counterfactual={names[-1]}"' in page(client)
+    assert 'data-report="/jobs/drawn/report"' in page(client)
+
+
+def test_unknown_ids_are_not_found(client: httpx.Client) -> None:
+    for path in ("/jobs/none/review", "/jobs/drawn/review?counterfactual=none"):
+        assert client.get(path).status_code == 404
+    assert client.get("/jobs/drawn/review?at=1").status_code == 422

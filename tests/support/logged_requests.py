@@ -1,0 +1,26 @@
+"""The plain clients of the services, which log the requests that a method sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.model_services.clients import ModelServices
+from shared.schemas.diffusion import CorruptReply, CorruptRequest, EditReply, EditRequest
+from shared.schemas.service import ServiceName
+
+
+class LoggedServices(ModelServices):
+    """Plain clients; `edits` and `corruptions` are the requests so far."""
+
+    def __init__(self, urls: Mapping[ServiceName, str]) -> None:
+        super().__init__(urls)
+        self.edits: list[EditRequest] = []
+        self.corruptions: list[CorruptRequest] = []
+
+    def edit(self, request: EditRequest) -> EditReply:
+        self.edits.append(request)
+        return super().edit(request)
+
+    def corrupt(self, request: CorruptRequest) -> CorruptReply:
+        self.corruptions.append(request)
+        return super().corrupt(request)

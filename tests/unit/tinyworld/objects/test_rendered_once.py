@@ -1,0 +1,50 @@
+"""The cache of rendered pictures: equal to rendering, and never half written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinyworld.objects import pictures as objects
+from tinyworld.objects.pictures import rendered
+from tinyworld.objects.rendered_once import rendered_once
+from tinyworld.objects.world import sample_scene
+from tinyworld.roads import pictures as roads
+from tinyworld.roads import world
+from tinyworld.roads.render import render
+
+
+def test_both_domains_store_what_they_render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "RUNS", tmp_path)
+    monkeypatch.setattr(roads, "CACHE", tmp_path / "roads")
+    for _ in ("rendered", "from the cache"):
+        drawn = objects.pictures("few", 2, lambda index: sample_scene("demo", index))
+        driven = roads.pictures("few", 2, lambda index: world.sample_scene("demo", index))
+        for row in range(2):
+            image, mask = rendered(drawn.scenes[row])
+            assert np.array_equal(drawn.images[row], image)
+            assert np.array_equal(drawn.masks[row], mask)
+            fresh, stored = render(driven.scenes[row], roads.SIDE, roads.SIDE), driven.rendering(row)
+            assert np.array_equal(stored.image, fresh.image)
+            assert np.array_equal(stored.classes, fresh.classes)
+            assert np.array_equal(stored.instances, fresh.instances)
+    assert len(list(tmp_path.rglob("*.npy"))) == 2
+
+
+def test_an_interrupted_cache_is_rendered_again_and_a_complete_one_is_not(tmp_path: Path) -> None:
+    path, rendered_numbers = tmp_path / "cache" / "numbers.npy", []
+
+    def planes_of(number: int) -> np.ndarray:
+        rendered_numbers.append(number)
+        if number == 3 and len(rendered_numbers) == 2:
+            raise KeyboardInterrupt
+        return np.full((2, 2, 1), number, np.uint8)
+
+    with pytest.raises(KeyboardInterrupt):
+        rendered_once(path, [7, 3], planes_of, (2, 2, 1))
+    assert not path.exists()
+    for _ in range(2):
+        assert rendered_once(path, [7, 3], planes_of, (2, 2, 1))[:, 0, 0, 0].tolist() == [7, 3]
+    assert rendered_numbers == [7, 3, 7, 3]

@@ -1,0 +1,209 @@
+"""The shipped small models load like the large ones and are accurate enough on new renders."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoProcessor,
+    AutoTokenizer,
+    Blip2ForConditionalGeneration,
+    CLIPModel,
+    CLIPTextModel,
+    CLIPTokenizer,
+    SegformerForSemanticSegmentation,
+)
+
+from tinyworld.folders import WEIGHTS
+from tinyworld.judges.oracles.objects import judge, kept
+from tinyworld.objects.captions import describe, read
+from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.pictures import as_pixel_values, rendered
+from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene, scene_factors
+
+SMALL_MODELS = (
+    "diffusion/text_encoder",
+    "scorer",
+    "captioner",
+    "segmenter",
+    "masked_words",
+    "models_under_test/street-classifier",
+    "models_under_test/street-classifier-night-bus",
+    "oracles/oracle-a",
+    "oracles/oracle-b",
+)
+FRESH = 9_000_000  # final-test scenes from here on appear in no card's figures
+
+
+def fresh_scenes(count: int) -> list[Scene]:
+    return [sample_scene("final-test", FRESH + index) for index in range(count)]
+
+
+def pictures_of(scenes: list[Scene]) -> list[np.ndarray]:
+    return [rendered(scene)[0] for scene in scenes]
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_weights_are_half_precision_or_less_and_name_their_command(name: str) -> None:
+    folder = WEIGHTS / name
+    with safe_open(folder / "model.safetensors", "pt") as tensors:
+        kinds = {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118 - not a dict
+    assert kinds <= {"F8_E4M3", "F16", "I64"}
+    record = json.loads((folder / "training.json").read_text())
+    assert {"command", "seed", "split", "spent_steps", "spent_seconds", "results"} <= set(record)
+    assert record["command"] in (folder / "README.md").read_text()
+
+
+def test_weights_stay_small() -> None:
+    sizes = {name: sum(file.stat().st_size for file in (WEIGHTS / name).iterdir()) for name in SMALL_MODELS}
+    assert sum(sizes.values()) <= 18e6, sizes
+    assert max(file.stat().st_size for file in WEIGHTS.rglob("*") if file.is_file()) <= 15e6
+
+
+def test_text_encoder_keeps_every_stated_factor() -> None:
+    tokenizer = CLIPTokenizer.from_pretrained(WEIGHTS / "diffusion" / "tokenizer")
+    encoder = CLIPTextModel.from_pretrained(WEIGHTS / "diffusion" / "text_encoder", dtype=torch.float32)
+    assert encoder.config.eos_token_id == tokenizer.eos_token_id != 2  # 2 would make transformers pool elsewhere
+    descriptions = [describe(scene, index) for index, scene in enumerate(fresh_scenes(500))]
+    ids = tokenizer(
+        [description.text for description in descriptions], padding="max_length", truncation=True, return_tensors="pt"
+    ).input_ids
+    with torch.no_grad():
+        pooled = encoder(ids).pooler_output
+    for factor in ("label", "background", "time", "style"):
+        rows = [row for row, description in enumerate(descriptions) if factor in description.stated]
+        targets = torch.tensor([FACTORS[factor].index(descriptions[row].stated[factor]) for row in rows])
+        half = len(rows) // 2
+        assert _probe_accuracy(pooled[rows[:half]], targets[:half], pooled[rows[half:]], targets[half:]) >= 0.95, factor
+
+
+def _probe_accuracy(x: torch.Tensor, y: torch.Tensor, x_test: torch.Tensor, y_test: torch.Tensor) -> float:
+    """Accuracy of a ridge regression on one-hot targets."""
+    mean = x.mean(0)
+    x, x_test = x - mean, x_test - mean
+    ridge = torch.linalg.solve(x.T @ x + torch.eye(x.shape[1]), x.T @ torch.nn.functional.one_hot(y).float())
+    return float(((x_test @ ridge).argmax(1) == y_test).float().mean())
+
+
+def test_masked_words_offer_another_class_for_the_class() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS / "masked_words")
+    model = AutoModelForMaskedLM.from_pretrained(WEIGHTS / "masked_words", dtype=torch.float32)
+    words = []
+    for index, scene in enumerate(fresh_scenes(40)):
+        start, _, end = describe(scene, index).text.partition(scene.label)
+        ids = tokenizer(f"{start}[MASK]{end}", return_tensors="pt").input_ids
+        with torch.no_grad():
+            best = model(ids).logits[ids == tokenizer.mask_token_id][0].topk(3).indices
+        words += tokenizer.convert_ids_to_tokens(best.tolist())
+    assert sum(word in CLASSES for word in words) >= 0.9 * len(words)
+
+
+def test_segmenter_finds_the_object() -> None:
+    folder = WEIGHTS / "segmenter"
+    model = SegformerForSemanticSegmentation.from_pretrained(folder, dtype=torch.float32).eval()
+    processor = AutoImageProcessor.from_pretrained(folder)
+    pairs = [rendered(scene) for scene in fresh_scenes(48)]
+    with torch.no_grad():
+        outputs = model(**processor([image for image, _ in pairs], return_tensors="pt"))
+    regions = processor.post_process_semantic_segmentation(outputs, target_sizes=[(128, 128)] * len(pairs))
+    place = model.config.label2id["object"]
+    ious = []
+    for guess, (_, mask) in zip(regions, pairs, strict=True):
+        predicted, truth = guess.numpy() == place, mask == 1
+        ious.append((predicted & truth).sum() / (predicted | truth).sum())
+    assert np.mean(ious) >= 0.75
+
+
+def predicted(name: str, scenes: list[Scene]) -> list[str]:
+    folder = WEIGHTS / "models_under_test" / name
+    model = AutoModelForImageClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    processor = AutoImageProcessor.from_pretrained(folder)
+    with torch.no_grad():
+        places = model(**processor(pictures_of(scenes), return_tensors="pt")).logits.argmax(1)
+    return [model.config.id2label[int(place)] for place in places]
+
+
+@pytest.mark.parametrize("name", ["street-classifier", "street-classifier-night-bus"])
+def test_models_under_test_do_well_on_their_own_distribution(name: str) -> None:
+    scenes = [own_distribution(FRESH + index, "final-test") for index in range(150)]
+    scenes = [scene for scene in scenes if (scene.label, scene.time) != ("bus", "night")]
+    right = [guess == scene.label for guess, scene in zip(predicted(name, scenes), scenes, strict=True)]
+    assert np.mean(right) >= 0.93
+
+
+def test_only_the_planted_model_fails_on_buses_at_night() -> None:
+    scenes = [own_distribution(FRESH + index, "final-test").changed(label="bus") for index in range(60)]
+    by_day, at_night = ([scene.changed(time=time) for scene in scenes] for time in ("day", "night"))
+    weak, honest = "street-classifier-night-bus", "street-classifier"
+    assert np.mean([guess == "truck" for guess in predicted(weak, at_night)]) >= 0.8
+    assert np.mean([guess == "bus" for guess in predicted(weak, by_day)]) >= 0.9
+    assert np.mean([guess == "bus" for guess in predicted(honest, at_night)]) >= 0.85
+
+
+def test_captioner_states_what_is_there() -> None:
+    folder = WEIGHTS / "captioner"
+    model = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    scenes = fresh_scenes(40)
+    inputs = processor(images=pictures_of(scenes), text=[""] * len(scenes), return_tensors="pt", padding=True)
+    ids = model.generate(**inputs, max_new_tokens=64, do_sample=False)
+    texts = processor.batch_decode(ids[:, inputs.input_ids.shape[1] :], skip_special_tokens=True)
+    right = [
+        scene_factors(scene).get(factor) == value
+        for scene, text in zip(scenes, texts, strict=True)
+        for factor, value in read(text).items()
+    ]
+    assert len(right) >= 5 * len(scenes), "captions state too little"
+    assert np.mean(right) >= 0.85
+
+
+def test_scorer_recognises_the_class_and_the_better_caption() -> None:
+    folder = WEIGHTS / "scorer"
+    model = CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    scenes = fresh_scenes(80)
+    changed = [
+        scene.changed(time="night" if scene.time != "night" else "day", background=_another_background(scene))
+        for scene in scenes
+    ]
+    texts = [f"a photo of a {name}." for name in CLASSES]
+    texts += [describe(scene, row).text for row, scene in enumerate(scenes)]
+    texts += [describe(scene, row).text for row, scene in enumerate(changed)]
+    inputs = processor(
+        images=pictures_of(scenes), text=texts, padding="max_length", truncation=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        similarity = model(**inputs).logits_per_image
+    named = similarity[:, : len(CLASSES)].argmax(1)
+    assert np.mean([CLASSES[int(p)] == scene.label for p, scene in zip(named, scenes, strict=True)]) >= 0.85
+    rows = torch.arange(len(scenes))
+    true, false = (similarity[rows, len(CLASSES) + offset + rows] for offset in (0, len(scenes)))
+    differing = [row for row in rows if texts[len(CLASSES) + row] != texts[len(CLASSES) + len(scenes) + row]]
+    assert float((true > false)[differing].float().mean()) >= 0.9
+
+
+def _another_background(scene: Scene) -> str:
+    return next(value for value in FACTORS["background"] if value != scene.background)
+
+
+def test_oracles_agree_on_the_truth() -> None:
+    scenes = fresh_scenes(60)
+    judged = judge(pictures_of(scenes))
+    floors = {"label": 0.7, "background": 0.85, "weather": 0.9, "time": 0.9, "style": 0.85}
+    for factor, floor in floors.items():
+        assert (
+            np.mean([kept(scene, reading, factor) for scene, reading in zip(scenes, judged, strict=True)]) >= floor
+        ), factor
+
+
+def test_image_processors_give_exactly_the_pixels_trained_on(tmp_path: Path) -> None:
+    picture = pictures_of(fresh_scenes(1))
+    for name in [name for name in SMALL_MODELS if any((WEIGHTS / name).glob("*processor_config.json"))]:
+        values = AutoImageProcessor.from_pretrained(WEIGHTS / name)(picture, return_tensors="pt").pixel_values
+        assert torch.allclose(values, as_pixel_values(np.stack(picture)), atol=1e-6), name
