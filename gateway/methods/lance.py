@@ -64,9 +64,6 @@ from shared.endpoints import Services
 from shared.schemas.diffusion import Fraction
 from shared.schemas.language import Message
 
-LanceFactor = Literal["subject", "object", "background", "adjective", "domain", "weather"]
-LANCE_FACTORS: tuple[LanceFactor, ...] = ("subject", "object", "background", "adjective", "domain", "weather")
-
 # --- The prompt. The tiny language model is trained on it: tests/contract/tinyworld/test_prompts.py holds it.
 
 
@@ -97,37 +94,6 @@ PERTURB = Question(
     '"caption":"One brown horse grazes beside rivers. Strong winds blow this early morning."}]}',
     TypeAdapter(dict[Literal["edits"], list[PerturbedCaption]]),
 )
-_TOKENS_PER_EDIT = 320
-
-
-def perturb_messages(
-    task: TaskDescription, caption: str, ground_truth: str | None, factor: LanceFactor, most: int
-) -> list[Message]:
-    """The question for step 2: up to `most` edits of the caption that change one thing of a factor.
-
-    The caption begins a line of its own: so its first word reads the same there and in the reply, for any tokenizer.
-    """
-    known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
-    return PERTURB.messages(f"Task: {task.text}{known}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}")
-
-
-def perturb_schema(most: int) -> Schema:
-    """Schema of step 2's reply: none to `most` edits, each with phrases, canonical values and the new caption."""
-    longest = {"from_phrase": 60, "from_value": 40, "to_phrase": 60, "to_value": 40, "caption": 600}
-    edit = object_schema(**{name: text_schema(length) for name, length in longest.items()})
-    return object_schema(edits={"type": "array", "items": edit, "maxItems": most})
-
-
-def prompt_digest() -> str:
-    """SHA-256 over the prompt, rendered for fixed inputs, and the schema."""
-    task = TaskDescription("task")
-    messages = [
-        message for truth in ("class", None) for message in perturb_messages(task, "caption", truth, "weather", 2)
-    ]
-    return digest_of_prompts(messages, perturb_schema(2))
-
-
-REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
 
 
 # --- The method.
@@ -149,7 +115,7 @@ def lance(
     sweeps = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
     arms = [keep_best(inputs, sweep) for sweep in sweeps]  # 5
     nulls = render_null_arms(inputs, caption, arms)
-    yield from rows(inputs.lineage(caption, exchanges=[]), proposals, arms, nulls)
+    yield from rows(inputs.lineage(exchanges=[]), caption, proposals, arms, nulls)
 
 
 def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
@@ -250,7 +216,7 @@ def sweep_fractions(
     return edit_and_check(inputs, caption, edits, sorted(set(p.self_fractions)), thresholds, checks)
 
 
-def keep_best(inputs: Inputs[SweepParameters], sweep: Sweep) -> RenderedArm:
+def keep_best(inputs: Inputs[SweepParameters], sweep: Sweep) -> RenderedArm[float]:
     """Step 5: the best attempt at an edit, with scores and verdicts of all of them in the lineage."""
     return sweep.arm(best(sweep.attempts), inputs.seed)
 
@@ -264,7 +230,46 @@ def best(attempts: Sequence[Attempt]) -> Attempt:
     return max(fit or attempts, key=lambda a: (a.scores.get("direction", -1.0), a.fraction))
 
 
+# --- How the question is sent, and what the reply may be.
+
+
+_TOKENS_PER_EDIT = 320
+
+
+def perturb_messages(
+    task: TaskDescription, caption: str, ground_truth: str | None, factor: LanceFactor, most: int
+) -> list[Message]:
+    """The question for step 2: up to `most` edits of the caption that change one thing of a factor.
+
+    The caption begins a line of its own: so its first word reads the same there and in the reply, for any tokenizer.
+    """
+    known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
+    return PERTURB.messages(f"Task: {task.text}{known}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}")
+
+
+def perturb_schema(most: int) -> Schema:
+    """Schema of step 2's reply: none to `most` edits, each with phrases, canonical values and the new caption."""
+    longest = {"from_phrase": 60, "from_value": 40, "to_phrase": 60, "to_value": 40, "caption": 600}
+    edit = object_schema(**{name: text_schema(length) for name, length in longest.items()})
+    return object_schema(edits={"type": "array", "items": edit, "maxItems": most})
+
+
+def prompt_digest() -> str:
+    """SHA-256 over the prompt, rendered for fixed inputs, and the schema."""
+    task = TaskDescription("task")
+    messages = [
+        message for truth in ("class", None) for message in perturb_messages(task, "caption", truth, "weather", 2)
+    ]
+    return digest_of_prompts(messages, perturb_schema(2))
+
+
+REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
+
+
 # --- The parameters.
+
+LanceFactor = Literal["subject", "object", "background", "adjective", "domain", "weather"]
+LANCE_FACTORS: tuple[LanceFactor, ...] = ("subject", "object", "background", "adjective", "domain", "weather")
 
 
 class SweepParameters(EditingParameters):
