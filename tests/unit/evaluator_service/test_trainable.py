@@ -131,4 +131,4 @@ def test_what_is_saved_says_that_it_segments(folder: Path, tmp_path: Path) -> No
     assert {"config.json", "model.safetensors", "preprocessor_config.json"} <= {
         path.name for path in tmp_path.iterdir()
     }
-    assert '"task":"segmentation"' in (tmp_path / "contrafact.json").read_text()
+    assert '"kind":"segmentation"' in (tmp_path / "contrafact.json").read_text()

@@ -44,7 +44,7 @@ def kept(number: int) -> KeptImage:
 
 def order(*numbers: int, key: str | None = None, seed: int = 0) -> jobs.Order:
     sources = [SourceFile(f"{number}.png", "car", kept(number)) for number in numbers]
-    return jobs.Order(JobSpec(task="classify", seed=seed), PLAN, "tiny", sources, key)
+    return jobs.Order(JobSpec(task_description="classify", seed=seed), PLAN, "tiny", sources, key)
 
 
 def create(sessions: Sessions, asked: jobs.Order) -> tuple[str, bool]:
@@ -78,7 +78,7 @@ def test_equal_images_at_two_positions_are_two_source_images(sessions: Sessions)
 def test_a_job_of_class_folders_takes_the_classes_in_turn(sessions: Sessions) -> None:
     """Folders come one after the other; a job that is looked at early, or cancelled, has tried every class."""
     sources = [SourceFile(f"{n}.png", label, kept(n)) for n, label in enumerate(("bus", "bus", "bus", "car", "car"))]
-    create(sessions, jobs.Order(JobSpec(task="classify"), PLAN, "tiny", sources))
+    create(sessions, jobs.Order(JobSpec(task_description="classify"), PLAN, "tiny", sources))
     with sessions.begin() as session:
         claimed = [leases.claim(session, 60.0) for _ in sources]
         positions = [session.get_one(SourceImage, lease.id).position for lease in claimed if lease]

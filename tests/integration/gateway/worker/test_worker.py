@@ -274,7 +274,7 @@ def test_an_analysis_that_was_overtaken_leaves_the_newer_report(site: Site) -> N
     overtaken.join(60)
     assert "the newer task" in newer
     assert site.report() == newer
-    assert site.metrics().made.task == "the newer task"
+    assert site.metrics().made.task_description == "the newer task"
     assert site.state() == "done"
     assert len(list(site.store.iterate("reports/"))) == 1
     with site.sessions() as session:
