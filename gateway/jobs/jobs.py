@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
@@ -106,7 +105,7 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
     job = find(session, owner, job_id)
     report = session.scalar(select(Report.job_id).where(Report.job_id == job_id))
     return JobDetail(
-        **_shown(job),
+        **dict(view(job)),
         images=job.counts.get("images", 0),
         labelled=job.counts.get("labelled", 0),
         progress=progress(session, job),
@@ -197,12 +196,7 @@ def failures(session: Session, job_id: str) -> list[ImageFailure]:
 
 def view(job: Job) -> JobView:
     """A job as lists show it."""
-    return JobView(**_shown(job))
-
-
-def _shown(job: Job) -> dict[str, Any]:
-    """The fields of a `JobView`, as the row has them."""
-    return {name: getattr(job, name) for name in JobView.model_fields}
+    return JobView.model_validate(job, from_attributes=True)
 
 
 def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:

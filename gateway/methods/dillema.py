@@ -4,7 +4,15 @@ The paper's five steps are the functions that `dillema` calls, in order: caption
 change without changing the ground truth; find alternatives for them; rewrite the caption; render it under control of
 the source's structure. The task description stands in every prompt, with one worked example (one-shot), as the paper
 says. Ours beyond the paper: checks of words and images, the null arm, and `control_region` "keep"
-(docs/reference/methods.md). Seeds, siblings, rows and lineage are in `schedule.py`.
+(docs/reference/methods.md). What the page takes from others:
+
+Proposal               an edit before rendering; one that is refused keeps its verdict, and is not rendered
+spread_changes         tries keywords in random order, one alternative of each before the second one of any
+until_enough           takes proposals until enough of them are accepted
+with_seeds             gives each proposal the seed of its noise, of its own or one for all
+render_with_null_arms  renders edits and, with the same seed and control, the unchanged caption; checks all images
+rows                   pairs each edit with its null arm
+check_*                refuse words of the class, and edits that change nothing or more than they say
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The paper's steps are the functions that `lance` calls, in order: caption the im
 the caption that change one factor; check them by their words; invert the image and edit it by prompt-to-prompt under a
 sweep of self-attention fractions; check the images and keep the best of each sweep. Ours beyond the paper: the task
 description and the class stand in every prompt, a word diff of the captions holds the language model to what it says it
-changed, and there are null arms (docs/reference/methods.md). Siblings, rows and lineage are in `schedule.py`.
+changed, and there are null arms (docs/reference/methods.md).
 
 The paper's symbols (sections 3.2 and 3.3):
 
@@ -13,6 +13,16 @@ f   `fraction`: share of the steps in which self-attention is the source's. A la
 φ   score `direction`: cosine of (image - source) and (new caption - old) in the scorer's space. The paper prints
     1 - cos (equation 2) but keeps φ > τ; ours is the cosine
 τ   `thresholds` and `text_thresholds`: per check and factor, from the profile
+
+What the page takes from others:
+
+Proposal          an edit before its image is made; one that is refused keeps its verdict, and gets no image
+round_robin       takes the first edit of each factor, then the second ones
+until_accepted    takes proposals until enough of them are accepted
+edit_and_check    inverts the image, edits it by prompt-to-prompt under every fraction, and checks each image
+render_null_arms  the same with the caption unchanged, for the fractions that were chosen
+rows              pairs each edit with its null arm
+check_*           refuse edits that touch the class, or change nothing or more than they say
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "does not know the labels", "labels are the model's: GET /models lists them"),
     Exclusion(ACCEPTED, "does not know the mask classes", "classes are the model's: GET /models lists them"),
     *(
-        Exclusion(ACCEPTED, words, "which models segment is the installation's: GET /models lists their tasks")
+        Exclusion(ACCEPTED, words, "which models segment is the installation's: GET /models lists their kinds")
         for words in ("tests no segmentation by default", "the ground truth is masks, but the model")
     ),
     *(

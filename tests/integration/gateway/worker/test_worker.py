@@ -47,8 +47,12 @@ def test_one_step_does_a_whole_small_job(site: Site) -> None:
     assert None not in flips
     assert all(row.rank in (1, 2, 3) and row.ground_truth_probability for row in originals)
     assert (edit.factor, edit.from_value, edit.to_value in ("rain", "fog")) == ("weather", "sunny", True)
+    recorded = ("method", "revision", "parameters", "skipped_checks", "caption", "exchanges", "rendering")
+    assert set(edit.lineage) == {*recorded, "evaluations", "control"}
     assert edit.lineage["exchanges"]
     assert edit.control_digest == edit.lineage["control"]["digest"]
+    assert edit.caption == edit.lineage["caption"]
+    assert edit.evaluations == edit.lineage["evaluations"] == 4
     assert len(made) == len(set(made))
 
 
