@@ -24,6 +24,7 @@ from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
 from gateway.methods.lance import LanceParameters
 from shared.arithmetic import native_weights
+from shared.chunks import chunks
 from shared.images import Pixels
 from shared.profiles import Profile, load_profile
 from shared.schemas.diffusion import PromptEdit, Rendering
@@ -176,10 +177,10 @@ def _lance(name: str, weights: StableDiffusion, how: LanceParameters, batch: int
         items = [EditItem(inversion, edit, fraction) for edit in edits for fraction in fractions]
         edit_key = EditKey(width, height, how.steps, how.guidance, None)
         editor = PromptToPromptEditor(weights)
-        edited = [result for i in range(0, len(items), batch) for result in editor.edit(edit_key, items[i : i + batch])]
+        edited = [result for some in chunks(items, batch) for result in editor.edit(edit_key, some)]
         pictures = [result.image for result in edited if isinstance(result, Edited)]
         assert len(pictures) == len(items)
-        return [pictures[i : i + len(fractions)] for i in range(0, len(pictures), len(fractions))]
+        return list(chunks(pictures, len(fractions)))
 
     settings = f"{weights.dtype}, {how.steps} steps, direct, {len(fractions)} fractions, batches of {batch}"
     return Arm(name, "lance", False, settings.removeprefix("torch."), fractions, meter, render)
@@ -203,7 +204,7 @@ def _dillema(editor: ControlNetEditor, dtype: str, profile: Profile, meter: Mete
         at = editor.source(source.image)
         key = BatchKey(*at.geometry.padded, p.steps, p.guidance, p.strengths)
         items = [RenderItem(at, rendering, p.negative_prompt) for rendering in _renderings(source, p, segmenter)]
-        rendered = [result for i in range(0, len(items), batch) for result in editor.render(key, items[i : i + batch])]
+        rendered = [result for some in chunks(items, batch) for result in editor.render(key, some)]
         assert all(isinstance(result, Rendered) for result in rendered)
         return [[result.image] for result in rendered if isinstance(result, Rendered)]
 

@@ -22,7 +22,7 @@ CODE_REVISION = "1"  # increase it whenever the same request gives another reply
 
 def load(loading: Loading[Caption]) -> Captioner:
     """The profile's captioner."""
-    return ENGINES[loading.weights.engine](loading.weights, loading.settings, loading.make_batcher)
+    return ENGINES[loading.weights.engine](loading)
 
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:

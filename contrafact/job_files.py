@@ -37,7 +37,7 @@ def spec_of(
     masks: Path | None = None,
 ) -> JobSpec:
     """The job's spec. Options that are not given are left out: the gateway's defaults apply. `masks` is a JSON file."""
-    spec: dict[str, object] = {"task": task, "seed": seed}
+    spec: dict[str, object] = {"task_description": task, "seed": seed}
     if methods:
         spec["methods"] = list(methods)
     if models is not None:

@@ -54,7 +54,9 @@ def add(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="JSON: how an ONNX model's input is made from an image"),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="classification (default) or segmentation")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", "--task", help="classification (default) or segmentation")
+    ] = None,
     output: Annotated[str | None, typer.Option(help="what an ONNX model returns: logits or probabilities")] = None,
     licence: str = "",
     description: str = "",
@@ -69,8 +71,8 @@ def add(
             fields["classes"] = _class_names(classes)
         if preprocessing is not None:
             fields["preprocessing"] = json.loads(preprocessing.read_text(encoding="utf-8"))
-        fields |= {name: value for name, value in (("task", task), ("output", output)) if value is not None}
-        spec = ModelSpec.model_validate_json(json.dumps({key: value for key, value in fields.items() if value != ""}))
+        fields |= {name: value for name, value in (("kind", kind), ("output", output)) if value is not None}
+        spec = ModelSpec.model_validate({key: value for key, value in fields.items() if value != ""})
         files = _files(paths)
         with upload_shown_on(messages, name, sum(file.stat().st_size for file in files)) as sent:
             view = client.add_model(spec, files, sent)

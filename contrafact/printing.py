@@ -29,7 +29,7 @@ from shared.schemas.results import (
 )
 from shared.schemas.reviews import ReviewView
 from shared.stages import in_flight, stage_words
-from shared.wording import interval, p_value, percent, points, review_sentence
+from shared.wording import NO_FINDING, interval, p_value, percent, points, review_sentence
 
 CLASSES_SHOWN = 20
 PROVISIONAL = (
@@ -52,9 +52,7 @@ def findings(results: JobResults) -> RenderableType:
             parts.append(_findings_table(measured.findings))
             parts += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in measured.findings]
         else:
-            parts.append(
-                Text("  No finding: no change shows an effect on this model that exceeds chance and 5 points.")
-            )
+            parts.append(Text(f"  {NO_FINDING}"))
         if measured.segmentation is not None:
             parts.append(_classes_table(measured.segmentation))
         parts.append(Text(""))
@@ -96,7 +94,7 @@ def _errors_of_checks(results: JobResults) -> str:
 def plan(planned: JobPlan) -> RenderableType:
     """The plan of a job: what it would do, and which drops its images can detect."""
     lines = [
-        f"task      {planned.task}",
+        f"task      {planned.task_description}",
         f"methods   {', '.join(method.name for method in planned.methods)}",
         f"models    {', '.join(planned.models) or 'none'}",
         f"images    {planned.images}, {planned.labelled} with ground truth"
@@ -148,7 +146,7 @@ def job(detail: JobDetail) -> RenderableType:
     lines = [
         f"job       {detail.id}",
         f"state     {detail.state}" + (f": {detail.failure}" if detail.failure else ""),
-        f"task      {detail.task}",
+        f"task      {detail.task_description}",
         f"methods   {', '.join(method.name for method in detail.methods)}",
         f"models    {', '.join(detail.models) or 'none'}",
         f"images    {detail.images}, {detail.labelled} with ground truth: {counts.done} done, "
@@ -185,7 +183,7 @@ def jobs(page: JobsPage) -> RenderableType:
     """Jobs as a table, newest first."""
     table = _table("job", "state", "created", "task")
     for listed in page.jobs:
-        table.add_row(listed.id, listed.state, f"{listed.created_at:%Y-%m-%d %H:%M}", listed.task)
+        table.add_row(listed.id, listed.state, f"{listed.created_at:%Y-%m-%d %H:%M}", listed.task_description)
     return table
 
 

@@ -4,7 +4,7 @@ Two models under test are tested on 75 drawn street images and their counterfact
 the demo shows whether Contrafact finds it. It uses the public commands and prints each before it runs.
 
     python -m embedded.demo [--directory contrafact-demo] [--per-class 25]
-    python -m embedded.demo --roads [--images 60]     # segmenters instead, on driving scenes with masks
+    python -m embedded.demo --domain roads [--images 60]     # segmenters instead, on driving scenes with masks
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from contrafact.client import Client
 from embedded.demo_picture import draw_finding
 from embedded.run import end_process, run_embedded
 from shared.schemas.results import JobResults
+from tinyworld.domains import add_domain
 from tinyworld.objects.demo import write_demo_images
 from tinyworld.roads.demo import demo_scenes, write_demo
 
@@ -35,11 +36,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("contrafact-demo"), help="where everything is written")
     parser.add_argument("--per-class", type=int, default=25, help="source images per class")
-    parser.add_argument("--roads", action="store_true", help="a segmentation job over driving scenes")
-    parser.add_argument("--images", type=int, default=60, help="of these scenes")
+    add_domain(parser)
+    parser.add_argument("--images", type=int, default=60, help="driving scenes")
     options = parser.parse_args()
     started = time.monotonic()
-    if options.roads:
+    if options.domain == "roads":
         run_roads_demo(options.directory, options.images)
     else:
         run_demo(options.directory, options.per_class)

@@ -61,7 +61,7 @@ class Trainable(ABC):
 
         Raises InvalidInput for models that cannot be trained, and for classes that the model lacks.
         """
-        self._description = _description(weights).model_copy(update={"task": self.kind})
+        self._description = _description(weights).model_copy(update={"kind": self.kind})
         whole = weights.model_copy(update={"dtype": "float32"})
         self.model: nn.Module = load_hub_model(self.network, whole).to(device)
         at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}

@@ -52,7 +52,7 @@ class LanguageModels:
 def load(loading: Loading[Language]) -> LanguageModels:
     """The profile's language models."""
     weights, make_batcher = loading.weights, loading.make_batcher
-    language = ENGINES[weights.engine](weights, loading.settings, make_batcher)
+    language = ENGINES[weights.engine](loading)
     if weights.masked_words is None:
         return LanguageModels(language, None)
     masked_words = MaskedWords(weights.masked_words, loading.device, make_batcher, weights.max_batch)

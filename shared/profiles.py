@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from shared.problems import validation_sentence
-from shared.schemas.base import Kind
+from shared.schemas.base import KIND, Kind
 from shared.schemas.diffusion import ControlKind
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.results import CheckErrors
@@ -196,7 +196,7 @@ class ModelUnderTest(Weights):
     A folder may also hold a `model.onnx`, and a `contrafact.json` that describes it (docs/how-to/models-under-test.md).
     """
 
-    kind: Annotated[Kind, Field(alias="task")] = "classification"
+    kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
     description: str = ""
 
 
@@ -208,7 +208,7 @@ class ModelEndpoint(Section):
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
-    kind: Annotated[Kind, Field(alias="task")] = "classification"
+    kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
     classes: Annotated[list[ClassName], Field(min_length=2, max_length=10_000)]
     revision: Annotated[str, Field(min_length=1)]
     licence: str
@@ -308,7 +308,7 @@ class Defaults(Section):
 class MeasuredErrors(CheckErrors):
     """`[calibration.DATA.FACTOR]`: errors of the checks on jobs of one kind; each kind has its own checks."""
 
-    kind: Annotated[Kind, Field(alias="task")] = "classification"
+    kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
 
 
 class Profile(Section):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shared.schemas.repairs import RepairResult, SetFigures
+from shared.wording import tenths
 
 
 def arm_table(sets: Sequence[SetFigures]) -> list[tuple[str, str, list[str]]]:
@@ -13,7 +14,7 @@ def arm_table(sets: Sequence[SetFigures]) -> list[tuple[str, str, list[str]]]:
         (
             figures.set,
             f"{figures.images} of {figures.sources}",
-            [f"{arm.accuracy.value or 0:.1%}" for arm in figures.arms],
+            [tenths(arm.accuracy.value) for arm in figures.arms],
         )
         for figures in sets
     ]
@@ -26,14 +27,10 @@ def class_table(result: RepairResult) -> list[tuple[str, str, list[str]]]:
         pooled = [arm.segmentation for arm in figures.arms if arm.segmentation is not None]
         if not pooled:
             continue
-        rows.append((figures.set, "mIoU", [_percent(arm.mean_iou) for arm in pooled]))
+        rows.append((figures.set, "mIoU", [tenths(arm.mean_iou) for arm in pooled]))
         rows += [
-            (figures.set, name, [_percent(arm.iou[place]) for arm in pooled])
+            (figures.set, name, [tenths(arm.iou[place]) for arm in pooled])
             for place, name in enumerate(result.classes)
             if pooled[0].class_pixels[place]
         ]
     return rows
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"

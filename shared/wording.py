@@ -6,6 +6,8 @@ import math
 
 from shared.schemas.results import Estimate, Interval, MethodReviews, Rate
 
+NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
+
 
 def points(share: float) -> str:
     """A difference in percentage points with its sign: −42, +3, 0."""
@@ -19,6 +21,11 @@ def percent(share: float | None) -> str:
         return "–"
     digits = 1 if 0 < share < 0.0995 or 0.9905 < share < 1 else 0
     return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
+
+
+def tenths(share: float | None) -> str:
+    """0.983 → "98.3%", for columns of tables; "–" for None."""
+    return "–" if share is None else f"{share:.1%}"
 
 
 def interval(value: Interval | None) -> str:

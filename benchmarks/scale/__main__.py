@@ -37,7 +37,7 @@ from shared.schemas.jobs import JobSpec, MethodChoice
 
 SHIFTS = ["at night", "in the snow", "in the rain", "in the fog", "at sunset"]
 SPEC = JobSpec(
-    task="classify the vehicle",
+    task_description="classify the vehicle",
     methods=[MethodChoice(name="shifts", parameters={"shifts": list(SHIFTS), "steps": 16})],
     models=[MODEL],
 )

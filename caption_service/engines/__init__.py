@@ -1,4 +1,4 @@
-"""Caption engines: each entry of ENGINES is a function that creates a captioner from a profile."""
+"""Caption engines: each entry of ENGINES is a function that creates a captioner from what is loaded."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 from caption_service.engines.blip2 import load_blip2
 from caption_service.engines.image_text_to_text import load_image_text_to_text
 from caption_service.engines.openai import connect_openai
+from shared.devices import Loading
 from shared.profiles import Caption
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ServiceSettings
 
 
 class Captioner(Protocol):
@@ -32,7 +32,7 @@ class Captioner(Protocol):
         ...
 
 
-ENGINES: dict[str, Callable[[Caption, ServiceSettings, MakeBatcher], Captioner]] = {
+ENGINES: dict[str, Callable[[Loading[Caption]], Captioner]] = {
     "blip2": load_blip2,
     "image-text-to-text": load_image_text_to_text,
     "openai": connect_openai,

@@ -10,22 +10,21 @@ from transformers import AutoImageProcessor, AutoTokenizer, Blip2ForConditionalG
 
 from caption_service.in_process import InProcessCaptioner, Loaded
 from shared.control_words import control_words
-from shared.devices import choose_device
+from shared.devices import Loading
 from shared.images import Pixels
 from shared.profiles import Caption
-from shared.service import MakeBatcher, ServiceSettings
 
 
-def load_blip2(profile: Caption, settings: ServiceSettings, make_batcher: MakeBatcher) -> InProcessCaptioner:
-    """Load `profile.weights`, safetensors only, with Pillow's image processor."""
+def load_blip2(loading: Loading[Caption]) -> InProcessCaptioner:
+    """Load the profile's weights, safetensors only, with Pillow's image processor."""
+    profile = loading.weights
     weights = profile.weights
     assert weights is not None
-    device = choose_device(torch, settings.device)
     at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
     model = Blip2ForConditionalGeneration.from_pretrained(
         weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
     )
-    model.eval().to(device)
+    model.eval().to(loading.device)
     tokenizer = AutoTokenizer.from_pretrained(weights.location, padding_side="left", **at)
     images = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
     processor = Blip2Processor(images, tokenizer, num_query_tokens=model.config.num_query_tokens)
@@ -44,12 +43,12 @@ def load_blip2(profile: Caption, settings: ServiceSettings, make_batcher: MakeBa
         encode=encode,
         text_of=text_of,
         weights=weights.info("captioner", commit),
-        device=device,
+        device=loading.device,
         repeats_prompt=bool(model.config.use_decoder_only_language_model),
         length_follows_size=False,
         control_words=control_words(processor.tokenizer),
     )
-    return InProcessCaptioner(loaded, make_batcher, profile.max_batch, settings.deterministic)
+    return InProcessCaptioner(loaded, loading.make_batcher, profile.max_batch, loading.settings.deterministic)
 
 
 def _name_image_token(model: Blip2ForConditionalGeneration, token: int) -> None:

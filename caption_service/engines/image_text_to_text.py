@@ -11,24 +11,21 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from caption_service.in_process import InProcessCaptioner, Loaded
 from shared.control_words import control_words
-from shared.devices import choose_device
+from shared.devices import Loading
 from shared.images import Pixels
 from shared.profiles import Caption
-from shared.service import MakeBatcher, ServiceSettings
 
 
-def load_image_text_to_text(
-    profile: Caption, settings: ServiceSettings, make_batcher: MakeBatcher
-) -> InProcessCaptioner:
-    """Load `profile.weights`, safetensors only. An empty prompt becomes the profile's `instruction`."""
+def load_image_text_to_text(loading: Loading[Caption]) -> InProcessCaptioner:
+    """Load the profile's weights, safetensors only. An empty prompt becomes the profile's `instruction`."""
+    profile = loading.weights
     weights = profile.weights
     assert weights is not None
-    device = choose_device(torch, settings.device)
     at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
     model = AutoModelForImageTextToText.from_pretrained(
         weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
     )
-    model.eval().to(device)
+    model.eval().to(loading.device)
     try:
         # Not backend="pil": processors that also take videos (Qwen-VL's) do not have it.
         processor = AutoProcessor.from_pretrained(weights.location, **at)
@@ -52,9 +49,9 @@ def load_image_text_to_text(
         encode=encode,
         text_of=text_of,
         weights=weights.info("captioner", commit),
-        device=device,
+        device=loading.device,
         repeats_prompt=True,
         length_follows_size=True,
         control_words=control_words(processor.tokenizer),
     )
-    return InProcessCaptioner(loaded, make_batcher, profile.max_batch, settings.deterministic)
+    return InProcessCaptioner(loaded, loading.make_batcher, profile.max_batch, loading.settings.deterministic)

@@ -8,11 +8,11 @@ import base64
 from pydantic import JsonValue
 
 from shared.chat_server import ChatServer
+from shared.devices import Loading
 from shared.problems import InvalidInput
 from shared.profiles import Caption
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
-from shared.service import MakeBatcher, ServiceSettings
 
 
 class RemoteCaptioner:
@@ -52,7 +52,7 @@ class RemoteCaptioner:
         return reply.text.strip()
 
 
-def connect_openai(profile: Caption, settings: ServiceSettings, make_batcher: MakeBatcher) -> RemoteCaptioner:
-    """Create a client of `profile.server`; no weights are loaded."""
-    assert profile.server is not None
-    return RemoteCaptioner(ChatServer(profile.server), profile.instruction)
+def connect_openai(loading: Loading[Caption]) -> RemoteCaptioner:
+    """Create a client of the profile's server; no weights are loaded."""
+    assert loading.weights.server is not None
+    return RemoteCaptioner(ChatServer(loading.weights.server), loading.weights.instruction)

@@ -48,7 +48,7 @@ def load_folder(folder: Path, *, device: str, segments: bool = False) -> Classif
     weights = Weights(path=folder, licence="", gigabytes=1)
     try:
         description = read_description(folder)
-        segments = segments or description.task == "segmentation"
+        segments = segments or description.kind == "segmentation"
         if (folder / ONNX_NAME).is_file():
             return (OnnxSegmenter if segments else OnnxClassifier)(folder, description, device=device)
         kind = ImageSegmenter if segments else ImageClassifier
@@ -71,7 +71,7 @@ def load_alias(model: ModelUnderTest, *, device: str) -> Classifier | Segmenter:
         if (folder / ONNX_NAME).is_file():
             return load_folder(folder, device=device, segments=model.kind == "segmentation")
         description = read_description(folder)
-        kind = ImageSegmenter if "segmentation" in (model.kind, description.task) else ImageClassifier
+        kind = ImageSegmenter if "segmentation" in (model.kind, description.kind) else ImageClassifier
         return kind(model, device=device, classes=description.classes)
     return (ImageSegmenter if model.kind == "segmentation" else ImageClassifier)(model, device=device)
 

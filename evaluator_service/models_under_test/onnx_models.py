@@ -103,7 +103,7 @@ class _OnnxFile:
         if rows.ndim != len(self._shape) or len(rows) != size or not np.issubdtype(rows.dtype, np.floating):
             raise InvalidInput(
                 f"the model answers {rows.dtype} of shape {rows.shape} to {size} pictures; it must be floats, "
-                f'{" × ".join(self._shape)} ("task" says whether it classifies or segments)'
+                f'{" × ".join(self._shape)} ("kind" says whether it classifies or segments)'
             )
         return rows[: len(inputs)]
 

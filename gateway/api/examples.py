@@ -20,7 +20,7 @@ JOB: dict[str, object] = {
     "id": "2b8e0c5be2a14a0c9b63a9d5b1f5ad3e",
     "state": "running",
     "failure": "",
-    "task": "classify the vehicle",
+    "task_description": "classify the vehicle",
     "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 4, "steps": 20}}],
     "models": ["street-classifier"],
     "classes": ["car", "bus", "boat"],
@@ -72,7 +72,7 @@ EXAMPLES: dict[type[Contract], dict[str, object]] = {
         ],
         "report": None,
     },
-    JobSpec: {"task": "classify the vehicle"},
+    JobSpec: {"task_description": "classify the vehicle"},
     ManifestImage: {"digest": _BUS, "label": "bus", "name": "bus/1.png"},
     ImageView: {"digest": _BUS, "upload": _NIGHT, "width": 640, "height": 480, "bytes": 412_903},
     EventView: {

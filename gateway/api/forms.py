@@ -24,7 +24,7 @@ from shared.schemas.jobs import JobRequest, JobSpec
 MAX_FILES = 1_000  # of one form; larger sets come as an archive or by digest
 MAX_SPEC_BYTES = 4 * 1024**2
 MAX_MANIFEST_BYTES = 32 * 1024**2
-PARTS = ("images", "masks", "task", "spec", "manifest")
+PARTS = ("images", "masks", "task_description", "task", "spec", "manifest")
 MANY_IMAGES = (
     f"Send more than {MAX_FILES:,} images as a zip or tar, or upload them one by one with PUT /images/{{digest}}"
 )
@@ -41,7 +41,7 @@ REQUEST_BODY: dict[str, object] = {
                 "schema": {
                     "type": "object",
                     "required": ["images"],
-                    "anyOf": [{"required": ["task"]}, {"required": ["spec"]}],
+                    "anyOf": [{"required": ["task_description"]}, {"required": ["task"]}, {"required": ["spec"]}],
                     "additionalProperties": False,
                     "properties": {
                         "images": {
@@ -56,7 +56,11 @@ REQUEST_BODY: dict[str, object] = {
                             "description": "segmentation masks: PNG files with the same stems as the images, or the "
                             "folder `masks` of an archive. `masks` of the spec gives their meaning",
                         },
-                        "task": {"type": "string", "description": "shorthand for a `spec` with only the task"},
+                        "task_description": {
+                            "type": "string",
+                            "description": "shorthand for a `spec` with only the task description",
+                        },
+                        "task": {"type": "string", "description": "short for `task_description`"},
                         "spec": {"$ref": "#/components/schemas/JobSpec"},
                         "manifest": {
                             "type": "string",
@@ -73,7 +77,7 @@ REQUEST_BODY: dict[str, object] = {
                     "uploaded": {
                         "summary": "two images that PUT /images/{digest} uploaded before",
                         "value": {
-                            "task": "classify the vehicle",
+                            "task_description": "classify the vehicle",
                             "images": [
                                 {"digest": "5c" * 32, "label": "bus", "name": "bus/1.png"},
                                 {"digest": "9f" * 32, "label": "car", "name": "car/1.png"},
@@ -166,7 +170,7 @@ def files_of(form: FormData, name: str) -> list[NamedFile]:
 
 async def _from_form(form: FormData, idempotency_key: str | None) -> Submission:
     return Submission(
-        spec=_spec(await part_of(form, "spec", MAX_SPEC_BYTES), await part_of(form, "task", MAX_SPEC_BYTES)),
+        spec=_spec(await part_of(form, "spec", MAX_SPEC_BYTES), await _task_description(form)),
         files=files_of(form, "images"),
         masks=files_of(form, "masks"),
         manifest=await part_of(form, "manifest", MAX_MANIFEST_BYTES),
@@ -174,20 +178,32 @@ async def _from_form(form: FormData, idempotency_key: str | None) -> Submission:
     )
 
 
-def _spec(spec: bytes | None, task: bytes | None) -> JobSpec:
-    if task is None:
+async def _task_description(form: FormData) -> bytes | None:
+    """The part `task_description`, or by its short name `task`. Raises InvalidInput where they differ."""
+    parts = [await part_of(form, name, MAX_SPEC_BYTES) for name in ("task_description", "task")]
+    given = {part for part in parts if part is not None}
+    if len(given) > 1:
+        raise InvalidInput("the parts `task_description` and `task` differ; send one of them")
+    return given.pop() if given else None
+
+
+def _spec(spec: bytes | None, task_description: bytes | None) -> JobSpec:
+    if task_description is None:
         if spec is None:
-            raise InvalidInput("say what your model does: -F task='classify the vehicle', or a `spec` part with a task")
+            raise InvalidInput(
+                "say what your model does: -F task='classify the vehicle', or a `spec` part that says it"
+            )
         return parse(JobSpec, spec, "spec")
     try:
-        sentence = task.decode()
+        sentence = task_description.decode()
         fields = {} if spec is None else from_json(spec)
     except ValueError as error:
         raise Malformed(f"spec is not JSON, or task is not UTF-8: {error}") from error
     if not isinstance(fields, dict):
         raise Malformed("spec is not a JSON object")
-    if fields.setdefault("task", sentence) != sentence:
-        raise InvalidInput("`task` and the task in `spec` differ; send one of them")
+    name = "task" if "task" in fields else "task_description"
+    if fields.setdefault(name, sentence) != sentence:
+        raise InvalidInput("`task` and the task description in `spec` differ; send one of them")
     return validated(JobSpec, fields, "spec")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -12,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from gateway.api.dependencies import Gateway, JobId, Owner, problems
-from gateway.api.forms import parse, part_of, read_form
+from gateway.api.forms import parse, part_of, read_form, validated
 from gateway.database.sessions import reading
 from gateway.intake.sources import NamedFile
 from gateway.jobs import more_models
@@ -136,4 +135,4 @@ async def _spec(form: FormData) -> ModelSpec:
         raise InvalidInput("name the model with either -F name=my-model or a `spec` part")
     if spec is not None:
         return parse(ModelSpec, spec, "spec")
-    return parse(ModelSpec, json.dumps({"name": (name or b"").decode("utf-8", "replace")}).encode(), "name")
+    return validated(ModelSpec, {"name": (name or b"").decode("utf-8", "replace")}, "name")

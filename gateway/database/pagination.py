@@ -5,10 +5,46 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from shared.problems import InvalidInput
+
+Row = TypeVar("Row")
+# Columns that together are unique, each with the type of its values: int, str or datetime.
+SortKey = Mapping[InstrumentedAttribute[Any], type]
+
+
+def page_of(
+    session: Session,
+    query: Select[Row],
+    order: SortKey,
+    cursor: str | None,
+    limit: int,
+    *,
+    descending: bool = False,
+) -> tuple[Sequence[Row], str | None]:
+    """At most `limit` rows of the query in this order, and the cursor of the following page or None.
+
+    Raises InvalidInput for a cursor of another list.
+    """
+    if cursor is not None:
+        key = decode_cursor(cursor, [str if kind is datetime else kind for kind in order.values()])
+        after = [
+            decode_time(value) if kind is datetime else value for value, kind in zip(key, order.values(), strict=True)
+        ]
+        place = tuple_(*order)
+        query = query.where(place < tuple(after) if descending else place > tuple(after))
+    columns = [column.desc() if descending else column for column in order]
+    rows = session.scalars(query.order_by(*columns).limit(limit + 1)).all()
+    if len(rows) <= limit:
+        return rows, None
+    last = [getattr(rows[limit - 1], column.key) for column in order]
+    return rows[:limit], encode_cursor([value.isoformat() if isinstance(value, datetime) else value for value in last])
 
 
 def encode_cursor(key: Sequence[str | int]) -> str:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     CheckConstraint,
+    ColumnElement,
     ForeignKey,
     Index,
     String,
@@ -21,6 +22,7 @@ from sqlalchemy import (
     false,
     text,
 )
+from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from gateway.database.columns import JsonObject, StoredChange, StoredShare
@@ -285,6 +287,18 @@ class Counterfactual(Table):
 
     source_image: Mapped[SourceImage] = relationship()
     predictions: Mapped[list[Prediction]] = relationship(viewonly=True)
+
+    @hybrid_property
+    def evaluations(self) -> int | None:
+        """Network evaluations that its image cost; None in a suite's copy, which has no lineage."""
+        spent = self.lineage.get("evaluations")
+        return spent if isinstance(spent, int) else None
+
+    @evaluations.inplace.expression
+    @classmethod
+    def _evaluations(cls) -> ColumnElement[int | None]:
+        stored: ColumnElement[int | None] = cls.lineage["evaluations"].as_integer()
+        return stored
 
 
 class Prediction(Table):

@@ -18,7 +18,7 @@ def coco(export: Exporting) -> Iterator[bytes]:
     categories = [{"id": n, "name": name, "supercategory": ""} for n, name in enumerate(export.note.classes, start=1)]
     numbers = {str(category["name"]): category["id"] for category in categories}
     with waiting() as images, waiting() as annotations:
-        info = {"description": f"Contrafact job {export.note.job}: {export.note.task}", "version": "1.0"}
+        info = {"description": f"Contrafact job {export.note.job}: {export.note.task_description}", "version": "1.0"}
         images.write(b'{"info": ' + json_bytes(info) + b', "licenses": [], "categories": ')
         images.write(json_bytes(categories) + b',\n"images": [')
         annotations.write(b'],\n"annotations": [')

@@ -75,7 +75,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
     note = ExportNote(
         format=format_name,
         job=job.id,
-        task=job.task_description,
+        task_description=job.task_description,
         methods=job.methods,
         models=job.models,
         classes=list(dict.fromkeys([*job.classes, *(label for label in labels if label is not None)])),

@@ -8,14 +8,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
 
-from sqlalchemy import insert, select, tuple_
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.priority import turns
 from gateway.database.events import add_event
-from gateway.database.pagination import decode_cursor, decode_time, encode_cursor
+from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
 from gateway.database.tables import Image, Job, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
@@ -105,7 +105,7 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
     job = find(session, owner, job_id)
     report = session.scalar(select(Report.job_id).where(Report.job_id == job_id))
     return JobDetail(
-        **_shown(job),
+        **dict(view(job)),
         images=job.counts.get("images", 0),
         labelled=job.counts.get("labelled", 0),
         progress=progress(session, job),
@@ -122,7 +122,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
     sources = [(masked or ([] if label is None else [label]), max(size)) for label, masked, *size in rows]
     held = [labels for labels, _ in sources]
     return JobPlan(
-        task=job.task_description,
+        task_description=job.task_description,
         kind=job.kind,
         methods=job.methods,
         models=job.models,
@@ -142,16 +142,9 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
 def listing(session: Session, owner: str, cursor: str | None, limit: int) -> JobsPage:
     """A page of the owner's jobs, newest first, without the runs of suites."""
     mine = select(Job).where(Job.owner_id == owner, Job.suite_id.is_(None), Job.deleted_at.is_(None))
-    query = mine.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
-    if cursor is not None:
-        created, job_id = decode_cursor(cursor, (str, str))
-        query = query.where(tuple_(Job.created_at, Job.id) < (decode_time(created), job_id))
-    rows = session.scalars(query).all()
-    last = rows[limit - 1] if len(rows) > limit else None
-    return JobsPage(
-        jobs=[view(job) for job in rows[:limit]],
-        next=encode_cursor((last.created_at.isoformat(), last.id)) if last else None,
-    )
+    order: SortKey = {Job.created_at: datetime, Job.id: str}
+    rows, following = page_of(session, mine, order, cursor, limit, descending=True)
+    return JobsPage(jobs=[view(job) for job in rows], next=following)
 
 
 def cancel(session: Session, owner: str, job_id: str) -> None:
@@ -203,12 +196,7 @@ def failures(session: Session, job_id: str) -> list[ImageFailure]:
 
 def view(job: Job) -> JobView:
     """A job as lists show it."""
-    return JobView(**_shown(job))
-
-
-def _shown(job: Job) -> dict[str, Any]:
-    """The fields of a `JobView`, as the row has them."""
-    return {name: job.task_description if name == "task" else getattr(job, name) for name in JobView.model_fields}
+    return JobView.model_validate(job, from_attributes=True)
 
 
 def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:
@@ -220,7 +208,7 @@ def _job_row(job_id: str, owner: str, order: Order) -> dict[str, object]:
     return {
         "id": job_id,
         "owner_id": owner,
-        "task_description": order.spec.task,
+        "task_description": order.spec.task_description,
         "kind": order.plan.kind,
         "classes": order.plan.classes or sorted({source.label for source in order.sources if source.label is not None}),
         "methods": order.plan.methods,

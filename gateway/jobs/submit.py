@@ -72,7 +72,7 @@ def planned(context: Context, owner: str, submission: Submission) -> JobPlan:
     usable = [source for source in sources if not source.failure]
     labels = [label for source in usable for label in truths_of(source)]
     return JobPlan(
-        task=spec.task,
+        task_description=spec.task_description,
         kind=chosen.kind,
         methods=chosen.methods,
         models=[model.name for model in chosen.models],

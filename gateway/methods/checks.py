@@ -28,8 +28,8 @@ LANCE-R has one more (`WORD_CHECKS`): the image is nearer to the new word than t
 
 A null arm changes nothing, so it has scores but no check can refuse it: it is the measure of what the generator does
 by itself. An image that the generator could not compute is refused as `not finite`; a null arm of this kind refuses the
-edits that are compared with it (`arms.py`). Thresholds belong to the scorer's weights and to the factor of the edit,
-and come from the profile; a check without thresholds only scores.
+edits that are compared with it (`schedule.py`). Thresholds belong to the scorer's weights and to the factor of the
+edit, and come from the profile; a check without thresholds only scores.
 """
 
 from __future__ import annotations

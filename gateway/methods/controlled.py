@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import dist
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from gateway.methods.checks import Scores, check_images
 from gateway.methods.counterfactual import Edit, Verdict
+from gateway.methods.lineage import Lineage, RegionOutcomeRecord
 from gateway.methods.recaption import Recaption
 from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm
 from shared.chunks import chunks
@@ -116,7 +117,7 @@ _Arm = tuple[Edit | None, Rendering]  # an edit, or a null arm
 
 def render_with_null_arms(
     inputs: Inputs[ControlledParameters], caption: str, accepted: Sequence[Proposal], regions: Sequence[ControlRegion]
-) -> tuple[list[RenderedArm], list[RenderedArm]]:
+) -> tuple[list[RenderedArm[Rendering]], list[RenderedArm[Rendering]]]:
     """Accepted proposals, each under the control of its region, and their null arms: the same under `caption`, once.
 
     All travel in as few messages as their limit of images allows.
@@ -130,7 +131,7 @@ def render_with_null_arms(
         *((proposal.edit, rendering) for proposal, rendering in zip(accepted, renderings, strict=True)),
         *((None, null) for null in nulls),
     ]
-    images: list[RenderedArm] = []
+    images: list[RenderedArm[Rendering]] = []
     outcomes: dict[Rendering, _Regions] = {}
     for batch in chunks(arms, MAX_IMAGES_PER_MESSAGE - 1):  # the source travels too
         reply = inputs.services.render(
@@ -158,18 +159,18 @@ def _checked(
     caption: str,
     arms: Sequence[_Arm],
     reply: RenderReply,
-) -> Iterator[RenderedArm]:
-    """The images of a reply with verdicts, scores and, for the lineage, rendering, cost and control image."""
+) -> Iterator[RenderedArm[Rendering]]:
+    """The images of a reply with verdicts, scores, cost, control image and, for the lineage, the rendering."""
     p = inputs.parameters
     edits = [edit for edit, _ in arms]
     checked = check_images(
         inputs.services, inputs.image, inputs.task, reply, edits, p.thresholds, recaption=p.recaption
     )
     for (_, rendering), image, (verdict, scores) in zip(arms, reply.images, checked, strict=True):
-        lineage = {"rendering": rendering.model_dump(mode="json"), "evaluations": reply.evaluations}
-        if rendering.region in reply.controls:  # it is missing where no image of the region is finite
-            lineage["control"] = reply.controls[rendering.region]
-        yield RenderedArm(image, rendering.seed, verdict, scores, lineage, pair=_null(rendering, caption))
+        control = reply.controls.get(rendering.region)  # it is missing where no image of the region is finite
+        lineage: Lineage = {"rendering": rendering.model_dump(mode="json")}
+        pair = _null(rendering, caption)
+        yield RenderedArm(image, rendering.seed, verdict, scores, pair, reply.evaluations, control, lineage)
 
 
 class _Regions(NamedTuple):
@@ -180,8 +181,8 @@ class _Regions(NamedTuple):
 
 
 def _with_regions(
-    arm: RenderedArm, edit: Edit | None, regions: _Regions, null: _Regions, limits: HeldShapes
-) -> RenderedArm:
+    arm: RenderedArm[Rendering], edit: Edit | None, regions: _Regions, null: _Regions, limits: HeldShapes
+) -> RenderedArm[Rendering]:
     """The same with what became of the protected regions; they refuse edits that no other check refuses.
 
     Nothing is known of regions where the image or its null arm is not finite.
@@ -191,12 +192,13 @@ def _with_regions(
     verdict, scores, outcomes = judge_regions(regions.reply, regions.outcomes, null.outcomes, limits)
     if edit is None or not arm.verdict.accepted:
         verdict = arm.verdict
-    return replace(arm, verdict=verdict, scores=arm.scores | scores, lineage={**arm.lineage, "protected": outcomes})
+    lineage: Lineage = {**arm.lineage, "protected": outcomes}
+    return replace(arm, verdict=verdict, scores=arm.scores | scores, lineage=lineage)
 
 
 def judge_regions(
     reply: ProtectionReply, image: Sequence[RegionOutcome], null: Sequence[RegionOutcome], limits: HeldShapes
-) -> tuple[Verdict, Scores, list[dict[str, Any]]]:
+) -> tuple[Verdict, Scores, list[RegionOutcomeRecord]]:
     """Verdict and scores of an image by its protected regions, and for the lineage what became of each, largest first.
 
     Scores: `protected`, the least IoU; `protected_kept`, the share of regions at or above its limit; `seam`, the most
@@ -273,7 +275,7 @@ class _Fate(NamedTuple):
     def name(self) -> str:
         return f"the {self.region.label} of {self.region.share:.1%} of the image"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> RegionOutcomeRecord:
         """The region's entry in the lineage."""
-        region = {"label": self.region.label, "share": self.region.share, "box": list(self.region.box)}
-        return region | {"iou": self.iou, "seam": self.seam, "light": self.light}
+        label, share, box = self.region.label, self.region.share, list(self.region.box)
+        return {"label": label, "share": share, "box": box, "iou": self.iou, "seam": self.seam, "light": self.light}

@@ -15,11 +15,57 @@ from pydantic import Field, model_validator
 
 from gateway.methods.checks import CHECKS
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.schedule import ACCEPTED, Proposal, RenderedArm, edit_row, null_row
+from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm, rows
 from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest
 from shared.seeds import derive_seed
+
+
+def corruptions(
+    image: MethodImage, task: TaskDescription, services: Services, parameters: CorruptionsParameters, seed: int
+) -> Iterator[MethodCounterfactual]:
+    """The corrupted images of one source image, way by way and by rising severity, then their null arm.
+
+    A failure of the service is raised.
+    """
+    inputs = Inputs("corruptions", REVISION, image, task, services, parameters, seed)
+    chosen = [severities(inputs, kind) for kind in parameters.corruptions]
+    proposals = [propose(corruption) for way in chosen for corruption in way]
+    arms = [arm for way in chosen for arm in corrupt(inputs, way)]  # 1
+    unchanged = Corruption(kind=parameters.corruptions[0], severity=0, seed=seed)
+    nulls = corrupt(inputs, [unchanged])
+    yield from rows(inputs.lineage(skipped_checks=list(CHECKS)), "", proposals, arms, nulls)
+
+
+def severities(inputs: Inputs[CorruptionsParameters], kind: CorruptionKind) -> list[Corruption]:
+    """One way to corrupt at every severity, under one seed."""
+    seed = derive_seed(inputs.method, inputs.revision, inputs.seed, inputs.image.id, kind)
+    return [Corruption(kind=kind, severity=severity, seed=seed) for severity in SEVERITIES]
+
+
+def propose(corruption: Corruption) -> Proposal:
+    """The edit of a corruption: it adds the corruption's value and has no caption."""
+    value = value_of(corruption.kind, corruption.severity)
+    change = Change(factor="other", from_phrase="", to_phrase=value, from_value="", to_value=value)
+    return Proposal(Edit((change,), "", ""), corruption.seed)
+
+
+def value_of(kind: CorruptionKind, severity: int) -> str:
+    """The canonical value of a corruption: "gaussian noise 3"."""
+    return f"{kind.replace('_', ' ')} {severity}"
+
+
+def corrupt(inputs: Inputs[CorruptionsParameters], corruptions: list[Corruption]) -> list[RenderedArm[None]]:
+    """Step 1: the source image under some corruptions, by one request; no network is evaluated for it."""
+    request = CorruptRequest(source=inputs.image.image, corruptions=corruptions)
+    return [
+        RenderedArm(corrupted, corruption.seed, ACCEPTED, {}, pair=None, evaluations=0)
+        for corruption, corrupted in zip(corruptions, inputs.services.corrupt(request).images, strict=True)
+    ]
+
+
+# --- The parameters.
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
 ALL: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
@@ -38,47 +84,3 @@ class CorruptionsParameters(Contract):
         if len(set(self.corruptions)) < len(self.corruptions):
             raise ValueError("leave each of the corruptions in once")
         return self
-
-
-def corruptions(
-    image: MethodImage, task: TaskDescription, services: Services, parameters: CorruptionsParameters, seed: int
-) -> Iterator[MethodCounterfactual]:
-    """The corrupted images of one source image, way by way and by rising severity, then their null arm.
-
-    A failure of the service is raised.
-    """
-    lineage = {
-        "method": "corruptions",
-        "revision": REVISION,
-        "parameters": parameters.model_dump(mode="json"),
-        "skipped_checks": list(CHECKS),
-    }
-    null_ordinal = len(parameters.corruptions) * len(SEVERITIES)
-    for place, kind in enumerate(parameters.corruptions):
-        kind_seed = derive_seed("corruptions", REVISION, seed, image.id, kind)
-        arms = corrupt(services, image, [Corruption(kind=kind, severity=s, seed=kind_seed) for s in SEVERITIES])
-        for severity, arm in zip(SEVERITIES, arms, strict=True):
-            proposal = Proposal(Edit((_change(kind, severity),), "", ""), kind_seed)
-            yield edit_row(place * len(SEVERITIES) + severity - 1, proposal, arm, null_ordinal, lineage)
-    unchanged = Corruption(kind=parameters.corruptions[0], severity=0, seed=seed)
-    [null] = corrupt(services, image, [unchanged])
-    yield null_row(null_ordinal, null, lineage)
-
-
-def corrupt(services: Services, image: MethodImage, corruptions: list[Corruption]) -> list[RenderedArm]:
-    """Step 1: the source image under some corruptions, by one request; no network is evaluated for it."""
-    images = services.corrupt(CorruptRequest(source=image.image, corruptions=corruptions)).images
-    return [
-        RenderedArm(corrupted, corruption.seed, ACCEPTED, {}, {"evaluations": 0})
-        for corruption, corrupted in zip(corruptions, images, strict=True)
-    ]
-
-
-def value_of(kind: CorruptionKind, severity: int) -> str:
-    """The canonical value of a corruption: "gaussian noise 3"."""
-    return f"{kind.replace('_', ' ')} {severity}"
-
-
-def _change(kind: CorruptionKind, severity: int) -> Change:
-    value = value_of(kind, severity)
-    return Change(factor="other", from_phrase="", to_phrase=value, from_value="", to_value=value)

@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from gateway.methods.lineage import Lineage
 from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 
@@ -79,8 +80,9 @@ class MethodCounterfactual:
 
     `ordinal` counts edits and null arms of one source image from 0 in a fixed order; `null_ordinal` is the ordinal of
     the null arm that an edit is compared with (same editor, seed, control, guidance and parameters, caption
-    unchanged). `scores` holds every score of every check by name; `lineage` the prompts, replies and parameters,
-    and under "control" the control image (an `ImagePayload`).
+    unchanged); None where that is the source image. `scores` holds every score of every check by name, `caption` the
+    source image's ("" where the method writes none), `control` what the editor was shown of its structure, and
+    `evaluations` the network evaluations that the image cost. `lineage` is a record, which no code decides by.
     """
 
     ordinal: int
@@ -90,8 +92,11 @@ class MethodCounterfactual:
     null_ordinal: int | None
     image: ImagePayload | None
     verdict: Verdict
-    scores: Mapping[str, float] = field(default_factory=dict)
-    lineage: Mapping[str, Any] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+    caption: str = ""
+    control: ImagePayload | None = None
+    evaluations: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
 
 
 class Method(Protocol):

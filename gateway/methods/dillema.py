@@ -4,7 +4,15 @@ The paper's five steps are the functions that `dillema` calls, in order: caption
 change without changing the ground truth; find alternatives for them; rewrite the caption; render it under control of
 the source's structure. The task description stands in every prompt, with one worked example (one-shot), as the paper
 says. Ours beyond the paper: checks of words and images, the null arm, and `control_region` "keep"
-(docs/reference/methods.md). Seeds, siblings, rows and lineage are in `schedule.py`.
+(docs/reference/methods.md). What the page takes from others:
+
+Proposal               an edit before rendering; one that is refused keeps its verdict, and is not rendered
+spread_changes         tries keywords in random order, one alternative of each before the second one of any
+until_enough           takes proposals until enough of them are accepted
+with_seeds             gives each proposal the seed of its noise, of its own or one for all
+render_with_null_arms  renders edits and, with the same seed and control, the unchanged caption; checks all images
+rows                   pairs each edit with its null arm
+check_*                refuse words of the class, and edits that change nothing or more than they say
 """
 
 from __future__ import annotations
@@ -27,8 +35,8 @@ from gateway.methods.counterfactual import (
     MethodImage,
     TaskDescription,
 )
+from gateway.methods.lineage import Exchange
 from gateway.methods.questions import (
-    Exchange,
     InvalidReply,
     Question,
     Schema,
@@ -52,7 +60,7 @@ from gateway.methods.schedule import (
 )
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
 from shared.endpoints import Services
-from shared.schemas.diffusion import ControlRegion
+from shared.schemas.diffusion import ControlRegion, Rendering
 from shared.schemas.language import Message
 
 # --- The prompts. The tiny language model is trained on them (tests/contract/tinyworld/weights/test_prompts.py).
@@ -103,60 +111,6 @@ REWRITE = Question(
 )
 
 
-def keyword_messages(task: TaskDescription, caption: str, ground_truth: str | None) -> list[Message]:
-    """The question for step 2: what may change."""
-    return KEYWORDS.messages(_described(task, caption, ground_truth))
-
-
-def alternative_messages(task: TaskDescription, caption: str, ground_truth: str | None, phrase: str) -> list[Message]:
-    """The question for step 3: what could stand in place of one phrase."""
-    return ALTERNATIVES.messages(f"{_described(task, caption, ground_truth)}\nPhrase: {phrase}")
-
-
-def rewrite_messages(
-    task: TaskDescription, caption: str, ground_truth: str | None, changes: Sequence[tuple[str, str]]
-) -> list[Message]:
-    """The question for step 4: the caption with (from phrase, to phrase) changes applied."""
-    lines = "".join(f"\nChange: {old} -> {new}" for old, new in changes)
-    return REWRITE.messages(_described(task, caption, ground_truth) + lines)
-
-
-def _described(task: TaskDescription, caption: str, ground_truth: str | None) -> str:
-    known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
-    return f"Task: {task.text}{known}\nCaption: {caption}"
-
-
-def keyword_schema(most: int) -> Schema:
-    """Schema of step 2's reply: at most `most` keywords. In all replies strings and lists are bounded."""
-    keyword = object_schema(phrase=text_schema(60), factor={"enum": list(FACTORS)}, value=text_schema(40))
-    return object_schema(keywords={"type": "array", "items": keyword, "maxItems": most})
-
-
-def alternative_schema(most: int) -> Schema:
-    """Schema of step 3's reply: one to `most` alternatives."""
-    alternative = object_schema(phrase=text_schema(60), value=text_schema(40))
-    return object_schema(alternatives={"type": "array", "items": alternative, "minItems": 1, "maxItems": most})
-
-
-def rewrite_schema() -> Schema:
-    """Schema of step 4's reply."""
-    return object_schema(caption=text_schema(600))
-
-
-def prompt_digest() -> str:
-    """SHA-256 over all prompts, rendered for fixed inputs, and the schemas."""
-    task = TaskDescription("task")
-    messages = [
-        *keyword_messages(task, "caption", "class"),
-        *alternative_messages(task, "caption", None, "phrase"),
-        *rewrite_messages(task, "caption", "class", [("old", "new"), ("older", "newer")]),
-    ]
-    return digest_of_prompts(messages, [keyword_schema(8), alternative_schema(3), rewrite_schema()])
-
-
-REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
-
-
 # --- The method.
 
 
@@ -178,7 +132,7 @@ def dillema(
     siblings = until_enough(rewritten, p.counterfactuals_per_image, same_edit=p.same_caption)
     proposals = with_seeds(inputs, [*refused(keywords), *siblings], same_seed=p.same_seed)
     arms, nulls = render(inputs, caption, proposals)  # 5
-    yield from rows(inputs.lineage(caption, exchanges=[], rendering=None), proposals, arms, nulls)
+    yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, arms, nulls)
 
 
 def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Proposal]:
@@ -247,7 +201,7 @@ def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Pr
 
 def render(
     inputs: Inputs[DillemaParameters], caption: str, proposals: Sequence[Proposal]
-) -> tuple[list[RenderedArm], list[RenderedArm]]:
+) -> tuple[list[RenderedArm[Rendering]], list[RenderedArm[Rendering]]]:
     """Step 5: the accepted edits and their null arms (one per seed and region), rendered and checked."""
     masked = bool(inputs.task.mask_classes)
     regions = [region_of(proposal.edit, inputs.parameters, masked=masked) for proposal in accepted(proposals)]
@@ -264,6 +218,63 @@ def region_of(edit: Edit, parameters: DillemaParameters, *, masked: bool = False
     if masked:
         return "structure"
     return "object" if any(change.factor == "background" for change in edit.changes) else "structure"
+
+
+# --- How the questions are sent, and what a reply may be.
+
+
+def keyword_messages(task: TaskDescription, caption: str, ground_truth: str | None) -> list[Message]:
+    """The question for step 2: what may change."""
+    return KEYWORDS.messages(_described(task, caption, ground_truth))
+
+
+def alternative_messages(task: TaskDescription, caption: str, ground_truth: str | None, phrase: str) -> list[Message]:
+    """The question for step 3: what could stand in place of one phrase."""
+    return ALTERNATIVES.messages(f"{_described(task, caption, ground_truth)}\nPhrase: {phrase}")
+
+
+def rewrite_messages(
+    task: TaskDescription, caption: str, ground_truth: str | None, changes: Sequence[tuple[str, str]]
+) -> list[Message]:
+    """The question for step 4: the caption with (from phrase, to phrase) changes applied."""
+    lines = "".join(f"\nChange: {old} -> {new}" for old, new in changes)
+    return REWRITE.messages(_described(task, caption, ground_truth) + lines)
+
+
+def _described(task: TaskDescription, caption: str, ground_truth: str | None) -> str:
+    known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
+    return f"Task: {task.text}{known}\nCaption: {caption}"
+
+
+def keyword_schema(most: int) -> Schema:
+    """Schema of step 2's reply: at most `most` keywords. In all replies strings and lists are bounded."""
+    keyword = object_schema(phrase=text_schema(60), factor={"enum": list(FACTORS)}, value=text_schema(40))
+    return object_schema(keywords={"type": "array", "items": keyword, "maxItems": most})
+
+
+def alternative_schema(most: int) -> Schema:
+    """Schema of step 3's reply: one to `most` alternatives."""
+    alternative = object_schema(phrase=text_schema(60), value=text_schema(40))
+    return object_schema(alternatives={"type": "array", "items": alternative, "minItems": 1, "maxItems": most})
+
+
+def rewrite_schema() -> Schema:
+    """Schema of step 4's reply."""
+    return object_schema(caption=text_schema(600))
+
+
+def prompt_digest() -> str:
+    """SHA-256 over all prompts, rendered for fixed inputs, and the schemas."""
+    task = TaskDescription("task")
+    messages = [
+        *keyword_messages(task, "caption", "class"),
+        *alternative_messages(task, "caption", None, "phrase"),
+        *rewrite_messages(task, "caption", "class", [("old", "new"), ("older", "newer")]),
+    ]
+    return digest_of_prompts(messages, [keyword_schema(8), alternative_schema(3), rewrite_schema()])
+
+
+REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
 
 
 # --- The parameters.

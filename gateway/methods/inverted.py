@@ -10,6 +10,7 @@ from pydantic import Field
 
 from gateway.methods.checks import CHECKS, Scores, Thresholds, check_images
 from gateway.methods.counterfactual import Edit, MethodImage, Verdict
+from gateway.methods.lineage import Lineage, TriedFraction
 from gateway.methods.recaption import Recaption
 from gateway.methods.schedule import Inputs, RenderedArm
 from shared.chunks import chunks
@@ -109,14 +110,16 @@ class Sweep:
     attempts: tuple[Attempt, ...]
     evaluations: int
 
-    def arm(self, chosen: Attempt, seed: int) -> RenderedArm:
-        """The image of one attempt, with what came of all of them in its lineage."""
-        tried = [
+    def arm(self, chosen: Attempt, seed: int) -> RenderedArm[float]:
+        """The image of one attempt, whose null arm has the same fraction, with the whole sweep in its lineage."""
+        tried: list[TriedFraction] = [
             {"self_fraction": a.fraction, "check": a.verdict.check, "reason": a.verdict.reason, "scores": a.scores}
             for a in self.attempts
         ]
-        lineage = {"self_fraction": chosen.fraction, "sweep": tried, "evaluations": self.evaluations}
-        return RenderedArm(chosen.image, seed, chosen.verdict, chosen.scores, lineage, pair=chosen.fraction)
+        lineage: Lineage = {"self_fraction": chosen.fraction, "sweep": tried}
+        return RenderedArm(
+            chosen.image, seed, chosen.verdict, chosen.scores, chosen.fraction, self.evaluations, lineage=lineage
+        )
 
 
 def edit_and_check(
@@ -160,9 +163,11 @@ def _edit_and_check(
     ]
 
 
-def render_null_arms(inputs: Inputs[EditingParameters], caption: str, arms: Sequence[RenderedArm]) -> list[RenderedArm]:
+def render_null_arms(
+    inputs: Inputs[EditingParameters], caption: str, arms: Sequence[RenderedArm[float]]
+) -> list[RenderedArm[float]]:
     """A null arm (caption unchanged) for each fraction that was chosen, by rising fraction."""
-    fractions = sorted({arm.lineage["self_fraction"] for arm in arms})
+    fractions = sorted({arm.pair for arm in arms})
     if not fractions:
         return []
     [nulls] = edit_and_check(inputs, caption, [None], fractions, {})

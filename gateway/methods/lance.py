@@ -4,7 +4,7 @@ The paper's steps are the functions that `lance` calls, in order: caption the im
 the caption that change one factor; check them by their words; invert the image and edit it by prompt-to-prompt under a
 sweep of self-attention fractions; check the images and keep the best of each sweep. Ours beyond the paper: the task
 description and the class stand in every prompt, a word diff of the captions holds the language model to what it says it
-changed, and there are null arms (docs/reference/methods.md). Siblings, rows and lineage are in `schedule.py`.
+changed, and there are null arms (docs/reference/methods.md).
 
 The paper's symbols (sections 3.2 and 3.3):
 
@@ -13,6 +13,16 @@ f   `fraction`: share of the steps in which self-attention is the source's. A la
 φ   score `direction`: cosine of (image - source) and (new caption - old) in the scorer's space. The paper prints
     1 - cos (equation 2) but keeps φ > τ; ours is the cosine
 τ   `thresholds` and `text_thresholds`: per check and factor, from the profile
+
+What the page takes from others:
+
+Proposal          an edit before its image is made; one that is refused keeps its verdict, and gets no image
+round_robin       takes the first edit of each factor, then the second ones
+until_accepted    takes proposals until enough of them are accepted
+edit_and_check    inverts the image, edits it by prompt-to-prompt under every fraction, and checks each image
+render_null_arms  the same with the caption unchanged, for the fractions that were chosen
+rows              pairs each edit with its null arm
+check_*           refuse edits that touch the class, or change nothing or more than they say
 """
 
 from __future__ import annotations
@@ -64,10 +74,7 @@ from shared.endpoints import Services
 from shared.schemas.diffusion import Fraction
 from shared.schemas.language import Message
 
-LanceFactor = Literal["subject", "object", "background", "adjective", "domain", "weather"]
-LANCE_FACTORS: tuple[LanceFactor, ...] = ("subject", "object", "background", "adjective", "domain", "weather")
-
-# --- The prompt. The tiny language model is trained on it (tests/contract/tinyworld/weights/test_prompts.py).
+# --- The prompt. The tiny language model is trained on it: tests/contract/tinyworld/weights/test_prompts.py holds it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,37 +104,6 @@ PERTURB = Question(
     '"caption":"One brown horse grazes beside rivers. Strong winds blow this early morning."}]}',
     TypeAdapter(dict[Literal["edits"], list[PerturbedCaption]]),
 )
-_TOKENS_PER_EDIT = 320
-
-
-def perturb_messages(
-    task: TaskDescription, caption: str, ground_truth: str | None, factor: LanceFactor, most: int
-) -> list[Message]:
-    """The question for step 2: up to `most` edits of the caption that change one thing of a factor.
-
-    The caption begins a line of its own: so its first word reads the same there and in the reply, for any tokenizer.
-    """
-    known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
-    return PERTURB.messages(f"Task: {task.text}{known}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}")
-
-
-def perturb_schema(most: int) -> Schema:
-    """Schema of step 2's reply: none to `most` edits, each with phrases, canonical values and the new caption."""
-    longest = {"from_phrase": 60, "from_value": 40, "to_phrase": 60, "to_value": 40, "caption": 600}
-    edit = object_schema(**{name: text_schema(length) for name, length in longest.items()})
-    return object_schema(edits={"type": "array", "items": edit, "maxItems": most})
-
-
-def prompt_digest() -> str:
-    """SHA-256 over the prompt, rendered for fixed inputs, and the schema."""
-    task = TaskDescription("task")
-    messages = [
-        message for truth in ("class", None) for message in perturb_messages(task, "caption", truth, "weather", 2)
-    ]
-    return digest_of_prompts(messages, perturb_schema(2))
-
-
-REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
 
 
 # --- The method.
@@ -149,7 +125,7 @@ def lance(
     sweeps = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
     arms = [keep_best(inputs, sweep) for sweep in sweeps]  # 5
     nulls = render_null_arms(inputs, caption, arms)
-    yield from rows(inputs.lineage(caption, exchanges=[]), proposals, arms, nulls)
+    yield from rows(inputs.lineage(exchanges=[]), caption, proposals, arms, nulls)
 
 
 def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
@@ -250,7 +226,7 @@ def sweep_fractions(
     return edit_and_check(inputs, caption, edits, sorted(set(p.self_fractions)), thresholds, checks)
 
 
-def keep_best(inputs: Inputs[SweepParameters], sweep: Sweep) -> RenderedArm:
+def keep_best(inputs: Inputs[SweepParameters], sweep: Sweep) -> RenderedArm[float]:
     """Step 5: the best attempt at an edit, with scores and verdicts of all of them in the lineage."""
     return sweep.arm(best(sweep.attempts), inputs.seed)
 
@@ -264,7 +240,46 @@ def best(attempts: Sequence[Attempt]) -> Attempt:
     return max(fit or attempts, key=lambda a: (a.scores.get("direction", -1.0), a.fraction))
 
 
+# --- How the question is sent, and what the reply may be.
+
+
+_TOKENS_PER_EDIT = 320
+
+
+def perturb_messages(
+    task: TaskDescription, caption: str, ground_truth: str | None, factor: LanceFactor, most: int
+) -> list[Message]:
+    """The question for step 2: up to `most` edits of the caption that change one thing of a factor.
+
+    The caption begins a line of its own: so its first word reads the same there and in the reply, for any tokenizer.
+    """
+    known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
+    return PERTURB.messages(f"Task: {task.text}{known}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}")
+
+
+def perturb_schema(most: int) -> Schema:
+    """Schema of step 2's reply: none to `most` edits, each with phrases, canonical values and the new caption."""
+    longest = {"from_phrase": 60, "from_value": 40, "to_phrase": 60, "to_value": 40, "caption": 600}
+    edit = object_schema(**{name: text_schema(length) for name, length in longest.items()})
+    return object_schema(edits={"type": "array", "items": edit, "maxItems": most})
+
+
+def prompt_digest() -> str:
+    """SHA-256 over the prompt, rendered for fixed inputs, and the schema."""
+    task = TaskDescription("task")
+    messages = [
+        message for truth in ("class", None) for message in perturb_messages(task, "caption", truth, "weather", 2)
+    ]
+    return digest_of_prompts(messages, perturb_schema(2))
+
+
+REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
+
+
 # --- The parameters.
+
+LanceFactor = Literal["subject", "object", "background", "adjective", "domain", "weather"]
+LANCE_FACTORS: tuple[LanceFactor, ...] = ("subject", "object", "background", "adjective", "domain", "weather")
 
 
 class SweepParameters(EditingParameters):

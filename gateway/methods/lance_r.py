@@ -24,22 +24,6 @@ from gateway.methods.words import content_words, stem
 from shared.endpoints import Services
 from shared.schemas.language import Filling, FillRequest, Gap
 
-REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
-
-
-class LanceRParameters(SweepParameters):
-    """What a job may choose about LANCE-R."""
-
-    counterfactuals_per_image: Annotated[
-        int, Field(ge=1, le=20, description="Words of an image that are replaced.")
-    ] = 4
-    fillings: Annotated[
-        int, Field(ge=1, le=100, description="How many words the masked language model offers for a gap.")
-    ] = 10
-    caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
-        "a photo of"
-    )
-
 
 def lance_r(
     image: MethodImage, task: TaskDescription, services: Services, parameters: LanceRParameters, seed: int
@@ -54,7 +38,7 @@ def lance_r(
     sweeps = sweep_fractions(inputs, caption, edits, WORD_CHECKS)  # 4
     arms = [keep_best(inputs, sweep) for sweep in sweeps]  # 5
     nulls = render_null_arms(inputs, caption, arms)
-    yield from rows(inputs.lineage(caption), [Proposal(edit, seed) for edit in edits], arms, nulls)
+    yield from rows(inputs.lineage(), caption, [Proposal(edit, seed) for edit in edits], arms, nulls)
 
 
 def replace_words(inputs: Inputs[LanceRParameters], caption: str) -> list[Edit]:
@@ -78,9 +62,6 @@ def replace_words(inputs: Inputs[LanceRParameters], caption: str) -> list[Edit]:
     return list(edits.values())
 
 
-_MOST_GAPS = 64  # per message
-
-
 def _other_words(word: str, fillings: Sequence[Filling]) -> list[str]:
     """The fillings that are another word and carry meaning, the most probable first."""
     return [new.word for new in fillings if stem(new.word) != stem(word) and content_words(new.word)]
@@ -90,3 +71,23 @@ def _edit(caption: str, old: str, filling: str, gap: Gap) -> Edit:
     new = filling.capitalize() if old[0].isupper() else filling
     change = Change("other", old, new, old.lower(), filling.lower())
     return Edit((change,), caption, f"{gap.before}{new}{gap.after}")
+
+
+# --- The parameters.
+
+REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
+_MOST_GAPS = 64  # per message
+
+
+class LanceRParameters(SweepParameters):
+    """What a job may choose about LANCE-R."""
+
+    counterfactuals_per_image: Annotated[
+        int, Field(ge=1, le=20, description="Words of an image that are replaced.")
+    ] = 4
+    fillings: Annotated[
+        int, Field(ge=1, le=100, description="How many words the masked language model offers for a gap.")
+    ] = 10
+    caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
+        "a photo of"
+    )

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.methods.counterfactual import Verdict
+from gateway.methods.lineage import Exchange
 from shared.endpoints import Services
 from shared.problems import GenerationFailed, validation_sentence
 from shared.schemas.language import GenerateRequest, Message
 
 Schema = dict[str, Any]
-Exchange = Mapping[str, Any]
 Reply = TypeVar("Reply")
 
 
@@ -70,7 +70,7 @@ def ask(
     request = GenerateRequest(
         messages=list(messages), json_schema=schema, temperature=temperature, max_tokens=max_tokens, seed=seed
     )
-    exchange: dict[str, Any] = {
+    exchange: Exchange = {
         "question": question.name,
         "messages": [message.model_dump() for message in messages],
         "reply": "",
@@ -79,7 +79,7 @@ def ask(
     }
     try:
         reply = services.generate(request)
-        exchange |= {"reply": reply.text, "attempts": reply.attempts}
+        exchange["reply"], exchange["attempts"] = reply.text, reply.attempts
         return question.reply.validate_python(reply.value), exchange
     except GenerationFailed as problem:
         raise InvalidReply(problem.detail, exchange) from problem

@@ -12,7 +12,7 @@ from gateway.methods.caption import write_caption
 from gateway.methods.checks import Pictures, check_images
 from gateway.methods.counterfactual import Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import InversionParameters, invert_and_edit
-from gateway.methods.schedule import Inputs, Proposal, RenderedArm, edit_row
+from gateway.methods.schedule import Inputs, Proposal, RenderedArm, rows
 from shared.endpoints import Services
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
@@ -24,9 +24,15 @@ def reconstruction(
     """The reconstruction of one source image. Nothing is drawn, so `seed` only names it."""
     inputs = Inputs("reconstruction", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)
-    reply = invert_and_edit(image, services, parameters, caption)
+    unchanged = Proposal(Edit((), caption, caption), seed)
+    arm = reconstruct(inputs, caption)
+    yield from rows(inputs.lineage(), caption, [unchanged], [arm], nulls=None)
+
+
+def reconstruct(inputs: Inputs[InversionParameters], caption: str) -> RenderedArm[None]:
+    """The source image inverted under its caption and regenerated, with its scores."""
+    reply = invert_and_edit(inputs.image, inputs.services, inputs.parameters, caption)
     pictures = Pictures([reply.reconstruction], reply.keep_mask)
-    [(verdict, scores)] = check_images(services, image, task, pictures, [None], {})
-    lineage = {"evaluations": reply.evaluations.inversion}
-    arm = RenderedArm(reply.reconstruction, seed, verdict, scores, lineage)
-    yield edit_row(0, Proposal(Edit((), caption, caption), seed), arm, None, inputs.lineage(caption))
+    [(verdict, scores)] = check_images(inputs.services, inputs.image, inputs.task, pictures, [None], {})
+    cost = reply.evaluations.inversion
+    return RenderedArm(reply.reconstruction, inputs.seed, verdict, scores, pair=None, evaluations=cost)

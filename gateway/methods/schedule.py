@@ -8,16 +8,17 @@ A null arm whose image is not finite has no row; edits that would be compared wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import zip_longest
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar, Unpack
 
 from gateway.methods.checks import Scores, skipped_checks
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription, Verdict
-from gateway.methods.questions import Exchange, InvalidReply
+from gateway.methods.lineage import Exchange, Lineage
+from gateway.methods.questions import InvalidReply
 from gateway.methods.word_diff import tokens
 from shared.endpoints import Services
 from shared.schemas.base import Contract, ImagePayload
@@ -26,7 +27,7 @@ from shared.seeds import derive_seed
 P = TypeVar("P", bound=Contract, covariant=True)
 Key = TypeVar("Key")
 Option = TypeVar("Option")
-Lineage = Mapping[str, Any]
+Pair = TypeVar("Pair", bound=Hashable)
 
 ACCEPTED = Verdict(accepted=True)
 _DUPLICATE = Verdict(False, "duplicate edit", "the same values are already changed in another edit")
@@ -54,16 +55,15 @@ class Inputs(Generic[P]):
         """A seed that belongs to this source image, method, revision and job."""
         return derive_seed(self.image.id, self.method, self.revision, self.seed, *parts)
 
-    def lineage(self, caption: str, **more: Any) -> dict[str, Any]:
+    def lineage(self, **more: Unpack[Lineage]) -> Lineage:
         """What the lineages of all counterfactuals of the source image have in common."""
-        return {
+        common: Lineage = {
             "method": self.method,
             "revision": self.revision,
             "parameters": self.parameters.model_dump(mode="json"),
             "skipped_checks": list(skipped_checks(self.image, self.task)),
-            "caption": caption,
-            **more,
         }
+        return {**common, **more}
 
 
 # --- Siblings: the edits of one source image.
@@ -206,8 +206,8 @@ def refused(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 
 @dataclass(frozen=True, slots=True)
-class RenderedArm:
-    """The image (None: not finite) of an edit or of a null arm, with what the image checks say of it.
+class RenderedArm(Generic[Pair]):
+    """The image (None: not finite) of an edit or of a null arm, with what the image checks say of it, and its cost.
 
     `pair` is equal for an edit and its null arm, and differs between null arms. `lineage` is what belongs to this image
     alone.
@@ -217,35 +217,47 @@ class RenderedArm:
     seed: int
     verdict: Verdict
     scores: Scores
-    lineage: Lineage
-    pair: Hashable = None
+    pair: Pair
+    evaluations: int
+    control: ImagePayload | None = None
+    lineage: Lineage = field(default_factory=Lineage)
 
 
 def rows(
-    lineage: Lineage, proposals: Sequence[Proposal], arms: Sequence[RenderedArm], nulls: Sequence[RenderedArm]
+    lineage: Lineage,
+    caption: str,
+    proposals: Sequence[Proposal],
+    arms: Sequence[RenderedArm[Pair]],
+    nulls: Sequence[RenderedArm[Pair]] | None,
 ) -> Iterator[MethodCounterfactual]:
-    """The rows of one source image: proposals in order, then null arms.
+    """The rows of one source image: proposals in order, then null arms (None: the source image is the null arm).
 
     `arms` are the renderings of the accepted proposals, in their order; `lineage` is what all rows have in common.
     """
-    finite = [null for null in nulls if null.image is not None]
+    finite = [null for null in nulls or () if null.image is not None]
     null_ordinals = {null.pair: ordinal for ordinal, null in enumerate(finite, start=len(proposals))}
     rendered = iter(arms)
     for ordinal, proposal in enumerate(proposals):
         arm = next(rendered) if proposal.verdict.accepted else None
         null_ordinal = null_ordinals.get(arm.pair) if arm else None
-        if arm and arm.verdict.accepted and null_ordinal is None:
+        if arm and arm.verdict.accepted and nulls is not None and null_ordinal is None:
             arm = replace(arm, verdict=_NO_NULL_ARM)
-        yield edit_row(ordinal, proposal, arm, null_ordinal, lineage)
+        yield _edit_row(ordinal, proposal, arm, null_ordinal, caption, lineage)
     for null in finite:
-        yield null_row(null_ordinals[null.pair], null, lineage)
+        yield _null_row(null_ordinals[null.pair], null, caption, lineage)
 
 
-def edit_row(
-    ordinal: int, proposal: Proposal, arm: RenderedArm | None, null_ordinal: int | None, lineage: Lineage
+def _edit_row(
+    ordinal: int,
+    proposal: Proposal,
+    arm: RenderedArm[Pair] | None,
+    null_ordinal: int | None,
+    caption: str,
+    lineage: Lineage,
 ) -> MethodCounterfactual:
     """The row of an edit; without `arm` it was refused by its words and cost no evaluation."""
-    exchanges = {"exchanges": list(proposal.exchanges)} if proposal.exchanges else {}
+    exchanges: Lineage = {"exchanges": list(proposal.exchanges)} if proposal.exchanges else {}
+    own: Lineage = arm.lineage if arm else {}
     return MethodCounterfactual(
         ordinal=ordinal,
         arm="edit",
@@ -255,11 +267,14 @@ def edit_row(
         image=arm.image if arm else None,
         verdict=arm.verdict if arm else proposal.verdict,
         scores={**proposal.scores, **(arm.scores if arm else {})},
-        lineage={**lineage, **exchanges, **(arm.lineage if arm else {"evaluations": 0})},
+        caption=caption,
+        control=arm.control if arm else None,
+        evaluations=arm.evaluations if arm else 0,
+        lineage={**lineage, **exchanges, **own},
     )
 
 
-def null_row(ordinal: int, arm: RenderedArm, lineage: Lineage) -> MethodCounterfactual:
+def _null_row(ordinal: int, arm: RenderedArm[Pair], caption: str, lineage: Lineage) -> MethodCounterfactual:
     """The row of a null arm, which no check refuses."""
     return MethodCounterfactual(
         ordinal=ordinal,
@@ -270,5 +285,8 @@ def null_row(ordinal: int, arm: RenderedArm, lineage: Lineage) -> MethodCounterf
         image=arm.image,
         verdict=ACCEPTED,
         scores=arm.scores,
+        caption=caption,
+        control=arm.control,
+        evaluations=arm.evaluations,
         lineage={**lineage, **arm.lineage},
     )

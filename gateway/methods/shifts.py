@@ -30,6 +30,74 @@ from gateway.methods.words import occurrences
 from shared.endpoints import Services
 from shared.schemas.base import Contract
 
+
+def shifts(
+    image: MethodImage, task: TaskDescription, services: Services, parameters: ShiftsParameters, seed: int
+) -> Iterator[MethodCounterfactual]:
+    """The counterfactuals of one source image: one per shift, in order, then their null arm.
+
+    Nothing is drawn, so `seed` only names them. A failure of a service is raised.
+    """
+    inputs = Inputs("shifts", REVISION, image, task, services, parameters, seed)
+    caption = write_caption(image, services, parameters)  # 1
+    edits = [shift_caption(caption, shift) for shift in parameters.shifts]  # 2
+    proposals = [check_words(inputs, edit) for edit in edits]  # 3
+    arms, nulls = edit_images(inputs, caption, accepted_edits(proposals))  # 4, 5
+    yield from rows(inputs.lineage(), caption, proposals, arms, nulls)
+
+
+def shift_caption(caption: str, shift: Shift) -> Edit:
+    """Step 2: the edit that a shift makes of the caption."""
+    old, new_caption = shifted(caption, shift)
+    return Edit((Change(shift.factor, old, shift.phrase, old, shift.value or shift.phrase),), caption, new_caption)
+
+
+def shifted(caption: str, shift: Shift) -> tuple[str, str]:
+    """The phrase of the caption that a shift replaces (empty where it is added), and the new caption."""
+    for phrase in shift.replaces:
+        if occurrences(caption, phrase):
+            whole = rf"(?<!\w){re.escape(phrase.strip())}(?!\w)"
+            return phrase, re.sub(whole, lambda _: shift.phrase, caption, flags=re.IGNORECASE)
+    end = re.search(r"[.!?](?=\s+[^\W\da-z]|\s*$)|$", caption)
+    place = end.start() if end else len(caption)
+    return "", f"{caption[:place]} {shift.phrase}{caption[place:]}"
+
+
+def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
+    """Step 3: the text checks. A phrase that is only added takes none away, so none must have gone."""
+    (change,) = edit.changes
+    truth, others = inputs.image.ground_truth, inputs.other_classes
+    if occurrences(edit.caption, change.to_phrase):
+        refusal = Verdict(False, "no change", f"the caption already says “{change.to_phrase}”")
+        return Proposal(edit, inputs.seed, refusal)
+    replaced = edit.changes if change.from_phrase else ()
+    verdict = (
+        check_change(change, truth, others)
+        or check_caption(replaced, edit.caption, edit.new_caption, truth, others)
+        or check_protected_classes(edit.changes, edit.caption, edit.new_caption, inputs.parameters.protect)
+        or ACCEPTED
+    )
+    return Proposal(edit, inputs.seed, verdict)
+
+
+def edit_images(
+    inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[Edit]
+) -> tuple[list[RenderedArm[float]], list[RenderedArm[float]]]:
+    """Steps 4 and 5: the edits and, if there are any, their null arm by one request, and the image checks."""
+    if not edits:
+        return [], []
+    p = inputs.parameters
+    sweeps = edit_and_check(inputs, caption, [*edits, None], [p.self_fraction], p.thresholds)
+    arms = [
+        RenderedArm(only.image, inputs.seed, only.verdict, only.scores, only.fraction, sweep.evaluations)
+        for sweep in sweeps
+        for only in sweep.attempts
+    ]
+    return arms[:-1], arms[-1:]
+
+
+# --- The parameters.
+
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
 Phrase = Annotated[str, Field(min_length=1, max_length=100)]
 
@@ -72,68 +140,3 @@ class ShiftsParameters(EditingParameters):
         if twice := sorted({phrase for phrase in phrases if phrases.count(phrase) > 1}):
             raise ValueError(f"shifts that occur more than once: {', '.join(twice)}; leave each in once")
         return self
-
-
-def shifts(
-    image: MethodImage, task: TaskDescription, services: Services, parameters: ShiftsParameters, seed: int
-) -> Iterator[MethodCounterfactual]:
-    """The counterfactuals of one source image: one per shift, in order, then their null arm.
-
-    Nothing is drawn, so `seed` only names them. A failure of a service is raised.
-    """
-    inputs = Inputs("shifts", REVISION, image, task, services, parameters, seed)
-    caption = write_caption(image, services, parameters)  # 1
-    edits = [shift_caption(caption, shift) for shift in parameters.shifts]  # 2
-    proposals = [check_words(inputs, edit) for edit in edits]  # 3
-    arms, nulls = edit_images(inputs, caption, accepted_edits(proposals))  # 4, 5
-    yield from rows(inputs.lineage(caption), proposals, arms, nulls)
-
-
-def shift_caption(caption: str, shift: Shift) -> Edit:
-    """Step 2: the edit that a shift makes of the caption."""
-    old, new_caption = shifted(caption, shift)
-    return Edit((Change(shift.factor, old, shift.phrase, old, shift.value or shift.phrase),), caption, new_caption)
-
-
-def shifted(caption: str, shift: Shift) -> tuple[str, str]:
-    """The phrase of the caption that a shift replaces (empty where it is added), and the new caption."""
-    for phrase in shift.replaces:
-        if occurrences(caption, phrase):
-            whole = rf"(?<!\w){re.escape(phrase.strip())}(?!\w)"
-            return phrase, re.sub(whole, lambda _: shift.phrase, caption, flags=re.IGNORECASE)
-    end = re.search(r"[.!?](?=\s+[^\W\da-z]|\s*$)|$", caption)
-    place = end.start() if end else len(caption)
-    return "", f"{caption[:place]} {shift.phrase}{caption[place:]}"
-
-
-def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
-    """Step 3: the text checks. A phrase that is only added takes none away, so none must have gone."""
-    (change,) = edit.changes
-    truth, others = inputs.image.ground_truth, inputs.other_classes
-    if occurrences(edit.caption, change.to_phrase):
-        refusal = Verdict(False, "no change", f"the caption already says “{change.to_phrase}”")
-        return Proposal(edit, inputs.seed, refusal)
-    replaced = edit.changes if change.from_phrase else ()
-    verdict = (
-        check_change(change, truth, others)
-        or check_caption(replaced, edit.caption, edit.new_caption, truth, others)
-        or check_protected_classes(edit.changes, edit.caption, edit.new_caption, inputs.parameters.protect)
-        or ACCEPTED
-    )
-    return Proposal(edit, inputs.seed, verdict)
-
-
-def edit_images(
-    inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[Edit]
-) -> tuple[list[RenderedArm], list[RenderedArm]]:
-    """Steps 4 and 5: the edits and, if there are any, their null arm by one request, and the image checks."""
-    if not edits:
-        return [], []
-    p = inputs.parameters
-    sweeps = edit_and_check(inputs, caption, [*edits, None], [p.self_fraction], p.thresholds)
-    arms = [
-        RenderedArm(only.image, inputs.seed, only.verdict, only.scores, {"evaluations": sweep.evaluations})
-        for sweep in sweeps
-        for only in sweep.attempts
-    ]
-    return arms[:-1], arms[-1:]

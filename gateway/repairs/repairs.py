@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 
-from sqlalchemy import select, tuple_, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from gateway.context import Context
-from gateway.database.pagination import decode_cursor, encode_cursor
+from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import ModelUnderTest, Repair
@@ -112,20 +113,12 @@ def show(session: Session, owner: str, repair_id: str) -> RepairView:
 
 def listing(session: Session, owner: str, job_id: str | None, cursor: str | None, limit: int) -> RepairsPage:
     """A page of the owner's repairs, newest first; of one job, where it is given."""
-    query = select(Repair).where(Repair.owner_id == owner).order_by(Repair.created_at.desc(), Repair.id.desc())
+    query = select(Repair).where(Repair.owner_id == owner)
     if job_id is not None:
         query = query.where(Repair.job_id == job_id)
-    if cursor is not None:
-        (last,) = decode_cursor(cursor, (str,))
-        after = select(Repair.created_at, Repair.id).where(Repair.id == last, Repair.owner_id == owner)
-        if (place := session.execute(after).one_or_none()) is None:
-            raise InvalidInput("the last repair of that page was deleted; read the list from its first page")
-        query = query.where(tuple_(Repair.created_at, Repair.id) < tuple_(place.created_at, place.id))
-    rows = session.scalars(query.limit(limit + 1)).all()
-    return RepairsPage(
-        repairs=[_view(row) for row in rows[:limit]],
-        next=encode_cursor((rows[limit - 1].id,)) if len(rows) > limit else None,
-    )
+    order: SortKey = {Repair.created_at: datetime, Repair.id: str}
+    rows, following = page_of(session, query, order, cursor, limit, descending=True)
+    return RepairsPage(repairs=[_view(row) for row in rows], next=following)
 
 
 def cancel(session: Session, owner: str, repair_id: str) -> RepairView:

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from gateway.analysis.segmentation import lost
 from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
 from shared.schemas.results import Cell, CellEffect, Rate
-from shared.wording import interval, limits, p_value, percent, points, review_sentence
+from shared.wording import NO_FINDING, interval, limits, p_value, percent, points, review_sentence
 
 _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
 
@@ -138,4 +138,4 @@ FILTERS = {
     "spoken": spoken,
     "spoken_time": spoken_time,
 }
-GLOBALS = {"marked_caption": marked_caption, "holds": holds}
+GLOBALS = {"marked_caption": marked_caption, "holds": holds, "NO_FINDING": NO_FINDING}

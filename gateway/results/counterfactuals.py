@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, cast, or_, select, tuple_
 from sqlalchemy import Text as Text_
 from sqlalchemy.orm import Session
 
-from gateway.database.pagination import decode_cursor, encode_cursor
+from gateway.database.pagination import SortKey, decode_cursor, encode_cursor, page_of
 from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
 from gateway.jobs import jobs
 from gateway.results.views import counterfactual_views
@@ -22,7 +22,7 @@ from shared.schemas.results import JobResults
 
 Text = Annotated[str, Field(max_length=200)]
 Verdict = Literal["accepted", "rejected", "any"]
-_ORDER = (Counterfactual.position, Counterfactual.method, Counterfactual.ordinal)
+_ORDER: SortKey = {Counterfactual.position: int, Counterfactual.method: str, Counterfactual.ordinal: int}
 
 
 class Filters(Contract):
@@ -75,12 +75,7 @@ def results_page(
 def _by_source(
     session: Session, job_id: str, filters: Filters, cursor: str | None, limit: int
 ) -> tuple[Sequence[Counterfactual], str | None]:
-    query = _filtered(job_id, filters).order_by(*_ORDER).limit(limit + 1)
-    if cursor is not None:
-        query = query.where(tuple_(*_ORDER) > tuple(decode_cursor(cursor, (int, str, int))))
-    rows = session.scalars(query).all()
-    last = rows[limit - 1] if len(rows) > limit else None
-    return rows[:limit], encode_cursor((last.position, last.method, last.ordinal)) if last else None
+    return page_of(session, _filtered(job_id, filters), _ORDER, cursor, limit)
 
 
 def _to_review(

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, load_only
 
 from gateway.analysis.failure_points import corruption_of, first_change
-from gateway.database.pagination import decode_cursor, encode_cursor
+from gateway.database.pagination import page_of
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.jobs import jobs
 from gateway.results.stream import triples
@@ -25,25 +25,17 @@ def failure_points_page(session: Session, owner: str, job_id: str, cursor: str |
     corrupted = select(Counterfactual.id).where(
         Counterfactual.source_image_id == SourceImage.id, Counterfactual.method == "corruptions"
     )
-    query = (
-        select(SourceImage)
-        .where(SourceImage.job_id == job_id, corrupted.exists())
-        .order_by(SourceImage.position)
-        .limit(limit + 1)
-    )
-    if cursor is not None:
-        (position,) = decode_cursor(cursor, (int,))
-        query = query.where(SourceImage.position > position)
-    rows = session.scalars(query).all()
-    points = _points(session, [row.id for row in rows[:limit]])
+    query = select(SourceImage).where(SourceImage.job_id == job_id, corrupted.exists())
+    rows, following = page_of(session, query, {SourceImage.position: int}, cursor, limit)
+    points = _points(session, [row.id for row in rows])
     return FailurePointsPage(
         images=[
             ImageFailurePoints(
                 position=row.position, name=row.file_name, ground_truth=row.ground_truth, points=points[row.id]
             )
-            for row in rows[:limit]
+            for row in rows
         ],
-        next=encode_cursor((rows[limit - 1].position,)) if len(rows) > limit else None,
+        next=following,
     )
 
 

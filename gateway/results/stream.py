@@ -1,7 +1,7 @@
 """The rows of a job as a stream of source images, and the pairing of each edit with its null arm.
 
 A job of any size is read in the memory of one source image: three cursors stay at the server (`yield_per`), all in the
-order of positions, and are merged here. Captions, images and lineage are not read.
+order of positions, and are merged here. Captions and images are not read, nor of the lineage more than the cost.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
     counterfactuals = (
         select(
             c.position, c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
-            c.image_digest.is_not(None), c.accepted, c.check, c.lineage["evaluations"].as_integer(),
+            c.image_digest.is_not(None), c.accepted, c.check, c.evaluations,
             c.scores["shapes"].as_float(), c.scores["recaption"].as_float(),
         )
         .where(c.job_id == job_id)

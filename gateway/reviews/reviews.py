@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select, tuple_, update
+from datetime import datetime
+
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gateway.database.pagination import decode_cursor, decode_time, encode_cursor
+from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Review
@@ -13,8 +15,6 @@ from gateway.jobs import jobs
 from gateway.results import counterfactuals
 from shared.problems import InvalidInput
 from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
-
-_ORDER = (Review.reviewed_at, Review.counterfactual_id, Review.reviewer)
 
 
 def record(
@@ -43,14 +43,10 @@ def review_of(session: Session, reviewer: str, counterfactual_id: str) -> Review
 def listing(session: Session, owner: str, job_id: str, cursor: str | None, limit: int) -> ReviewsPage:
     """A page of a job's reviews, newest first. Raises NotFound."""
     jobs.find(session, owner, job_id)
-    query = select(Review).where(Review.job_id == job_id).order_by(*(column.desc() for column in _ORDER))
-    if cursor is not None:
-        time, *which = decode_cursor(cursor, (str, str, str))
-        query = query.where(tuple_(*_ORDER) < (decode_time(time), *which))
-    rows = session.scalars(query.limit(limit + 1)).all()
-    last = rows[limit - 1] if len(rows) > limit else None
-    place = (last.reviewed_at.isoformat(), last.counterfactual_id, last.reviewer) if last else None
-    return ReviewsPage(reviews=[_view(row) for row in rows[:limit]], next=encode_cursor(place) if place else None)
+    order: SortKey = {Review.reviewed_at: datetime, Review.counterfactual_id: str, Review.reviewer: str}
+    query = select(Review).where(Review.job_id == job_id)
+    rows, following = page_of(session, query, order, cursor, limit, descending=True)
+    return ReviewsPage(reviews=[_view(row) for row in rows], next=following)
 
 
 def _view(row: Review) -> ReviewView:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, aliased
 from gateway.database.columns import JsonObject
 from gateway.database.counts import count_rows
 from gateway.database.events import add_event
-from gateway.database.pagination import decode_cursor, encode_cursor
+from gateway.database.pagination import page_of
 from gateway.database.sessions import insert_missing
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Job, Report, SourceImage, Suite, Table
@@ -59,7 +59,7 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     insert_missing(session, Suite, [row])
     if session.get(Suite, suite_id) is None:
         raise Conflict(f"you have a suite {request.name!r}; choose another name, or delete that one")
-    spec = {"task": job.task_description, "suite": suite_id, **_of_masks(job)}
+    spec = {"task_description": job.task_description, "suite": suite_id, **_of_masks(job)}
     insert_missing(session, Job, [_job_like(job, suite_id, suite_id, spec, state="done", finished_at=utc_now())])
     edits = and_(
         Counterfactual.job_id == job.id,
@@ -94,7 +94,7 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     labels = {name for label, held in session.execute(truths) for name in [label, *(held or ())] if name is not None}
     refuse_unknown_truths(labels, [model], "Test a model of the same classes")
     run_id = derive_id("suite run", row.id, model.name, model.revision)
-    spec = {"task": kept.task_description, "suite": row.id, "revision": model.revision, **_of_masks(kept)}
+    spec = {"task_description": kept.task_description, "suite": row.id, "revision": model.revision, **_of_masks(kept)}
     uploaded = jobs.digests_of([model])
     tested = _job_like(kept, run_id, row.id, spec, models=[model.name], uploaded_models=uploaded)
     insert_missing(session, Job, [tested])
@@ -140,15 +140,9 @@ def find_run(session: Session, owner: str, suite: str, run_id: str) -> Job:
 
 def listing(session: Session, owner: str, cursor: str | None, limit: int) -> SuitesPage:
     """A page of the owner's suites by name."""
-    query = select(Suite).where(Suite.owner_id == owner).order_by(Suite.name).limit(limit + 1)
-    if cursor is not None:
-        (name,) = decode_cursor(cursor, (str,))
-        query = query.where(Suite.name > str(name))
-    rows = session.scalars(query).all()
-    return SuitesPage(
-        suites=[_view(row) for row in rows[:limit]],
-        next=encode_cursor((rows[limit - 1].name,)) if len(rows) > limit else None,
-    )
+    mine = select(Suite).where(Suite.owner_id == owner)
+    rows, following = page_of(session, mine, {Suite.name: str}, cursor, limit)
+    return SuitesPage(suites=[_view(row) for row in rows], next=following)
 
 
 def show(session: Session, owner: str, suite: str) -> SuiteDetail:
@@ -165,7 +159,7 @@ def show(session: Session, owner: str, suite: str) -> SuiteDetail:
     edits, null_arms = (session.scalar(count.where(Counterfactual.arm == arm)) or 0 for arm in ("edit", "null"))
     return SuiteDetail(
         **_view(row).model_dump(by_alias=True),
-        task=kept.task_description,
+        task_description=kept.task_description,
         kind=kept.kind,
         classes=kept.classes,
         methods=[method.name for method in kept.methods],

@@ -6,7 +6,7 @@ from gateway.analysis.releases import ORIGINALS
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Metric
 from shared.schemas.suites import CellComparison
-from shared.wording import points
+from shared.wording import percent, points
 
 
 def comparison_sentence(comparison: CellComparison, metric: Metric) -> str:
@@ -20,13 +20,9 @@ def comparison_sentence(comparison: CellComparison, metric: Metric) -> str:
         label = {"": "all classes", ALL_CLASSES: "the whole image"}.get(cell.label, f"`{cell.label}`")
         what = f"{label} with {cell.factor} changed {cell.direction} {cell.value} ({comparison.method})"
     score = "right" if metric == "accuracy" else "IoU"
-    sentence = f"{what}: {_percent(comparison.accuracy.value)} {score} against {_percent(comparison.against.value)}"
+    sentence = f"{what}: {percent(comparison.accuracy.value)} {score} against {percent(comparison.against.value)}"
     sentence += f", {points(comparison.difference)} points"
     interval = comparison.selected_interval or comparison.interval
     if interval is not None:
         sentence += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
     return f"{sentence}, {comparison.sources} source images"
-
-
-def _percent(value: float | None) -> str:
-    return "nothing" if value is None else f"{round(100 * value)} %"

@@ -50,7 +50,7 @@ class Typed:
             raise InvalidInput("only the method shifts makes changes of your own; tick it, or clear them")
         given = {"shifts": {"shifts": phrases}} if phrases else {}
         fields = {
-            "task": self.task,
+            "task_description": self.task,
             "methods": [{"name": name, "parameters": given.get(name, {})} for name in self.methods],
             "models": self.models or None,
         }

@@ -231,8 +231,7 @@ def row_of(
     edit, revision = counterfactual.edit, METHODS[method].revision
     changes = edit.changes if edit else ()
     only = changes[0] if len(changes) == 1 else None
-    lineage = _LINEAGE.dump_python(dict(counterfactual.lineage), mode="json", context={"images": shelf})
-    control = lineage.get("control")
+    control = None if counterfactual.control is None else shelf.keep(counterfactual.control.png)
     place = (work.position, method, revision, counterfactual.ordinal, counterfactual.seed)
     return {
         "id": derive_id("counterfactual", work.owner_id, work.job_id, *place),
@@ -245,16 +244,28 @@ def row_of(
         "factor": only.factor if only else None,
         "from_value": only.from_value if only else None,
         "to_value": only.to_value if only else None,
-        "caption": edit.caption if edit else str(counterfactual.lineage.get("caption", "")),
+        "caption": counterfactual.caption,
         "new_caption": edit.new_caption if edit else "",
         "image_digest": shelf.keep(counterfactual.image.png) if counterfactual.image is not None else None,
-        "control_digest": control["digest"] if isinstance(control, dict) else None,
+        "control_digest": control,
         "accepted": counterfactual.verdict.accepted,
         "check": counterfactual.verdict.check,
         "reason": counterfactual.verdict.reason,
-        "scores": dict(counterfactual.scores),
-        "lineage": lineage,
+        "scores": counterfactual.scores,
+        "lineage": _stored_lineage(counterfactual, control),
     }
+
+
+def _stored_lineage(counterfactual: MethodCounterfactual, control: str | None) -> JsonObject:
+    """The record with the caption, the cost and the digest of the control image, as it is stored and shown."""
+    stored: JsonObject = _LINEAGE.dump_python(
+        {**counterfactual.lineage, "evaluations": counterfactual.evaluations}, mode="json"
+    )
+    if counterfactual.caption:
+        stored["caption"] = counterfactual.caption
+    if control is not None:
+        stored["control"] = {"digest": control}
+    return stored
 
 
 def _stored(change: Change) -> StoredChange:

@@ -1,4 +1,4 @@
-"""Language engines: each entry of ENGINES is a function that creates a language model from a profile."""
+"""Language engines: each entry of ENGINES is a function that creates a language model from what is loaded."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from llm_service.engines.openai import connect_openai
 from llm_service.engines.tgi import connect_tgi
 from llm_service.engines.transformers import load_transformers
 from shared.chat_server import Completion
+from shared.devices import Loading
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ServiceSettings
 
 
 class LanguageModel(Protocol):
@@ -37,7 +37,7 @@ class LanguageModel(Protocol):
         ...
 
 
-ENGINES: dict[str, Callable[[Language, ServiceSettings, MakeBatcher], LanguageModel]] = {
+ENGINES: dict[str, Callable[[Loading[Language]], LanguageModel]] = {
     "transformers": load_transformers,
     "openai": connect_openai,
     "tgi": connect_tgi,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from shared.chat_server import ChatServer, Completion
+from shared.devices import Loading
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest
-from shared.service import MakeBatcher, ServiceSettings
 
 
 class RemoteLanguageModel:
@@ -43,7 +43,7 @@ class RemoteLanguageModel:
                 task.cancel()
 
 
-def connect_openai(profile: Language, settings: ServiceSettings, make_batcher: MakeBatcher) -> RemoteLanguageModel:
-    """Create a client of `profile.server`; no weights are loaded."""
-    assert profile.server is not None
-    return RemoteLanguageModel(ChatServer(profile.server))
+def connect_openai(loading: Loading[Language]) -> RemoteLanguageModel:
+    """Create a client of the profile's server; no weights are loaded."""
+    assert loading.weights.server is not None
+    return RemoteLanguageModel(ChatServer(loading.weights.server))

@@ -12,11 +12,11 @@ from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
 
 from shared.chat_server import Completion
+from shared.devices import Loading
 from shared.http_statuses import refuses_content
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest
-from shared.service import MakeBatcher, ServiceSettings
 from shared.weights import Server
 
 
@@ -80,7 +80,7 @@ class TgiLanguageModel:
             raise DependencyFailed(f"{self._server.url} failed: {error}") from error
 
 
-def connect_tgi(profile: Language, settings: ServiceSettings, make_batcher: MakeBatcher) -> TgiLanguageModel:
-    """Create a client of `profile.server`; no weights are loaded."""
-    assert profile.server is not None
-    return TgiLanguageModel(profile.server)
+def connect_tgi(loading: Loading[Language]) -> TgiLanguageModel:
+    """Create a client of the profile's server; no weights are loaded."""
+    assert loading.weights.server is not None
+    return TgiLanguageModel(loading.weights.server)

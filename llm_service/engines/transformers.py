@@ -15,12 +15,12 @@ from llm_service.causal import load_causal, with_adapter
 from llm_service.decoding import Continuation, Decoder, Row
 from shared.chat_server import Completion
 from shared.control_words import control_words, refuse_control_words
-from shared.devices import choose_device
+from shared.devices import Loading
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest, Message
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ServiceSettings
+from shared.service import MakeBatcher
 
 LENGTH_STEP = 32  # deterministic batches pad prompts to multiples of so many tokens
 SHORTEST_PREFIX = 16
@@ -162,15 +162,16 @@ class TransformersLanguageModel:
         self._decoder.write(prefix, self._padded(len(rest)), [Row(rest, grammar, 0.0, 8, 0)])
 
 
-def load_transformers(
-    profile: Language, settings: ServiceSettings, make_batcher: MakeBatcher
-) -> TransformersLanguageModel:
-    """Load `profile.weights` with the profile's adapter over them. Raises as `llm_service.causal` does."""
+def load_transformers(loading: Loading[Language]) -> TransformersLanguageModel:
+    """Load the profile's weights with its adapter over them. Raises as `llm_service.causal` does."""
+    profile = loading.weights
     assert profile.weights is not None
     model, tokenizer, base = load_causal(profile.weights)
     weights = [base]
     if profile.adapter is not None:
         model, adapter = with_adapter(model, profile.adapter, base)
         weights.append(adapter)
-    model.eval().to(choose_device(torch, settings.device))
-    return TransformersLanguageModel(model, tokenizer, weights, make_batcher, profile.max_batch, settings.deterministic)
+    model.eval().to(loading.device)
+    return TransformersLanguageModel(
+        model, tokenizer, weights, loading.make_batcher, profile.max_batch, loading.settings.deterministic
+    )

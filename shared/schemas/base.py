@@ -6,9 +6,22 @@ import base64
 import binascii
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, SerializationInfo, ValidationInfo, model_serializer, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializationInfo,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 
 Kind = Literal["classification", "segmentation"]  # of a job, and of the models under test that it fits
+# Both were called `task` once. Input may still call them so; output never does.
+KIND = AliasChoices("kind", "task")
+TASK_DESCRIPTION = AliasChoices("task_description", "task")
 
 MAX_IMAGES_PER_MESSAGE = 16
 MAX_MESSAGE_BYTES = 48 * 1024 * 1024
@@ -26,12 +39,23 @@ class Contract(BaseModel):
     @classmethod
     def _name_the_allowed(cls, value: Any) -> Any:
         if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
-            allowed = [field.alias or name for name, field in cls.model_fields.items()]
-            known = {*allowed, *(cls.model_fields if cls.model_config.get("validate_by_name") else ())}
+            names = [_input_names(name, field) for name, field in cls.model_fields.items()]
+            known = {name for names_of_one in names for name in names_of_one}
             unknown = sorted(str(name)[:50] for name in value if name not in known)[:5]
             if unknown:
-                raise ValueError(f"unknown field {', '.join(unknown)}; allowed are {', '.join(allowed)}")
+                allowed = ", ".join(names_of_one[0] for names_of_one in names)
+                raise ValueError(f"unknown field {', '.join(unknown)}; allowed are {allowed}")
+            for now, *before in names:
+                if now in value and any(name in value for name in before):
+                    raise ValueError(f"{' and '.join([now, *before])} are one field; send {now} only")
         return value
+
+
+def _input_names(name: str, field: FieldInfo) -> list[str]:
+    """The names of a field on input: today's, then earlier ones."""
+    if isinstance(field.validation_alias, AliasChoices):
+        return [str(choice) for choice in field.validation_alias.choices]
+    return [field.alias or name]
 
 
 class ImageKeeper(Protocol):

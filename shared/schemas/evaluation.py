@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Self
 
 from pydantic import (
-    ConfigDict,
     Field,
     SerializationInfo,
     SerializerFunctionWrapHandler,
@@ -13,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload, Kind
+from shared.schemas.base import KIND, MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload, Kind
 from shared.schemas.masks import MAX_MASK_CLASSES, Label
 
 Images = Annotated[list[ImagePayload], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE)]
@@ -89,21 +88,17 @@ class ExamineRequest(Contract):
 
 
 class ExamineReply(Contract):
-    """Task and classes of an uploaded model; a model that cannot be used is refused instead."""
+    """Kind and classes of an uploaded model; a model that cannot be used is refused instead."""
 
-    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
-
-    kind: Annotated[Kind, Field(alias="task")]
+    kind: Annotated[Kind, Field(validation_alias=KIND)]
     classes: list[str]
 
 
 class ModelUnderTestInfo(Contract):
     """One model under test as `GET /v1/models` lists it."""
 
-    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
-
     name: str
-    kind: Annotated[Kind, Field(alias="task")]
+    kind: Annotated[Kind, Field(validation_alias=KIND)]
     classes: list[str]
     weights: str
     revision: str

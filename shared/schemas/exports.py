@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from shared.schemas.base import Contract
+from shared.schemas.base import TASK_DESCRIPTION, Contract
 from shared.schemas.jobs import ChangeView, MethodChoice
 from shared.schemas.masks import MaskSpec
 
@@ -75,7 +75,7 @@ class ExportNote(Contract):
     contrafact_export: Literal[1] = 1
     format: FormatName
     job: str
-    task: str
+    task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
     methods: list[MethodChoice]
     models: list[str]
     classes: list[str]

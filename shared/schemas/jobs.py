@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from shared.characters import refuse_deceptive
-from shared.schemas.base import Contract, Kind
+from shared.schemas.base import KIND, TASK_DESCRIPTION, Contract, Kind
 from shared.schemas.masks import Label, MaskSpec
 from shared.schemas.results import JobResults, Sensitivity
 
@@ -50,14 +50,14 @@ class MethodChoice(Contract):
 
 
 class JobSpec(Contract):
-    """The `spec` part of `POST /jobs`: everything about a job but its images. Only `task` is required."""
+    """The `spec` part of `POST /jobs`: everything about a job but its images. Only `task_description` is required."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"task": "classify the vehicle"},
+                {"task_description": "classify the vehicle"},
                 {
-                    "task": "classify the vehicle",
+                    "task_description": "classify the vehicle",
                     "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 4}}],
                     "models": ["street-classifier-night-bus"],
                     "label_map": {"automobile": "car"},
@@ -67,9 +67,14 @@ class JobSpec(Contract):
         }
     )
 
-    task: Annotated[
+    task_description: Annotated[
         str,
-        Field(min_length=3, max_length=MAX_TASK_CHARACTERS, description="the task description: what your model does"),
+        Field(
+            validation_alias=TASK_DESCRIPTION,
+            min_length=3,
+            max_length=MAX_TASK_CHARACTERS,
+            description="what your model does; `task` is the same",
+        ),
         BeforeValidator(_one_line),
         AfterValidator(refuse_deceptive),
     ]
@@ -217,7 +222,7 @@ class JobView(Contract):
     id: str
     state: JobState
     failure: Annotated[str, Field(description="why the job failed; empty otherwise")]
-    task: str
+    task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
     kind: Annotated[Kind, Field(description="what the models under test do")] = "classification"
     methods: list[MethodChoice]
     models: list[str]
@@ -245,7 +250,7 @@ class JobPlan(Contract):
     uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones.
     """
 
-    task: str
+    task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
     kind: Kind = "classification"
     methods: list[MethodChoice]
     models: list[str]
@@ -452,7 +457,7 @@ class ModelView(Contract):
     """A model under test as `GET /models` lists it."""
 
     name: str
-    task: str
+    kind: Annotated[Kind, Field(validation_alias=KIND)]
     classes: list[str]
     weights: str
     revision: str

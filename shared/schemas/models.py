@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from shared.characters import refuse_deceptive
-from shared.schemas.base import Contract, Kind
+from shared.schemas.base import KIND, Contract, Kind
 from shared.schemas.jobs import MAX_CLASSES
 from shared.schemas.masks import Label
 
@@ -88,7 +88,7 @@ class Preprocessing(Contract):
 class ModelDescription(Contract):
     """`contrafact.json`: what a model's own files do not say. Every field has a default."""
 
-    task: Kind = "classification"
+    kind: Annotated[Kind, Field(validation_alias=KIND, description="what the model does")] = "classification"
     classes: ClassNames | None = None
     output: Annotated[
         Literal["logits", "probabilities"], Field(description="the output of an ONNX model; Hub models return logits")

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from shared.schemas.base import Contract, Kind
+from shared.schemas.base import KIND, Contract, Kind
 from shared.schemas.results import Interval, MeanOverlap, Metric, Rate, SegmentationScores
 
 REPAIR = "contrafact.repair"
@@ -104,11 +104,9 @@ class RepairOrder(Contract):
     `classes` are those of the masks, by place; empty for classifiers.
     """
 
-    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
-
     repair: str
     job: str
-    kind: Annotated[Kind, Field(alias="task")]
+    kind: Annotated[Kind, Field(validation_alias=KIND)]
     classes: list[str] = Field(default_factory=list)
     model: str
     upload: StoredModel | None

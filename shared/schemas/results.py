@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from shared.schemas.base import Contract
+from shared.schemas.base import TASK_DESCRIPTION, Contract
 
 Direction = Literal["to", "from"]
 # labelled: against the ground truth. metamorphic: without one, so the prediction on the source image must not change.
@@ -309,7 +309,7 @@ class HowMade(Contract):
     """
 
     job: str
-    task: str
+    task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
     profile: str
     seed: int
     parameters: dict[str, JsonValue]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from shared.schemas.base import Contract, Kind
+from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
 from shared.schemas.jobs import JobState, Progress
 from shared.schemas.results import Cell, Interval, MeanOverlap, Metric, Rate, Relation
 
@@ -87,7 +87,7 @@ class RunView(Contract):
 class SuiteDetail(SuiteView):
     """A suite with its size, and its runs, newest first."""
 
-    task: str
+    task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
     kind: Kind
     classes: list[str]
     methods: list[str]

@@ -258,7 +258,7 @@ def lost_leases(deployment: Deployment) -> int:
 @pytest.mark.slow
 def test_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
     pictures = np.random.default_rng(3).integers(0, 255, (16, 12, 12, 3)).astype(np.uint8)
-    spec = JobSpec(task="name the vehicle", models=["m1", "m2"], ground_truth="none")
+    spec = JobSpec(task_description="name the vehicle", models=["m1", "m2"], ground_truth="none")
     submission = Submission.of(tmp_path, [encode(picture) for picture in pictures], spec)
     seconds = tmp_path / "seconds"
     seconds.write_text(QUICK)

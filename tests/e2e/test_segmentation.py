@@ -89,7 +89,7 @@ def upload(client: httpx.Client, folder: Path, name: str = "roads") -> None:
     files = [("model", (path.name, path.read_bytes())) for path in sorted(folder.iterdir())]
     reply = client.post("/models", files=[*files, ("spec", ("", json.dumps(spec).encode(), "application/json"))])
     assert reply.status_code == 201, reply.text
-    assert (reply.json()["task"], reply.json()["classes"]) == ("segmentation", list(CLASSES))
+    assert (reply.json()["kind"], reply.json()["classes"]) == ("segmentation", list(CLASSES))
 
 
 def run_job(client: httpx.Client, drawn: list[RoadRendering], methods: list[dict[str, Any]]) -> str:
@@ -164,7 +164,7 @@ def test_it_is_repaired_on_the_counterfactuals_of_other_scenes(job: tuple[httpx.
     assert {cell.value for cell in result.cells if cell.trained_on} == {"fog 4", "fog 5"}
     content = client.get(f"/repairs/{repair}/model").content
     added = client.post("/models", data={"name": "roads-repaired"}, files={"model": ("model.tar", content)})
-    assert (added.status_code, added.json()["task"]) == (201, "segmentation"), added.text
+    assert (added.status_code, added.json()["kind"]) == (201, "segmentation"), added.text
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from fastapi.responses import JSONResponse, Response
 from llm_service.app import create_app
 from llm_service.engines.transformers import load_transformers
 from llm_service.schemas import checked_validator
+from shared.devices import Loading
 from shared.profiles import load_profile
 from shared.schemas.language import GenerateRequest, Message, ScoreReply
 from shared.service import ModelService
@@ -173,7 +174,10 @@ def tgi_server(folder: Path) -> FastAPI:
     local = write_profile(folder, language_engine="transformers")
     profile = load_profile(str(local)).language
     service = ModelService(
-        "tgi", "1", settings(local), lambda make_batcher: load_transformers(profile, settings(local), make_batcher)
+        "tgi",
+        "1",
+        settings(local),
+        lambda make_batcher: load_transformers(Loading(profile, "cpu", settings(local), make_batcher)),
     )
 
     @service.app.post("/v1/chat/completions")

@@ -40,7 +40,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "the body's SHA-256 is not the digest", "JSON Schema cannot bind a body to its path"),
     Exclusion(ACCEPTED, "a mask must be a PNG", "what a file is is seen when it is read"),
     Exclusion(ACCEPTED, "are not uploaded, first", "only what was uploaded before can be named"),
-    Exclusion(ACCEPTED, "the task in `spec` differ", "JSON Schema cannot say that two fields are equal"),
+    Exclusion(ACCEPTED, "differ; send one of them", "JSON Schema cannot say that two fields are equal"),
     Exclusion(ACCEPTED, "unknown method", "names are the installation's: GET /methods lists them"),
     Exclusion(ACCEPTED, "the parameters of ", "parameters are the method's: GET /methods has their schemas"),
     Exclusion(ACCEPTED, "unknown model under test", "names are the installation's: GET /models lists them"),
@@ -58,7 +58,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "does not know the labels", "labels are the model's: GET /models lists them"),
     Exclusion(ACCEPTED, "does not know the mask classes", "classes are the model's: GET /models lists them"),
     *(
-        Exclusion(ACCEPTED, words, "which models segment is the installation's: GET /models lists their tasks")
+        Exclusion(ACCEPTED, words, "which models segment is the installation's: GET /models lists their kinds")
         for words in ("tests no segmentation by default", "the ground truth is masks, but the model")
     ),
     *(

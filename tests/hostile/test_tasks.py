@@ -37,7 +37,7 @@ def generate(services: Services, messages: list[Message]) -> object:
 
 def described(task: str) -> TaskDescription:
     """The task as it comes out of a submitted spec."""
-    return TaskDescription(JobSpec(task=task).task, CLASSES)
+    return TaskDescription(JobSpec(task_description=task).task_description, CLASSES)
 
 
 @pytest.mark.parametrize("task", SUBMITTED, ids=lambda task: task[:30])

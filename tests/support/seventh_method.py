@@ -8,13 +8,13 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods import MethodSpec
-from gateway.methods.checks import check_images, skipped_checks
+from gateway.methods.checks import check_images
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.schedule import Inputs, Proposal, RenderedArm, rows
 from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderRequest
-from shared.seeds import derive_seed
 
 REVISION = "1"
 
@@ -31,20 +31,19 @@ def sepia(
     image: MethodImage, task: TaskDescription, services: Services, parameters: SepiaParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
     """One counterfactual, and the null arm of the same seed."""
+    inputs = Inputs("sepia", REVISION, image, task, services, parameters, seed)
     caption = services.caption(CaptionRequest(images=[image.image])).captions[0]
     change = Change("domain", "", parameters.phrase, "", "sepia")
-    edits = [Edit((change,), caption, f"{caption} {parameters.phrase}"), None]
-    own_seed = derive_seed("sepia", REVISION, seed, image.id)
-    prompts = [edit.new_caption if edit else caption for edit in edits]
-    renderings = [Rendering(prompt=prompt, seed=own_seed) for prompt in prompts]
+    proposal = Proposal(Edit((change,), caption, f"{caption} {parameters.phrase}"), inputs.derive_seed("render"))
+    prompts = [proposal.edit.new_caption, caption]
+    renderings = [Rendering(prompt=prompt, seed=proposal.seed) for prompt in prompts]
     reply = services.render(RenderRequest(source=image.image, renderings=renderings, steps=parameters.steps))
-    checked = check_images(services, image, task, reply, edits, parameters.thresholds)
-    lineage = {"caption": caption, "evaluations": reply.evaluations, "skipped_checks": skipped_checks(image, task)}
-    for ordinal, (edit, picture, (verdict, scores)) in enumerate(zip(edits, reply.images, checked, strict=True)):
-        null = 1 if edit else None
-        yield MethodCounterfactual(
-            ordinal, "edit" if edit else "null", own_seed, edit, null, picture, verdict, scores, lineage
-        )
+    checked = check_images(services, image, task, reply, [proposal.edit, None], parameters.thresholds)
+    edited, null = [
+        RenderedArm(picture, proposal.seed, verdict, scores, pair=None, evaluations=reply.evaluations)
+        for picture, (verdict, scores) in zip(reply.images, checked, strict=True)
+    ]
+    yield from rows(inputs.lineage(), caption, [proposal], [edited], [null])
 
 
 SPEC = MethodSpec(

@@ -22,6 +22,7 @@ import numpy as np
 
 from gateway.methods.checks import Scores
 from gateway.methods.counterfactual import Edit
+from shared.chunks import chunks
 from shared.seeds import derive_seed
 from tinyworld.judges.oracles.objects import judge
 from tinyworld.judges.trials import FIELDS, Drawing, Proposal, Studio, proposals, rephrased, source_picture
@@ -63,8 +64,7 @@ def trials(studio: Studio, edits: int, batch: int) -> tuple[list[Trial], Mapping
     requests = [request for proposal in calibration_edits(edits) for request in requested_images(proposal)]
     scored: list[Trial] = []
     unlike: Counter[str] = Counter()
-    for start in range(0, len(requests), batch):
-        some = requests[start : start + batch]
+    for some in chunks(requests, batch):
         drawn = [(o, i) for o, i in zip(some, studio.draw([o.drawing for o in some]), strict=True) if i is not None]
         drawn += [
             (replace(request, kind="gone"), without_object(request, image))

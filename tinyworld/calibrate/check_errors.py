@@ -44,15 +44,15 @@ def check_errors(judged: Iterable[tuple[str, str, bool]]) -> dict[str, CheckErro
 
 
 def with_errors(
-    profile: str, errors: Mapping[str, CheckErrors], data: str = DATA, task: Kind = "classification"
+    profile: str, errors: Mapping[str, CheckErrors], data: str = DATA, kind: Kind = "classification"
 ) -> str:
     """A profile's text with these errors at its end instead of those that it had for the data set."""
     rest = re.sub(
         rf"(?ms)^\[calibration\.{data}\..*?(?=^#|^\[(?!calibration\.{data})|\Z)", "", profile.replace(NOTE, "")
     )
-    task_line = "" if task == "classification" else f'task = "{task}"\n'
+    kind_line = "" if kind == "classification" else f'kind = "{kind}"\n'
     tables = [
-        f"[calibration.{data}.{factor}]\n{task_line}" + "".join(f"{name} = {value}\n" for name, value in counts)
+        f"[calibration.{data}.{factor}]\n{kind_line}" + "".join(f"{name} = {value}\n" for name, value in counts)
         for factor, counts in errors.items()
     ]
     return f"{rest.rstrip()}\n\n{NOTE}" + "\n".join(tables)

@@ -39,7 +39,7 @@ from tinyworld.calibrate.broken import Trial
 from tinyworld.calibrate.check_errors import check_errors, with_errors
 from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
 from tinyworld.datasets.round_trips import through_autoencoder
-from tinyworld.objects.drawing.canvas import Image
+from tinyworld.drawing.canvas import Image
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, SHAPES, THINGS, RoadScene, sample_scene
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from diffusion_service.conditioning import canny
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from shared.arithmetic import native_weights
+from shared.chunks import chunks
 from shared.profiles import load_profile
 from shared.service import ServiceSettings
 from tinyworld.datasets.failures import failure
@@ -116,11 +117,11 @@ def _redrawn(images: Pixels, texts: Sequence[str] | None, strength: float) -> Pi
     diffusion = native_weights(torch, load_profile("tiny").diffusion, "cpu", ServiceSettings().dtype)
     weights = load(diffusion.base, diffusion.controlnets, device="cpu")
     done = []
-    for start in range(0, len(images), _BATCH):
-        part = images[start : start + _BATCH]
-        captions = list(texts[start : start + _BATCH]) if texts else [""] * len(part)
-        way = strength * (0.5 + 0.5 * (start // _BATCH % 4) / 3)
-        done.append(_denoised(weights, part, captions, way, start))
+    captions = list(texts) if texts else [""] * len(images)
+    batches = zip(chunks(images, _BATCH), chunks(captions, _BATCH), strict=True)
+    for number, (some, captions_of_some) in enumerate(batches):
+        way = strength * (0.5 + 0.5 * (number % 4) / 3)
+        done.append(_denoised(weights, some, captions_of_some, way, number * _BATCH))
     return np.concatenate(done)
 
 

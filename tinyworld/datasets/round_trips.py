@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from diffusers import AutoencoderKL
 
+from shared.chunks import chunks
 from tinyworld.folders import RUNS, WEIGHTS
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.pictures import Pictures, Pixels, as_pixel_values
@@ -42,8 +43,8 @@ def through_autoencoder(images: Pixels) -> Pixels:
     """Pictures (n × 128 × 128 × 3) encoded and decoded by the shipped autoencoder."""
     vae = AutoencoderKL.from_pretrained(_VAE, torch_dtype=torch.float32).eval()
     batches = []
-    for start in range(0, len(images), 20):
-        values = as_pixel_values(images[start : start + 20])
+    for some in chunks(images, 20):
+        values = as_pixel_values(some)
         with autocast("cpu"):
             restored = vae.decode(vae.encode(values).latent_dist.mode()).sample.float()
         pixels = restored.permute(0, 2, 3, 1).add(1).mul(127.5).round().clamp(0, 255)

@@ -172,7 +172,6 @@ def _counterfactuals(
 
 
 def _result(number: int, source: Pixels, row: MethodCounterfactual, proposed: Edit, attention: float) -> EditorResult:
-    spent = row.lineage.get("evaluations")
     return EditorResult(
         number=number,
         kind="edit" if row.edit and row.edit.changes else "null",
@@ -181,7 +180,7 @@ def _result(number: int, source: Pixels, row: MethodCounterfactual, proposed: Ed
         image=None if row.image is None else decode(row.image.png),
         verdict=row.verdict,
         scores=dict(row.scores),
-        evaluations=int(spent) if spent is not None else None,
+        evaluations=row.evaluations,
         attention=attention,
     )
 

@@ -24,8 +24,9 @@ import numpy as np
 from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
+from shared.chunks import chunks
+from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.records import Record, records
-from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import Pixels
 from tinyworld.rates import rate_text
 
@@ -127,9 +128,8 @@ def write_sheets(folders: Sequence[Path], count: int, seed: int, out: Path) -> N
             (_opened(folder / record.source), f"{number:03d} source: {record.label}"),
             (_opened(folder / record.image), f"{number:03d} {record.field}: {record.to_value}?"),
         ]
-    for start in range(0, len(pictures), 2 * _PER_SHEET):
-        path = out / f"sheet-{start // (2 * _PER_SHEET):02d}.png"
-        contact_sheet(pictures[start : start + 2 * _PER_SHEET], 8, path, scale=2)
+    for sheet, some in enumerate(chunks(pictures, 2 * _PER_SHEET)):
+        contact_sheet(some, 8, out / f"sheet-{sheet:02d}.png", scale=2)
     (out / "questions.jsonl").write_text("".join(question.model_dump_json() + "\n" for question in questions))
     (out / "answers.txt").write_text("\n".join(lines) + "\n")
 

@@ -23,6 +23,7 @@ from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, p
 from gateway.methods.word_diff import check_diff
 from llm_service.decoding import Continuation, Decoder, Row
 from llm_service.engines.transformers import json_grammar
+from shared.chunks import chunks
 from shared.problems import InvalidInput
 from tinyworld.networks.language_tokenizer import END
 from tinyworld.objects.captions import Withheld
@@ -199,8 +200,7 @@ def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, exampl
         question = f"{sample.messages[-1].content}{END}<|assistant|>"
         tokens = tuple(tokenizer(question, add_special_tokens=False).input_ids)
         rows.append(Row(tokens, grammar, _TEMPERATURES[kind], _LONGEST[kind], number))
-    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-    written = [result for batch in batches for result in decoder.write(prefix, 0, batch)]
+    written = [result for batch in chunks(rows, _BATCH) for result in decoder.write(prefix, 0, batch)]
     if any(isinstance(result, InvalidInput) for result in written):
         raise RuntimeError(f"the schema of {kind} is refused")
     return [

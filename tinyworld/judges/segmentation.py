@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForSemanticSegmentation, PreTrainedModel
 
+from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import trained_folder
 from tinyworld.networks.segmenters import class_masks
-from tinyworld.objects.drawing.canvas import Image
 from tinyworld.rates import wilson
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import CLASSES, THINGS, RoadScene

@@ -23,6 +23,7 @@ from gateway.methods.checks import Scores, check_images
 from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor, MethodImage, TaskDescription, Verdict
 from gateway.methods.dillema import DillemaParameters, region_of
 from shared.arithmetic import native_weights
+from shared.chunks import chunks
 from shared.images import decode, encode
 from shared.profiles import Profile
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
@@ -169,10 +170,8 @@ class Studio:
         keep = payload(self._segmenter.keep_mask(source))
         size = MAX_IMAGES_PER_MESSAGE - 1
         verdicts: list[tuple[Verdict, Scores]] = []
-        for start in range(0, len(images), size):
-            some = [payload(pixels) for pixels in images[start : start + size]]
-            reply = RenderReply(images=some, controls={}, keep_mask=keep, evaluations=0)
-            batch = edits[start : start + size]
+        for some, batch in zip(chunks(images, size), chunks(edits, size), strict=True):
+            reply = RenderReply(images=list(map(payload, some)), controls={}, keep_mask=keep, evaluations=0)
             verdicts += check_images(self._evaluator, image, TASK, reply, batch, self.parameters.thresholds)  # type: ignore[arg-type]
         return verdicts
 

@@ -29,13 +29,13 @@ from PIL import Image
 from evaluator_service.models_under_test.classification import ImageClassifier
 from gateway.methods.counterfactual import Edit
 from shared.profiles import Profile, load_profile
+from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.editors import EDITORS, Draw, EditorResult, drawing, parameters_of
 from tinyworld.judges.oracles.objects import in_place, judge, kept
 from tinyworld.judges.records import RECORDS, Record, records
 from tinyworld.judges.trials import FIELDS, Proposal, proposal, source_picture
 from tinyworld.measure.counterfactual_report import report
 from tinyworld.objects.captions import read
-from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import Pixels, rendered
 from tinyworld.objects.world import EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene, scene_factors, withheld
 from tinyworld.scenes import Split

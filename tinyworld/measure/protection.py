@@ -31,11 +31,11 @@ from diffusion_service.protection import outline_contrast
 from shared.profiles import load_profile
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.domains import add_domain
+from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.protection.domain import HALF, Mask, ProtectedEdit, ProtectionDomain
 from tinyworld.judges.protection.gallery import Gallery
 from tinyworld.judges.protection.objects import OBJECTS
 from tinyworld.judges.protection.roads import ROADS
-from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import Pixels
 from tinyworld.rates import wilson
 

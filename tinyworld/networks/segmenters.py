@@ -17,7 +17,8 @@ from transformers import (
     UperNetForSemanticSegmentation,
 )
 
-from tinyworld.objects.drawing.canvas import Image
+from shared.chunks import chunks
+from tinyworld.drawing.canvas import Image
 from tinyworld.objects.pictures import as_pixel_values
 from tinyworld.roads.world import CLASSES
 
@@ -93,6 +94,6 @@ def segmented(model: nn.Module, pixel_values: Tensor) -> Tensor:
 def class_masks(model: nn.Module, images: Sequence[Image]) -> Image:
     """A segmenter's class masks of images of one size (n x h x w, indices into `CLASSES`)."""
     model.eval()
-    batches = [np.stack(images[start : start + 25]) for start in range(0, len(images), 25)]
+    batches = [np.stack(some) for some in chunks(images, 25)]
     masks = [segmented(model, as_pixel_values(batch)).argmax(1).numpy().astype(np.uint8) for batch in batches]
     return np.concatenate(masks)

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from tinyworld.folders import RUNS
 from tinyworld.objects.render import render
-from tinyworld.objects.rendered_once import rendered_once
 from tinyworld.objects.world import FACTORS, Scene, sample_scene, scene_factors
+from tinyworld.rendered_once import rendered_once
 from tinyworld.scenes import Split, targets
 
 SIDE = 128

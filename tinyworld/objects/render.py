@@ -14,11 +14,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyworld.objects.drawing import styles
-from tinyworld.objects.drawing.canvas import Floats, Image, Layer, Pen
+from tinyworld.drawing import styles
+from tinyworld.drawing.canvas import Floats, Image, Layer, Pen
+from tinyworld.drawing.light import Light
 from tinyworld.objects.drawing.companions import draw_companion
 from tinyworld.objects.drawing.geometry import Geometry, geometry_of
-from tinyworld.objects.drawing.light import Light
 from tinyworld.objects.drawing.objects import draw_object, surface
 from tinyworld.objects.drawing.places import draw_background
 from tinyworld.objects.world import FACTOR_VALUES, Scene
@@ -56,10 +56,10 @@ def render(scene: Scene, size: int = 128) -> Rendering:
     picture = _composed(scene, geometry, light, layers, size)
     thing, companion = (np.asarray(a[..., 0] * 255, np.uint8) for a in (layers.thing[1], layers.companion[1]))
     if scene.style == "painting":
-        picture = styles.paint(picture, geometry)
+        picture = styles.paint(picture, geometry.strokes)
         thing, companion = styles.wave(thing, geometry.strokes), styles.wave(companion, geometry.strokes)
     elif scene.style == "sketch":
-        picture = styles.sketch(picture, geometry)
+        picture = styles.pencilled(picture, geometry.strokes)
     if scene.weather in ("rain", "snow"):
         night = scene.time == "night"
         picture = styles.precipitation(picture, scene.weather, scene.style, night, geometry.drops)

@@ -17,14 +17,15 @@ from pydantic import JsonValue
 from contrafact.client import Client
 from gateway.methods import METHODS
 from gateway.model_services.clients import ModelServices
+from shared.chunks import chunks
 from shared.images import decode
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.evaluation import EmbedRequest
 from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
 from shared.schemas.language import ScoreRequest
 from shared.schemas.results import JobResults
+from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.trials import source_picture
-from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.paper_tables.faults import faults
@@ -99,7 +100,7 @@ def measure_arm(name: str, sources: int, profile: str, command: str) -> ArmRow:
     place = RUNS / f"{name}-{sources}"
     begun_before = place.exists()
     with embedded_client(place, profile) as client:
-        spec = JobSpec(task=TASK, methods=[MethodChoice(name=arm.method, parameters=dict(arm.parameters))])
+        spec = JobSpec(task_description=TASK, methods=[MethodChoice(name=arm.method, parameters=dict(arm.parameters))])
         job = run_job(client, spec, folder, name)
         results = figures(client, job)
         edits = judge_counterfactuals(list(client.counterfactuals(job.id, {})), scenes, client.image)
@@ -179,17 +180,16 @@ def _realism(
 
 def _embedded(services: ModelServices, images: Sequence[bytes]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     rows: list[list[float]] = []
-    for start in range(0, len(images), MAX_IMAGES_PER_MESSAGE):
-        some = [ImagePayload(png=png) for png in images[start : start + MAX_IMAGES_PER_MESSAGE]]
-        rows += services.embed(EmbedRequest(images=some)).images
+    for some in chunks(images, MAX_IMAGES_PER_MESSAGE):
+        rows += services.embed(EmbedRequest(images=[ImagePayload(png=png) for png in some])).images
     return np.array(rows, np.float64)
 
 
 def _perplexity(services: ModelServices, texts: Sequence[str]) -> float | None:
     sums: list[float] = []
     tokens: list[int] = []
-    for start in range(0, len(texts), TEXTS):
-        reply = services.score(ScoreRequest(texts=list(texts[start : start + TEXTS])))
+    for some in chunks(texts, TEXTS):
+        reply = services.score(ScoreRequest(texts=list(some)))
         sums += reply.log_likelihoods
         tokens += reply.tokens
     return perplexity(np.array(sums, np.float64), np.array(tokens, np.int64))

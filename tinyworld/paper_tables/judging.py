@@ -9,6 +9,7 @@ import numpy as np
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
 from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor
+from shared.chunks import chunks
 from shared.images import decode
 from shared.schemas.jobs import CounterfactualView
 from shared.schemas.results import Rate
@@ -77,8 +78,7 @@ def judge_counterfactuals(
     before = judge([source_picture(scene) for scene in scenes])
     known = [known_of(scene, readings) for scene, readings in zip(scenes, before, strict=True)]
     results = []
-    for start in range(0, len(views), _AT_ONCE):
-        some = views[start : start + _AT_ONCE]
+    for some in chunks(views, _AT_ONCE):
         accepted = [view for view in some if view.verdict.accepted and view.image]
         pictures: list[Pixels] = [decode(image(view.image)) for view in accepted if view.image]
         masks = [rendered(scenes[view.source.position])[1] == 1 for view in accepted]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tinyworld.objects.contact_sheet import contact_sheet
-from tinyworld.objects.drawing.canvas import Image
+from tinyworld.drawing.canvas import Image
+from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.roads.render import coloured, render
 from tinyworld.roads.world import LOOKS, RoadScene, sample_scene
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tinyworld.drawing.canvas import Image
 from tinyworld.objects.dataset import CONTROLS, edges_of
-from tinyworld.objects.drawing.canvas import Image
 from tinyworld.roads.world import CLASSES, LOOKS, RoadScene, withheld
 
 _KEPT = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traffic light")]

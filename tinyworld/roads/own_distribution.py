@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinyworld.objects.drawing.canvas import Image
+from tinyworld.drawing.canvas import Image
 from tinyworld.roads.render import RoadRendering
 from tinyworld.roads.world import CLASSES, RoadScene, sample_scene
 from tinyworld.scenes import Split, drawn_values

@@ -12,9 +12,9 @@ from functools import cache
 
 import numpy as np
 
+from tinyworld.drawing.canvas import Image
 from tinyworld.folders import RUNS
-from tinyworld.objects.drawing.canvas import Image
-from tinyworld.objects.rendered_once import rendered_once
+from tinyworld.rendered_once import rendered_once
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import RoadScene, sample_scene
 

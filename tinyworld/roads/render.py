@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyworld.objects.drawing import styles
-from tinyworld.objects.drawing.canvas import Floats, Image
+from tinyworld.drawing import styles
+from tinyworld.drawing.canvas import Floats, Image
 from tinyworld.roads import world
 from tinyworld.roads.drawing.backdrop import draw_backdrop
 from tinyworld.roads.drawing.canvas import FINE, FIRST_INSTANCE, NUMBER_OF, Canvas, RoadPen, coverage, shown

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from shared.chunks import chunks
 from tinyworld.datasets.captioned_pictures import DOMAINS
 from tinyworld.datasets.generator_pictures import Material, material
 from tinyworld.domains import add_domain
+from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.folders import RUNS, weights_of
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
-from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import SIDE
 from tinyworld.train.loop import Recipe, device, recipe_record, run_name, train
 
@@ -103,9 +104,9 @@ class _Crops:
 def round_trip(model: AutoencoderKL, images: NDArray[np.uint8], on: torch.device) -> NDArray[np.uint8]:
     """Pictures encoded (posterior mean) and decoded, a few at a time."""
     done = []
-    for start in range(0, len(images), 16):
+    for some in chunks(images, 16):
         with autocast(on):
-            latents = model.encode(to_model(images[start : start + 16], on)).latent_dist.mean
+            latents = model.encode(to_model(some, on)).latent_dist.mean
             done.append(to_pictures(model.decode(latents).sample))
     return np.concatenate(done)
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Blip2ForConditionalGeneration, Blip2Processor
 
+from shared.chunks import chunks
 from shared.seeds import derive_seed
 from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, album
 from tinyworld.folders import weights_of
@@ -151,8 +152,8 @@ def train_captioner(
 def captions_of(model: Blip2ForConditionalGeneration, processor: Blip2Processor, images: list[np.ndarray]) -> list[str]:
     """Greedy captions of images (each 128 × 128 × 3)."""
     texts: list[str] = []
-    for start in range(0, len(images), 50):
-        batch = processor(images=images[start : start + 50], return_tensors="pt")
+    for some in chunks(images, 50):
+        batch = processor(images=some, return_tensors="pt")
         ids = model.generate(pixel_values=batch.pixel_values, max_new_tokens=_LONGEST, do_sample=False)
         texts += [text.strip() for text in processor.batch_decode(ids, skip_special_tokens=True)]
     return texts

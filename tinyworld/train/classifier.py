@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessorPil
 
+from shared.chunks import chunks
 from tinyworld.folders import WEIGHTS
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.own_distribution import own_distribution, planted
@@ -124,7 +125,7 @@ def judge(model: nn.Module, count: int = 1_000, per_cell: int = 200) -> dict[str
 def predicted(model: nn.Module, images: list[Pixels]) -> np.ndarray:
     """Class names."""
     model.eval()
-    batches = (as_pixel_values(np.stack(images[start : start + 50])) for start in range(0, len(images), 50))
+    batches = (as_pixel_values(np.stack(some)) for some in chunks(images, 50))
     places = torch.cat([model(pixel_values=values).logits.argmax(1) for values in batches])
     return np.array([CLASSES[int(place)] for place in places])
 

@@ -23,9 +23,9 @@ from transformers import CLIPTextModel, CLIPTokenizer
 from tinyworld.datasets.generator_edits import edit
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
 from tinyworld.domains import add_domain
+from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.folders import RUNS, weights_of
 from tinyworld.networks.half_precision import autocast
-from tinyworld.objects.contact_sheet import contact_sheet
 from tinyworld.objects.pictures import Pixels
 from tinyworld.train.autoencoder import LATENT_CHANNELS, WEIGHTS, to_pictures
 from tinyworld.train.diffusion import FOLDERS, SCHEDULE, Generator, control_tensor, text_states

@@ -30,6 +30,7 @@ from transformers import (
     CLIPVisionConfig,
 )
 
+from shared.chunks import chunks
 from shared.seeds import derive_seed
 from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, TrainingView, album
 from tinyworld.folders import weights_of
@@ -229,8 +230,8 @@ def judge(
 def embedded_images(model: CLIPModel, images: list[Pixels]) -> Tensor:
     """Unit embeddings (n, width)."""
     parts = [
-        model.get_image_features(pixel_values=as_pixel_values(np.stack(images[start : start + 50]))).pooler_output
-        for start in range(0, len(images), 50)
+        model.get_image_features(pixel_values=as_pixel_values(np.stack(some))).pooler_output
+        for some in chunks(images, 50)
     ]
     return nn.functional.normalize(torch.cat(parts), dim=-1)
 

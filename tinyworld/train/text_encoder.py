@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
+from shared.chunks import chunks
 from shared.seeds import derive_seed
 from tinyworld.datasets.captioned_pictures import DOMAINS
 from tinyworld.folders import weights_of
@@ -143,8 +144,8 @@ def judge(model: nn.Module, tokenizer: CLIPTokenizer, domain: str = "objects", c
     """Accuracy per stated factor on captions of other scenes, and the share of captions that do not fit."""
     texts, wanted = zip(*(captioned(index, domain, held_out=True) for index in range(count)), strict=True)
     guesses = []
-    for start in range(0, count, 100):
-        logits = model(token_ids(tokenizer, list(texts[start : start + 100])))
+    for some in chunks(texts, 100):
+        logits = model(token_ids(tokenizer, list(some)))
         guesses.append(torch.stack([logit.argmax(1) for logit in logits], dim=1))
     names = DOMAINS[domain].values
     lengths = [len(ids) for ids in tokenizer(list(texts)).input_ids]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shared.chunks import chunks
 from tinyworld.datasets.captioned_pictures import Album, PictureDomain
 from tinyworld.networks.factor_heads import factor_accuracy
 from tinyworld.networks.half_precision import autocast
@@ -41,8 +42,8 @@ def tower_accuracy(tower: FactorTower, domain: PictureDomain[Any], count: int = 
     tower.eval()
     scenes = domain.scenes(0, count)
     guesses = []
-    for start in range(0, count, 50):
-        images = np.stack([domain.picture(scene) for scene in scenes[start : start + 50]])
+    for some in chunks(scenes, 50):
+        images = np.stack([domain.picture(scene) for scene in some])
         guesses.append(torch.stack([logit.argmax(1) for logit in tower(as_pixel_values(images))[0]], dim=1))
     wanted = torch.tensor([domain.targets(domain.shown(scene)) for scene in scenes])
     return {"tower alone, accuracy": factor_accuracy(torch.cat(guesses), wanted, tower.names)}

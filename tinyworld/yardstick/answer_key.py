@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import AutoImageProcessor, ResNetForImageClassification
 
 from gateway.analysis.certainty import LEVEL, mean_interval
+from shared.chunks import chunks
 from shared.schemas.results import Cell, Direction
 from shared.seeds import derive_seed
 from shared.weights import digest_folder
@@ -171,8 +172,8 @@ class Judges:
         """Per model, whether it predicts each image's label; images go through the service's own preprocessing."""
         wanted = np.array([CLASSES.index(label) for label in labels])
         places: dict[str, list[Tensor]] = {name: [] for name in self.tops}
-        for start in range(0, len(images), 100):
-            values = self.processor(images=list(images[start : start + 100]), return_tensors="pt")["pixel_values"]
+        for some in chunks(images, 100):
+            values = self.processor(images=list(some), return_tensors="pt")["pixel_values"]
             features = self.lower(values)
             for name, top in self.tops.items():
                 places[name].append(top(features).argmax(1))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import ResNetForImageClassification, ViTImageProcessorPil
 
+from shared.chunks import chunks
 from tinyworld.folders import RUNS
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.pictures import Pictures, Pixels, as_pixel_values, pictures, varied
@@ -196,8 +197,8 @@ def _features(
         views = []
         for view, look in enumerate(looks):
             random = np.random.default_rng((0xFE, view))
-            for begin in range(0, len(data.images), 100):
-                images = [look(_varied(image, random)) for image in data.images[begin : begin + 100]]
+            for some in chunks(data.images, 100):
+                images = [look(_varied(image, random)) for image in some]
                 views.append(lower(small(images)).half().numpy())
         whole = np.concatenate(views)
         np.save(path.with_suffix(".part.npy"), whole.reshape(len(looks), -1, *whole.shape[1:]))

@@ -73,7 +73,7 @@ def answers(
             jobs = []
             for group in groups:
                 names = [model.name for model in group]
-                spec = JobSpec(task=TASK, methods=[choice], models=names, calibration=CALIBRATION)
+                spec = JobSpec(task_description=TASK, methods=[choice], models=names, calibration=CALIBRATION)
                 jobs.append(run_job(client, spec, folder, f"{method}, {len(group)} models"))
             measured = [figures(client, job) for job in jobs]
             seconds = sum(map(seconds_of, jobs))

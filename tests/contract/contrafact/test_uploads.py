@@ -71,7 +71,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_a_client_reports_every_byte_of_an_archive_and_of_a_model(archive: Path) -> None:
-    spec = JobSpec(task="classify the vehicle")
+    spec = JobSpec(task_description="classify the vehicle")
     half = archive.with_name("model.onnx")
     half.write_bytes(bytes(SIZE // 2))
 
@@ -106,7 +106,7 @@ def test_lines_come_while_the_connection_stalls(archive: Path, monkeypatch: pyte
     def send(url: str) -> None:
         client = Client(url)
         with pytest.raises(DependencyFailed), upload_shown_on(console, archive.name, SIZE) as report:
-            client.create_from_archive(JobSpec(task="classify"), archive, None, None, report)
+            client.create_from_archive(JobSpec(task_description="classify"), archive, None, None, report)
         client.close()
 
     with slow_gateway() as gateway, background(partial(send, gateway.url), release=gateway.read_on):

@@ -119,7 +119,7 @@ def test_all_kinds_are_listed_and_answer(profile: Path, monkeypatch: pytest.Monk
         settings = ServiceSettings(profile=str(profile), device="cpu", threads=1)
         async with serving(create_app(settings)) as client:
             listed = (await client.get("/v1/models")).json()["models"]
-            assert [(model["name"], model["task"]) for model in listed] == [
+            assert [(model["name"], model["kind"]) for model in listed] == [
                 ("resnet", "classification"),
                 ("exported", "classification"),
                 ("exported-roads", "segmentation"),

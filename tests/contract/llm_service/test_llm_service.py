@@ -19,6 +19,7 @@ from llm_service.app import create_app
 from llm_service.engines.transformers import JSON_STYLE, load_transformers
 from llm_service.schemas import checked_validator
 from shared.batching import MicroBatcher
+from shared.devices import Loading
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
 from shared.schemas.language import GenerateReply, GenerateRequest, Message, ScoreReply
@@ -120,7 +121,8 @@ def test_kept_beginnings_and_padding_change_no_token(profile: Path, system: list
 
         return None  # type: ignore[return-value]
 
-    engine = load_transformers(load_profile(str(profile)).language, settings(profile, deterministic=True), keep)
+    language = load_profile(str(profile)).language
+    engine = load_transformers(Loading(language, "cpu", settings(profile, deterministic=True), keep))
     request = generate_request("A red car stands in the rain.", temperature=0.0)
     request = request.model_copy(update={"messages": [*system, request.messages[-1]]})
     prefix, rest = engine.tokenize(request.messages)

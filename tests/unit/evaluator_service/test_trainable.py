@@ -134,4 +134,4 @@ def test_saved_models_are_marked_as_segmenters(folder: Path, tmp_path: Path) -> 
     assert {"config.json", "model.safetensors", "preprocessor_config.json"} <= {
         path.name for path in tmp_path.iterdir()
     }
-    assert '"task":"segmentation"' in (tmp_path / "contrafact.json").read_text()
+    assert '"kind":"segmentation"' in (tmp_path / "contrafact.json").read_text()

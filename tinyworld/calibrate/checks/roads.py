@@ -50,12 +50,12 @@ from tinyworld.calibrate.shapes import (
 from tinyworld.calibrate.shapes import NOTE as SHAPES_NOTE
 from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
 from tinyworld.domains import add_domain
+from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import READ
 from tinyworld.judges.protection.domain import ProtectedEdit
 from tinyworld.judges.protection.gallery import Gallery
 from tinyworld.judges.protection.roads import ROADS, protected_edit
 from tinyworld.judges.trials import Evaluator, payload
-from tinyworld.objects.drawing.canvas import Image
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import RoadScene, sample_scene
 

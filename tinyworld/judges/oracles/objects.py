@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
+from shared.chunks import chunks
 from tinyworld.folders import WEIGHTS
 from tinyworld.networks.factor_heads import factor_accuracy
 from tinyworld.objects.pictures import Pixels, as_pixel_values
@@ -71,8 +72,8 @@ def load_oracles() -> list[PreTrainedModel]:
 def readings(oracle: PreTrainedModel, images: Sequence[Pixels]) -> Readings:
     """An oracle's readings of RGB images of 128 × 128 × 3."""
     values, probabilities, places = [], [], []
-    for start in range(0, len(images), 50):
-        located = logits_at_places(oracle, as_pixel_values(np.stack(images[start : start + 50])))
+    for some in chunks(images, 50):
+        located = logits_at_places(oracle, as_pixel_values(np.stack(some)))
         best = [logit.softmax(1).max(1) for logit in pooled(located)]
         values.append(torch.stack([column.indices for column in best], dim=1))
         probabilities.append(torch.stack([column.values for column in best], dim=1))

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
+from shared.chunks import chunks
+from tinyworld.drawing.canvas import Image
 from tinyworld.folders import ROAD_MODELS
-from tinyworld.objects.drawing.canvas import Image
 from tinyworld.objects.pictures import as_pixel_values
 from tinyworld.roads.world import LOOKS
 
@@ -38,8 +39,8 @@ def readings(model: PreTrainedModel, images: Sequence[Image]) -> Tensor:
     """An oracle's readings of images of 128 x 128 x 3: indices into the values of `READ`, (n x factors)."""
     model.eval()
     batches = []
-    for start in range(0, len(images), 50):
-        logits = model(pixel_values=as_pixel_values(np.stack(images[start : start + 50]))).logits
+    for some in chunks(images, 50):
+        logits = model(pixel_values=as_pixel_values(np.stack(some))).logits
         batches.append(torch.stack([logits_of_factor.argmax(1) for logits_of_factor in split_readings(logits)], dim=1))
     return torch.cat(batches)
 

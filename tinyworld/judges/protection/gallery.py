@@ -17,6 +17,7 @@ from diffusion_service.stable_diffusion import load
 from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
 from shared.arithmetic import native_weights
+from shared.chunks import chunks
 from shared.problems import validation_sentence
 from shared.profiles import Diffusion, Profile
 from shared.schemas.diffusion import Controls, Protection, Rendering
@@ -68,8 +69,8 @@ class Gallery:
             for arm in arms
             for prompt in (request.edit.new_caption, request.edit.caption)
         ]
-        for start, arm in zip(range(0, len(items), 2), arms, strict=True):
-            edit, null = self._editor.render(key, items[start : start + 2])
+        for pair, arm in zip(chunks(items, 2), arms, strict=True):
+            edit, null = self._editor.render(key, pair)
             assert isinstance(edit, Rendered), edit
             assert isinstance(null, Rendered), null
             yield arm, edit.image, null.image

@@ -14,6 +14,7 @@ import numpy as np
 from gateway.methods.counterfactual import FACTORS, Change, Edit
 from shared.regions import box_of, overlap
 from shared.seeds import derive_seed
+from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import judge, load_oracles
 from tinyworld.judges.protection.domain import (
     FIRST,
@@ -31,7 +32,6 @@ from tinyworld.judges.segmentation import HEIGHTS, load_segmenters
 from tinyworld.judges.trials import rephrased
 from tinyworld.networks.segmenters import class_masks
 from tinyworld.objects.captions import Description
-from tinyworld.objects.drawing.canvas import Image
 from tinyworld.objects.phrases import slot_of
 from tinyworld.roads.captions import describe
 from tinyworld.roads.phrases import SLOTS

@@ -15,7 +15,6 @@ counterfactuals can teach it; nor do the scenes "as they are". An interrupted co
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count, islice
@@ -24,12 +23,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import JsonValue
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-from contrafact.client import Client
-from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
-from shared.schemas.repairs import Arm, RepairRequest, RepairView
+from shared.chunks import chunks
+from shared.schemas.repairs import Arm, RepairView
 from tinyworld.measure.repair.printing import table
 from tinyworld.measure.repair.records import (
     MeasuredRepairs,
@@ -41,14 +38,14 @@ from tinyworld.measure.repair.records import (
     repaired_plant,
     request_of,
     resume,
-    write,
 )
+from tinyworld.measure.repair.running import measure_repairs, repair_spec
 from tinyworld.objects.demo import write_demo_images
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.pictures import Pixels, rendered
 from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.scenes import Shown, shows
-from tinyworld.system.public_jobs import embedded_client, repaired_models, run_job, run_repair
+from tinyworld.system.public_jobs import embedded_client
 from tinyworld.yardstick.classifiers import model_folder
 from tinyworld.yardstick.contrafact import profile_text
 from tinyworld.yardstick.plants import MODELS, TESTED_CLASSES, Planned, Plant
@@ -86,12 +83,15 @@ def main() -> None:
     measured = resume(path, measured)
     truth = ObjectTruth(options.scenes_from, options.scenes, lacking)
     with embedded_client(options.out / "contrafact", str(profile.resolve())) as client:
-        job = run_job(client, _spec(names, options.counterfactuals), images, "counterfactuals")
-        accepted = sum(1 for _ in client.counterfactuals(job.id, {"verdict": "accepted"}))
-        for name in names[len(measured.models) :]:
-            repaired = _measured(client, job, request.model_copy(update={"model": name}), planned[name].plants, truth)
-            measured = measured.model_copy(update={"counterfactuals": accepted, "models": [*measured.models, repaired]})
-            write(path, measured)
+        measured = measure_repairs(
+            client,
+            repair_spec(TASK, names, measured.factors, options.counterfactuals),
+            images,
+            path,
+            measured,
+            lambda name, folder: ClassifierUnderTest(folder or model_folder(name)),
+            lambda name, models, view: judge_repair(name, planned[name].plants, models, truth, view),
+        )
     print(table(measured))
 
 
@@ -106,30 +106,9 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _spec(models: Sequence[str], counterfactuals: int) -> JobSpec:
-    parameters: dict[str, JsonValue] = {
-        "factors": ["weather"],
-        "counterfactuals_per_image": counterfactuals,
-        "same_seed": True,
-    }
-    return JobSpec(task=TASK, methods=[MethodChoice(name="dillema", parameters=parameters)], models=list(models))
-
-
 def planted_values(models: Sequence[Planned]) -> tuple[Shown, ...]:
     """The fields and values that are planted in any of the models, each once."""
     return tuple(dict.fromkeys((plant.field, plant.value) for model in models for plant in model.plants))
-
-
-def _measured(
-    client: Client, job: JobDetail, request: RepairRequest, plants: Sequence[Plant], truth: ObjectTruth
-) -> RepairedModel:
-    view = run_repair(client, job.id, request)
-    models: dict[Arm, ClassifierUnderTest] = {"before": ClassifierUnderTest(model_folder(request.model))}
-    with tempfile.TemporaryDirectory() as place:
-        models |= {
-            arm: ClassifierUnderTest(folder) for arm, folder in repaired_models(client, view.id, Path(place)).items()
-        }
-    return judge_repair(request.model, plants, models, truth, view)
 
 
 class ClassifierUnderTest:
@@ -143,8 +122,8 @@ class ClassifierUnderTest:
     def right(self, images: Sequence[Pixels], labels: Sequence[str]) -> Bits:
         """Whether each image's label is the most probable class."""
         logits = [
-            self._model(**self._processor(images=list(images[start : start + AT_ONCE]), return_tensors="pt")).logits
-            for start in range(0, len(images), AT_ONCE)
+            self._model(**self._processor(images=list(some), return_tensors="pt")).logits
+            for some in chunks(images, AT_ONCE)
         ]
         wanted = np.array([CLASSES.index(label) for label in labels])
         return np.asarray(torch.cat(logits).argmax(1).numpy() == wanted)

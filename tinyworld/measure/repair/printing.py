@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shared.schemas.repairs import ARMS, TRAINED, Paired
+from shared.wording import tenths
 from tinyworld.measure.repair.records import (
     MeasuredRepairs,
     MeasuredRoadRepairs,
@@ -65,13 +66,9 @@ def _lines(figures: PixelFigures, labels: Sequence[str]) -> dict[str, str]:
     rate = figures.pedestrians
     return {
         "mIoU": f"{figures.mean_iou:.1%}",
-        **{f"IoU, {label}": _percent(figures.iou[label]) for label in labels},
-        "pedestrians found": f"{_percent(rate.value)} ({rate.count}/{rate.n}; {rate.low:.0%} to {rate.high:.0%})",
+        **{f"IoU, {label}": tenths(figures.iou[label]) for label in labels},
+        "pedestrians found": f"{tenths(rate.value)} ({rate.count}/{rate.n}; {rate.low:.0%} to {rate.high:.0%})",
     }
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
 
 
 def _share(plant: RepairedPlant) -> str:

@@ -18,7 +18,6 @@ them; nor have the scenes "as they are". An interrupted command resumes.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,17 +29,17 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import JsonValue
 
-from contrafact.client import Client
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.segmentation import image_overlap, named_overlaps, scores
+from shared.chunks import chunks
 from shared.label_maps import VOID, class_indices, confusion
 from shared.profiles import load_profile, shipped_profiles
-from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
-from shared.schemas.repairs import Arm, RepairRequest, RepairView
+from shared.schemas.jobs import JobSpec
+from shared.schemas.repairs import Arm, RepairView
 from shared.weights import Weights
+from tinyworld.drawing.canvas import Image
 from tinyworld.judges.segmentation import instances
 from tinyworld.measure.repair.printing import road_table
 from tinyworld.measure.repair.records import (
@@ -54,15 +53,14 @@ from tinyworld.measure.repair.records import (
     repaired_plant,
     request_of,
     resume,
-    write,
 )
-from tinyworld.objects.drawing.canvas import Image
+from tinyworld.measure.repair.running import measure_repairs, repair_spec
 from tinyworld.roads.demo import mask_spec, write_demo
 from tinyworld.roads.own_distribution import own_distribution
 from tinyworld.roads.render import RoadRendering, render
 from tinyworld.roads.world import CLASSES, EDIT_FACTOR, RoadScene
 from tinyworld.scenes import Shown, shows
-from tinyworld.system.public_jobs import embedded_client, repaired_models, run_job, run_repair
+from tinyworld.system.public_jobs import embedded_client
 
 TASK = "segment the road scene"
 FIRST_SOURCE = 600_000  # of the split "final-test"; cards rest on the first few hundred
@@ -116,12 +114,15 @@ def main() -> None:
     truth = RoadTruth(options.scenes_from, options.scenes, lacking)
     profile = options.profile if options.profile in shipped_profiles() else str(Path(options.profile).resolve())
     with embedded_client(options.out / "contrafact", profile) as client:
-        job = run_job(client, spec(names, factors, options.counterfactuals), pictures, "counterfactuals")
-        accepted = sum(1 for _ in client.counterfactuals(job.id, {"verdict": "accepted"}))
-        for name in names[len(measured.models) :]:
-            repaired = _measured(client, job, request.model_copy(update={"model": name}), before[name], truth)
-            measured = measured.model_copy(update={"counterfactuals": accepted, "models": [*measured.models, repaired]})
-            write(path, measured)
+        measured = measure_repairs(
+            client,
+            spec(names, factors, options.counterfactuals),
+            pictures,
+            path,
+            measured,
+            lambda name, folder: load_segmenter(before[name], folder),
+            lambda name, models, view: judge_repair(name, PLANTED[name], models, truth, view),
+        )
     print(road_table(measured))
 
 
@@ -148,13 +149,7 @@ def models_under_test(profile: str, names: Sequence[str]) -> dict[str, Weights]:
 
 def spec(models: Sequence[str], factors: Sequence[str], counterfactuals: int) -> JobSpec:
     """The job that renders the training images."""
-    parameters: dict[str, JsonValue] = {
-        "factors": list(factors),
-        "counterfactuals_per_image": counterfactuals,
-        "same_seed": True,
-    }
-    methods = [MethodChoice(name="dillema", parameters=parameters)]
-    return JobSpec(task=TASK, methods=methods, models=list(models), masks=mask_spec())
+    return repair_spec(TASK, models, factors, counterfactuals).model_copy(update={"masks": mask_spec()})
 
 
 def drawn(first: int, lacking: Collection[Shown] = ()) -> Iterator[RoadScene]:
@@ -163,16 +158,10 @@ def drawn(first: int, lacking: Collection[Shown] = ()) -> Iterator[RoadScene]:
     return (scene for scene in scenes if not shows(scene, lacking))
 
 
-def _measured(
-    client: Client, job: JobDetail, request: RepairRequest, weights: Weights, truth: RoadTruth
-) -> RepairedModel:
-    view = run_repair(client, job.id, request)
-    models: dict[Arm, Segmenter] = {"before": ImageSegmenter(weights, device="cpu")}
-    with tempfile.TemporaryDirectory() as place:
-        for arm, folder in repaired_models(client, view.id, Path(place)).items():
-            repaired = Weights(path=folder, licence=weights.licence, gigabytes=weights.gigabytes)
-            models[arm] = ImageSegmenter(repaired, device="cpu")
-        return judge_repair(request.model, PLANTED[request.model], models, truth, view)
+def load_segmenter(planted: Weights, folder: Path | None) -> ImageSegmenter:
+    """The planted model, or what the folder of a repair's arm has instead of it."""
+    repaired = folder and Weights(path=folder, licence=planted.licence, gigabytes=planted.gigabytes)
+    return ImageSegmenter(repaired or planted, device="cpu")
 
 
 class Segmenter(Protocol):
@@ -212,13 +201,15 @@ class SegmenterResults:
 def evaluate(model: Segmenter, scenes: Sequence[RoadScene]) -> SegmenterResults:
     """Evaluate a model on scenes as a job would: void is not judged, and a class outside of `LABELS` is wrong."""
     places = class_indices(model.classes, LABELS)
-    counts, pedestrians = [], []
-    for start in range(0, len(scenes), AT_ONCE):
-        drawings = [rendered(scene) for scene in scenes[start : start + AT_ONCE]]
+    counts: list[NDArray[np.int64]] = []
+    pedestrians: list[tuple[int, bool]] = []
+    for some in chunks(scenes, AT_ONCE):
+        drawings = [rendered(scene) for scene in some]
         maps = model.label_maps([drawing.image for drawing in drawings])
-        for number, (drawing, label_map) in enumerate(zip(drawings, maps, strict=True), start):
+        for drawing, label_map in zip(drawings, maps, strict=True):
             guess = places[label_map]
             reference = np.where(drawing.classes == 0, VOID, drawing.classes - 1).astype(np.uint8)
+            number = len(counts)
             counts.append(confusion(reference, guess, len(LABELS)))
             things = instances(guess + 1, drawing)  # places in `CLASSES`
             pedestrians += [(number, thing.detected) for thing in things if thing.name == "pedestrian"]

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinyworld.objects.drawing.canvas import Colour, Layer, Pen, smooth
+from tinyworld.drawing.canvas import Colour, Layer, Pen, smooth
+from tinyworld.drawing.colours import COMPANION_COLOURS
 
-COLOURS: dict[str, Colour] = {
-    "red": (226, 44, 48),
-    "yellow": (252, 216, 52),
-    "green": (40, 166, 82),
-    "blue": (44, 98, 224),
-    "white": (248, 248, 250),
-}
 _SKIN = (236, 188, 150)
 _INK = (36, 36, 42)
 
@@ -70,4 +64,4 @@ _UNIT = {"person": 0.17, "dog": 0.115, "bicycle": 0.115, "sign": 0.135}
 
 def draw_companion(companion: str, colour: str, layer: Layer, x: float, y: float, flipped: bool) -> None:
     """Draw a companion standing at (x, y) in image widths."""
-    COMPANIONS[companion](Pen(layer, x, y, _UNIT[companion], flipped=flipped), COLOURS[colour])
+    COMPANIONS[companion](Pen(layer, x, y, _UNIT[companion], flipped=flipped), COMPANION_COLOURS[colour])

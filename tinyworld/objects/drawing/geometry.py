@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tinyworld.drawing.canvas import Draws
 from tinyworld.objects.world import Scene
-
-Draws = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tinyworld.drawing.canvas import Colour, Image, Layer, Pen
+from tinyworld.drawing.colours import OBJECT_COLOURS
 from tinyworld.objects.drawing import others, vehicles
-from tinyworld.objects.drawing.canvas import Colour, Image, Layer, Pen
 
 Drawing = Callable[[Pen], None]
 
@@ -21,16 +22,6 @@ DRAWINGS: dict[str, tuple[Drawing, Drawing, Drawing]] = {
     "house": (others.cottage, others.town_house, others.barn),
     "bird": (others.songbird, others.stork, others.owl),
 }
-COLOURS: dict[str, Colour] = {
-    "red": (218, 40, 44),
-    "orange": (246, 134, 30),
-    "yellow": (250, 214, 48),
-    "green": (44, 158, 74),
-    "blue": (38, 92, 214),
-    "purple": (142, 62, 184),
-    "white": (246, 246, 248),
-    "black": (50, 50, 56),
-}
 _CONTRAST: dict[str, Colour] = {"yellow": (150, 96, 20), "white": (128, 134, 150), "black": (176, 176, 184)}
 
 
@@ -41,7 +32,7 @@ def draw_object(label: str, silhouette: int, layer: Layer, x: float, y: float, s
 
 def surface(colour: str, pattern: str, side: int, x: float, y: float, scale: float) -> Image:
     """The colour and pattern of a body (side x side x 3); stripes and dots are fixed to the object and grow with it."""
-    body = np.array(COLOURS[colour], np.uint8)
+    body = np.array(OBJECT_COLOURS[colour], np.uint8)
     texture = np.empty((side, side, 3), np.uint8)
     texture[:] = body
     if pattern == "plain":

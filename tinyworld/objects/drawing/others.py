@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyworld.objects.drawing.canvas import BODY, BODY_DARK, BODY_LIGHT, Pen, smooth
+from tinyworld.drawing.canvas import BODY, BODY_DARK, BODY_LIGHT, Pen, smooth
 from tinyworld.objects.drawing.vehicles import CREAM, DARK, GLASS, METAL, WOOD
 
 ROOF = (112, 84, 76)

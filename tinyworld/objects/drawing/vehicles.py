@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyworld.objects.drawing.canvas import BODY, BODY_DARK, BODY_LIGHT, Pen, smooth
+from tinyworld.drawing.canvas import BODY, BODY_DARK, BODY_LIGHT, Pen, smooth
 
 GLASS = (186, 222, 240)
 DARK = (52, 54, 62)

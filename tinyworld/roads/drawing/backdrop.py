@@ -7,8 +7,8 @@ from itertools import pairwise
 import cv2
 import numpy as np
 
-from tinyworld.objects.drawing.canvas import Colour
-from tinyworld.objects.drawing.light import sky
+from tinyworld.drawing.canvas import Colour
+from tinyworld.drawing.light import sky
 from tinyworld.roads.drawing.canvas import FINE, NUMBER_OF, Canvas, RoadPen
 from tinyworld.roads.drawing.geometry import Camera, RoadGeometry
 from tinyworld.roads.drawing.light import RoadLight

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-from tinyworld.objects.drawing.canvas import Colour, Floats, Image
+from tinyworld.drawing.canvas import Colour, Floats, Image
 from tinyworld.roads.drawing.geometry import Camera
 from tinyworld.roads.drawing.light import RoadLight
 from tinyworld.roads.world import CLASSES

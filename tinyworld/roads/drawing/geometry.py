@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyworld.objects.drawing.geometry import Draws
+from tinyworld.drawing.canvas import Draws
 from tinyworld.roads.world import RoadScene
 from tinyworld.scenes import COLOURS, COMPANION_COLOURS
 

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from tinyworld.objects.drawing.canvas import Colour
-from tinyworld.objects.drawing.light import Light
+from tinyworld.drawing.canvas import Colour
+from tinyworld.drawing.light import Light
 
 _TIME_TINT = {"day": (1.0, 1.0, 1.0), "sunset": (1.0, 0.79, 0.68), "night": (0.25, 0.29, 0.44)}
 _WEATHER_TINT = {"clear": 1.0, "rain": 0.74, "snow": 0.95, "fog": 0.94}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tinyworld.objects.drawing.canvas import Colour
-from tinyworld.objects.drawing.companions import COLOURS
+from tinyworld.drawing.canvas import Colour
+from tinyworld.drawing.colours import COMPANION_COLOURS
 from tinyworld.roads.drawing.canvas import RoadPen
 from tinyworld.roads.drawing.geometry import TALLEST, Pedestrian
 
@@ -19,7 +19,7 @@ _ON: dict[str, Colour] = {"red": (255, 48, 44), "yellow": (255, 204, 40), "green
 def draw_pedestrian(pen: RoadPen, person: Pedestrian) -> None:
     """A person `person.size` x 1.8 m tall, about 0.75 m wide."""
     stand = pen.standing(person.x, person.z, flipped=person.flipped, scale=person.size * TALLEST / 1.8)
-    coat, skin = COLOURS[person.colour], _SKIN[person.look % 3]
+    coat, skin = COMPANION_COLOURS[person.colour], _SKIN[person.look % 3]
     trousers, hair = _TROUSERS[(person.look + 1) % 3], _HAIR[person.look // 2]
     if person.walking:
         stand.limb(((0.02, 0.86), (-0.16, 0.46), (-0.33, 0.06)), 0.2, trousers)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tinyworld.objects.drawing.canvas import Colour
+from tinyworld.drawing.canvas import Colour
 from tinyworld.roads.drawing.backdrop import WOODS
 from tinyworld.roads.drawing.canvas import NUMBER_OF, Canvas, RoadPen
 from tinyworld.roads.drawing.geometry import Camera, RoadGeometry

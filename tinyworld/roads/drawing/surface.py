@@ -8,7 +8,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from tinyworld.objects.drawing.canvas import Floats
+from tinyworld.drawing.canvas import Floats
 from tinyworld.roads.drawing.geometry import Camera, RoadGeometry
 from tinyworld.roads.drawing.light import SNOW, RoadLight
 from tinyworld.roads.world import RoadScene

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinyworld.objects.drawing.canvas import Colour
-from tinyworld.objects.drawing.objects import COLOURS
+from tinyworld.drawing.canvas import Colour
+from tinyworld.drawing.colours import OBJECT_COLOURS
 from tinyworld.roads.drawing.canvas import RoadPen
 from tinyworld.roads.drawing.geometry import Vehicle
 
@@ -36,7 +36,7 @@ _BODIES = {
 def draw_vehicle(pen: RoadPen, vehicle: Vehicle) -> None:
     """Draw a vehicle whose near end stands at (x, z)."""
     body = _BODIES[vehicle.kind]
-    colour = COLOURS[vehicle.colour]
+    colour = OBJECT_COLOURS[vehicle.colour]
     half, x, z = body.width / 2, vehicle.x, vehicle.z
     bend = pen.camera.bend * (z / 30) ** 2
     if abs(x + bend) > half * 0.6:  # else only the near end shows

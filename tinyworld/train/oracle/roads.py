@@ -17,11 +17,11 @@ from transformers import AutoModelForImageClassification, PreTrainedModel, ViTIm
 
 from tinyworld.datasets.degradations import random_fields
 from tinyworld.datasets.round_trips import through_autoencoder
+from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, readings, split_readings
 from tinyworld.networks.factor_heads import factor_accuracy, factor_loss
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.oracles import new_oracle
-from tinyworld.objects.drawing.canvas import Image
 from tinyworld.objects.pictures import LARGEST_SHIFT, as_pixel_values, degrade, shifted
 from tinyworld.roads.pictures import SIDE, pictures
 from tinyworld.roads.render import render

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import SegformerForSemanticSegmentation, SegformerImageProcessorPil
 
+from shared.chunks import chunks
 from tinyworld.folders import WEIGHTS
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.segmenters import new_object_segmenter, segmented
@@ -77,7 +78,7 @@ def judge(model: nn.Module, count: int = 500) -> dict[str, object]:
     rough = [degrade(image, random, 2.0) for image in clean]
     report: dict[str, object] = {"pictures judged": count}
     for name, images in (("clean", clean), ("spoilt", rough)):
-        guess = np.concatenate([_regions(model, images[start : start + 50]) for start in range(0, count, 50)])
+        guess = np.concatenate([_regions(model, some) for some in chunks(images, 50)])
         ious = _object_ious(guess == 1, truth == 1)
         report[f"object IoU, {name}"] = {
             "mean": round(float(ious.mean()), 4),

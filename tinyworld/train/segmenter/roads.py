@@ -41,11 +41,11 @@ from tinyworld.datasets.degradations import (
 )
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.domains import add_domain
+from tinyworld.drawing.canvas import Image
 from tinyworld.folders import ROAD_MODELS
 from tinyworld.judges.segmentation import judge
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.segmenters import Architecture, new_road_segmenter, segmented
-from tinyworld.objects.drawing.canvas import Image
 from tinyworld.objects.pictures import LARGEST_SHIFT, as_pixel_values, shifted
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
 from tinyworld.roads.pictures import SIDE, RoadPictures, pictures

@@ -167,7 +167,7 @@ def test_the_same_idempotency_key_makes_one_job(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"clases": ["car"]}, ("unknown field clases", "allowed are task, methods")),
+        ({"clases": ["car"]}, ("unknown field clases", "allowed are task_description, methods")),
         ({"methods": ["dilemma"]}, ("unknown method 'dilemma'", "dillema")),
         (
             {"methods": [{"name": "dillema", "parameters": {"step": 1}}]},
@@ -186,10 +186,23 @@ def test_a_wrong_spec_is_refused_with_a_reason(gateway: Gateway, spec: dict[str,
     assert gateway.wakes == []
 
 
+def test_a_form_may_call_the_task_description_task(gateway: Gateway) -> None:
+    def sent(**parts: str) -> httpx.Response:
+        return gateway.client.post("/jobs", files=images(1), data=parts)
+
+    assert sent(task_description=TASK).json()["task_description"] == TASK
+    assert sent(spec=json.dumps({"task_description": TASK}), task=TASK).json()["task_description"] == TASK
+    assert_refused(sent(task_description=TASK, task="another task"), 422, "differ")
+    assert_refused(sent(spec=json.dumps({"task_description": TASK}), task="another task"), 422, "differ")
+
+
 def test_a_wrong_form_is_refused_with_a_reason(gateway: Gateway) -> None:
     post = gateway.client.post
     assert_refused(
-        post("/jobs", files=images(1), data={"taks": TASK}), 422, "unknown part taks", "images, masks, task, spec"
+        post("/jobs", files=images(1), data={"taks": TASK}),
+        422,
+        "unknown part taks",
+        "images, masks, task_description, task, spec",
     )
     assert_refused(post("/jobs", files=images(1)), 422, "say what your model does")
     assert_refused(post("/jobs", files=[("spec", ("s", b'{"task": "abc"}'))]), 422, "no images")

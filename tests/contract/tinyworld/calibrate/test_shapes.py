@@ -111,7 +111,7 @@ def test_thresholds_and_errors_are_calibrated_and_written_into_the_profile(
     assert written(once, every, judged, alone=True) == once
     data = tomllib.loads(once)
     assert data["thresholds"] == {"old": {"default": 0.1}, **thresholds(every, CHECKS)}
-    assert data["calibration"]["roads"]["default"]["task"] == "segmentation"
+    assert data["calibration"]["roads"]["default"]["kind"] == "segmentation"
     assert data["calibration"]["roads"]["default"]["valid"] == SCENES
     assert "calibration" not in tomllib.loads(written(text, every, judged, alone=False))
 

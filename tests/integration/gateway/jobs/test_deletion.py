@@ -63,7 +63,11 @@ def test_a_large_job_is_hidden_at_once_and_removed_in_portions_while_others_work
 def test_a_key_is_free_once_its_job_is_gone(sessions: Sessions) -> None:
     add_job(sessions, "other", images=0)
     order = jobs.Order(
-        JobSpec(task="classify"), Plan([], [], ["car"]), "tiny", [SourceFile("a.png", "car", None, "no image")], "key"
+        JobSpec(task_description="classify"),
+        Plan([], [], ["car"]),
+        "tiny",
+        [SourceFile("a.png", "car", None, "no image")],
+        "key",
     )
     with sessions.begin() as session:
         job, _ = jobs.create(session, LOCAL_OWNER, order)

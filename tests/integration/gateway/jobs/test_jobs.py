@@ -45,7 +45,7 @@ def stored_image(number: int) -> KeptImage:
 
 def order(*numbers: int, key: str | None = None, seed: int = 0) -> jobs.Order:
     sources = [SourceFile(f"{number}.png", "car", stored_image(number)) for number in numbers]
-    return jobs.Order(JobSpec(task="classify", seed=seed), PLAN, "tiny", sources, key)
+    return jobs.Order(JobSpec(task_description="classify", seed=seed), PLAN, "tiny", sources, key)
 
 
 def create(sessions: Sessions, order: jobs.Order) -> tuple[str, bool]:
@@ -81,7 +81,7 @@ def test_a_job_of_class_folders_takes_the_classes_in_turn(sessions: Sessions) ->
     sources = [
         SourceFile(f"{n}.png", label, stored_image(n)) for n, label in enumerate(("bus", "bus", "bus", "car", "car"))
     ]
-    create(sessions, jobs.Order(JobSpec(task="classify"), PLAN, "tiny", sources))
+    create(sessions, jobs.Order(JobSpec(task_description="classify"), PLAN, "tiny", sources))
     with sessions.begin() as session:
         claimed = [leases.claim(session, 60.0) for _ in sources]
         positions = [session.get_one(SourceImage, lease.id).position for lease in claimed if lease]

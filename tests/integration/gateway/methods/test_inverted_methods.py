@@ -56,7 +56,7 @@ def test_all_shifts_and_their_null_arm_are_one_request(services: LoggedServices)
         (1, "edit", 2),
         (2, "null", None),
     ]
-    assert [row.lineage["evaluations"] for row in rows] == [8 + 3] * 3, "inversion and source row are shared out"
+    assert [row.evaluations for row in rows] == [8 + 3] * 3, "inversion and source row are shared out"
     change = rows[1].edit.changes[0] if rows[1].edit else None
     assert change is not None
     assert (change.factor, change.from_value, change.to_value) == ("other", "sunny", "rainy")
@@ -103,7 +103,7 @@ def test_a_reconstruction_is_the_source_branch_and_has_the_source_for_null_arm(s
     assert (row.arm, row.null_ordinal, row.verdict.accepted) == ("edit", None, True)
     assert row.edit is not None
     assert (row.edit.changes, row.edit.caption, row.edit.new_caption) == ((), CAPTION, CAPTION)
-    assert row.lineage["evaluations"] == 4
+    assert row.evaluations == 4
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -76,7 +76,7 @@ def test_edits_are_rendered_under_all_fractions_in_one_request_and_the_best_is_k
     assert second.self_fractions == sorted({row.lineage["self_fraction"] for row in rendered})
     assert [row.ordinal for row in rows] == list(range(len(rows)))
     assert len(nulls) == len(second.self_fractions)
-    assert rendered[0].lineage["evaluations"] == round((4 + 4) / 3) + 2 * 8
+    assert rendered[0].evaluations == round((4 + 4) / 3) + 2 * 8
 
 
 def test_what_words_refuse_is_kept_with_its_reason_and_never_rendered(services: CaptioningServices) -> None:
@@ -87,7 +87,7 @@ def test_what_words_refuse_is_kept_with_its_reason_and_never_rendered(services: 
     }
     assert set(refusal) == {("subject", "class words"), ("adjective", "word diff"), ("weather", "duplicate edit")}
     assert "“sunny” → “rainy”" in refusal["adjective", "word diff"].verdict.reason
-    assert all(row.null_ordinal is None and row.lineage["evaluations"] == 0 for row in refusal.values())
+    assert all(row.null_ordinal is None and row.evaluations == 0 for row in refusal.values())
     assert all(row.lineage["exchanges"][0]["reply"] for row in refusal.values())
 
 
@@ -143,9 +143,9 @@ def test_nearer_to_the_new_caption_is_asked_for_without_any_threshold(services: 
 def test_a_caption_that_does_not_name_the_class_is_begun_with_it(services: CaptioningServices) -> None:
     services.source_caption = "Something on a street. It is a sunny day."
     (row, *_) = lance_of(services, factors=["weather"])
-    assert row.lineage["caption"] == f"A photo of a car. {services.source_caption}"
+    assert row.caption == f"A photo of a car. {services.source_caption}"
     (row, *_) = lance_of(services, factors=["weather"], label_aware=False)
-    assert row.lineage["caption"] == services.source_caption
+    assert row.caption == services.source_caption
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

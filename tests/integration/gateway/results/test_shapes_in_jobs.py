@@ -114,12 +114,14 @@ def test_errors_of_the_checks_count_in_segmentation_jobs_as_in_others(site: Site
 
 def test_errors_measured_in_jobs_of_the_other_kind_are_refused() -> None:
     profile = load_profile("tiny")
-    errors = MeasuredErrors(valid=1, valid_accepted=1, invalid=1, invalid_accepted=0, task="segmentation")
+    errors = MeasuredErrors(valid=1, valid_accepted=1, invalid=1, invalid_accepted=0, kind="segmentation")
     profile = profile.model_copy(update={"calibration": {**profile.calibration, "roads": {"default": errors}}})
     segmenter = ModelUnderTestInfo(
         name="roads", kind="segmentation", classes=ROAD_CLASSES, weights="", revision="", licence=""
     )
-    spec = JobSpec(task="segment", models=["roads"], masks=MaskSpec.model_validate(MASKS), calibration="roads")
+    spec = JobSpec(
+        task_description="segment", models=["roads"], masks=MaskSpec.model_validate(MASKS), calibration="roads"
+    )
     assert plan(spec, profile, [segmenter]).kind == "segmentation"
     with pytest.raises(InvalidInput, match="segmentation"):
         plan(spec.model_copy(update={"calibration": "tinyworld"}), profile, [segmenter])

@@ -50,8 +50,12 @@ def test_one_step_does_a_whole_small_job(site: Site) -> None:
     assert None not in flips
     assert all(row.rank in (1, 2, 3) and row.ground_truth_probability for row in originals)
     assert (edit.factor, edit.from_value, edit.to_value in ("rain", "fog")) == ("weather", "sunny", True)
+    recorded = ("method", "revision", "parameters", "skipped_checks", "caption", "exchanges", "rendering")
+    assert set(edit.lineage) == {*recorded, "evaluations", "control"}
     assert edit.lineage["exchanges"]
     assert edit.control_digest == edit.lineage["control"]["digest"]
+    assert edit.caption == edit.lineage["caption"]
+    assert edit.evaluations == edit.lineage["evaluations"] == 2
     assert len(counterfactuals) == len(set(counterfactuals))
 
 
@@ -263,7 +267,7 @@ def test_an_overtaken_analysis_leaves_the_newer_report(site: Site) -> None:
         newer = site.report()
     assert "the newer task" in newer
     assert site.report() == newer
-    assert site.metrics().made.task == "the newer task"
+    assert site.metrics().made.task_description == "the newer task"
     assert site.state() == "done"
     assert len(list(site.store.iterate("reports/"))) == 1
     with site.sessions() as session:

@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 
 from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescription, Verdict
-from gateway.methods.questions import Exchange
+from gateway.methods.lineage import Exchange
 from gateway.methods.schedule import (
     ACCEPTED,
     Inputs,

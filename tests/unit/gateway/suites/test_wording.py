@@ -40,7 +40,9 @@ def test_a_comparison_names_what_was_compared(label: str | None, method: str, st
 @pytest.mark.parametrize(("metric", "unit"), [("accuracy", "right"), ("iou", "IoU")])
 def test_a_comparison_has_both_scores_their_difference_and_the_sources(metric: Metric, unit: str) -> None:
     sentence = comparison_sentence(comparison("bus"), metric)
-    assert sentence.endswith(f": 28 % {unit} against 84 %, −56 points, 30 source images")
+    assert sentence.endswith(
+        f": 28\N{NO-BREAK SPACE}% {unit} against 84\N{NO-BREAK SPACE}%, −56 points, 30 source images"
+    )
 
 
 def test_a_comparison_has_its_interval_where_there_is_one() -> None:

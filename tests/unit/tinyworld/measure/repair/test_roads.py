@@ -15,6 +15,7 @@ from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from gateway.analysis.limits import LEAST_SOURCES
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest, RepairView
 from shared.weights import Weights
+from tinyworld.drawing.canvas import Image
 from tinyworld.judges.segmentation import class_ious
 from tinyworld.measure.repair.records import (
     COMMITTED_ROADS,
@@ -42,7 +43,6 @@ from tinyworld.measure.repair.roads import (
     spec,
 )
 from tinyworld.networks.segmenters import class_masks, new_road_segmenter
-from tinyworld.objects.drawing.canvas import Image
 from tinyworld.paper_tables.dillema_tables import road_repairs
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
 from tinyworld.roads.world import CLASSES, THINGS, RoadScene

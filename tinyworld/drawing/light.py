@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tinyworld.objects.drawing.canvas import Colour, Image
+from tinyworld.drawing.canvas import Colour, Image
 
 _SKIES: dict[tuple[str, str], tuple[Colour, Colour]] = {  # (time, weather): zenith, horizon
     ("day", "clear"): ((84, 168, 244), (204, 232, 250)),

@@ -7,8 +7,7 @@ from functools import lru_cache
 import cv2
 import numpy as np
 
-from tinyworld.objects.drawing.canvas import Floats, Image
-from tinyworld.objects.drawing.geometry import Draws, Geometry
+from tinyworld.drawing.canvas import Draws, Floats, Image
 
 REACH = {"photo": 0, "painting": 5, "sketch": 4}  # pixels (of 128) from which a filter below gathers
 _PAPER = np.array([244, 240, 230], np.float32)
@@ -38,9 +37,9 @@ def _bristles(side: int) -> Floats:
     return np.asarray(streaks / streaks.std(), np.float32)
 
 
-def paint(picture: Image, geometry: Geometry) -> Image:
+def paint(picture: Image, strokes: Draws) -> Image:
     """Bold colours in wavy, brushed patches."""
-    return brushed(wave(picture, geometry.strokes), geometry.strokes)
+    return brushed(wave(picture, strokes), strokes)
 
 
 def brushed(picture: Image, strokes: Draws) -> Image:
@@ -56,13 +55,8 @@ def brushed(picture: Image, strokes: Draws) -> Image:
     return np.asarray(np.clip(bold, 0, 255), np.uint8)
 
 
-def sketch(picture: Image, geometry: Geometry) -> Image:
-    """Pencil lines on paper over a faint wash of the colours."""
-    return pencilled(picture, geometry.strokes)
-
-
 def pencilled(picture: Image, strokes: Draws) -> Image:
-    """A sketch whose hatching begins where the strokes say."""
+    """Pencil lines on paper over a faint wash of the colours; the hatching begins where the strokes say."""
     height, width = picture.shape[:2]
     square = np.ones((2, 2), np.uint8)
     steps = cv2.morphologyEx(picture, cv2.MORPH_GRADIENT, square).max(axis=2).astype(np.float32)

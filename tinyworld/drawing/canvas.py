@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]
 Floats = NDArray[np.float32]
+Draws = NDArray[np.float64]  # random choices, uniform in 0 … 1
 Colour = tuple[int, int, int]
 Points = Sequence[tuple[float, float]]
 

@@ -1,0 +1,56 @@
+"""The record of how a counterfactual came about, for people and for replay. Nothing is decided by it.
+
+What the code needs of a counterfactual (its caption, control image and cost among it) are fields of
+`MethodCounterfactual`; the worker stores these three in the same JSON column.
+"""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+from pydantic import JsonValue
+
+
+class Exchange(TypedDict):
+    """A question to the language model and its reply ("" if there is none); `messages` have role and content."""
+
+    question: str
+    messages: list[dict[str, str]]
+    reply: str
+    temperature: float
+    seed: int
+    attempts: NotRequired[int]
+
+
+class TriedFraction(TypedDict):
+    """One attempt of a sweep: its self-attention fraction, the check that refused it ("" if none), and its scores."""
+
+    self_fraction: float
+    check: str
+    reason: str
+    scores: dict[str, float]
+
+
+class RegionOutcomeRecord(TypedDict):
+    """What became of one protected region, as `judge_regions` scores it; `box` is left, top, right and bottom."""
+
+    label: str
+    share: float
+    box: list[int]
+    iou: float
+    seam: float
+    light: float | None
+
+
+class Lineage(TypedDict, total=False):
+    """What a method records. `Inputs.lineage` fills the first four; the others are there where a method has them."""
+
+    method: str
+    revision: str
+    parameters: dict[str, JsonValue]
+    skipped_checks: list[str]
+    exchanges: list[Exchange]
+    rendering: dict[str, JsonValue] | None
+    self_fraction: float
+    sweep: list[TriedFraction]
+    protected: list[RegionOutcomeRecord]
