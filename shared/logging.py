@@ -19,7 +19,8 @@ from typing import IO
 
 ROOT = "contrafact"
 REQUEST_ID_HEADER = "X-Request-ID"
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# `color_message` is uvicorn's, its message again with terminal codes.
+_LEFT_OUT = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRETS = re.compile(
     r"\bcf_[A-Za-z0-9_-]{8,}"  # API keys
@@ -40,7 +41,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             **_bound.get(),
         }
-        fields.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
+        fields.update({key: value for key, value in vars(record).items() if key not in _LEFT_OUT})
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return masked(json.dumps(fields, default=str))

@@ -6,7 +6,8 @@
     out of memory, while another image of its size succeeds                the image's own fault
     the service cannot do it (502, 504), but answers                       some tries free, then counted
 
-Pauses double from `pause` seconds to five minutes. An image that waits shows the reason. After `longest` seconds
+Pauses double from `pause` seconds to five minutes, with each failed try: calls under way at the same time, which a
+service that dies fails at once, are one try. An image that waits shows the reason. After `longest` seconds
 without a success, failures count again, so that no job runs for ever. The state is one worker's own and in memory.
 """
 
@@ -60,11 +61,12 @@ class _Image:
 
 @dataclass(slots=True)
 class _Endpoint:
-    """An endpoint: the images that failed, and those of them that did since its last success (`troubled`)."""
+    """An endpoint: the images that failed, those of them that did since its last success (`troubled`), failed tries."""
 
     images: dict[str, _Image] = field(default_factory=dict)
     troubled: set[str] = field(default_factory=set)
     failures: int = 0
+    last_failure: float = 0.0
     failing_since: float = 0.0
     failing_from: str = ""
     reason: str = ""
@@ -89,13 +91,14 @@ class Breaker:
         and else as it is.
         """
         self._admit(name, subject)
+        began = time.monotonic()
         try:
             yield
         except Problem as problem:
             if not _may_be_the_service(problem):
                 raise
             with self._changing:
-                verdict = self._judged(name, subject, problem)
+                verdict = self._judged(name, subject, problem, began)
             if verdict is problem:
                 raise
             raise verdict from problem
@@ -126,14 +129,16 @@ class Breaker:
         if not endpoint.images:
             del self._endpoints[name]
 
-    def _judged(self, name: str, subject: Subject, problem: Problem) -> Problem:
+    def _judged(self, name: str, subject: Subject, problem: Problem, began: float) -> Problem:
         endpoint = self._endpoints.setdefault(name, _Endpoint())
         if not endpoint.troubled:
             endpoint.failing_since = time.monotonic()
             endpoint.failing_from = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         again = subject.id in endpoint.troubled
         endpoint.troubled.add(subject.id)
-        endpoint.failures += 1
+        if began >= endpoint.last_failure:
+            endpoint.failures += 1
+            endpoint.last_failure = time.monotonic()
         endpoint.reason = problem.detail
         endpoint.next_try = time.monotonic() + self._delay(endpoint.failures - OPEN_AFTER + 1)
         image = self._image(endpoint, subject)

@@ -19,6 +19,7 @@ import yaml
 from evaluator_service.trainer_settings import TrainerSettings
 from gateway.settings import Settings
 from shared.fetch_weights import hub_files
+from shared.images import ImageSettings
 from shared.profiles import load_profile
 from shared.service import ModelService, ServiceSettings
 from tests.support.compose_files import BASE, GPU, ROOT, SECRETS, composed
@@ -39,10 +40,19 @@ def services(request: pytest.FixtureRequest) -> dict[str, Service]:
     return services
 
 
+def build_of(services: dict[str, Service], name: str) -> dict[str, Any]:
+    """How the image of one of our containers is built; containers share images, and each image is built once."""
+    (build,) = [
+        item["build"] for item in services.values() if "build" in item and item["image"] == services[name]["image"]
+    ]
+    return dict(build)
+
+
 def served(services: dict[str, Service], name: str) -> tuple[str, int]:
-    """The room and the port of one of our containers."""
-    arguments = services[name]["build"].get("args", {})
-    return str(arguments.get("SERVICE", "gateway")), int(arguments.get("PORT", 8000))
+    """The package and the port of one of our containers."""
+    build = build_of(services, name)
+    arguments = build.get("args", {})
+    return str(arguments.get("SERVICE", build["target"])), int(arguments.get("PORT", 8000))
 
 
 def probe(service: Service) -> tuple[int, str]:
@@ -91,8 +101,8 @@ def test_settings_are_those_of_the_code(services: dict[str, Service], monkeypatc
         environment = {
             key: value for key, value in services[name]["environment"].items() if key != "CONTRAFACT_API_KEY"
         }
-        known = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields}
-        assert environment.keys() <= known, name
+        known = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields | ImageSettings.model_fields}
+        assert environment.keys() - {"OMP_NUM_THREADS"} <= known, name
         with monkeypatch.context() as patch:
             for key, value in environment.items():
                 patch.setenv(key, str(value))
@@ -144,7 +154,7 @@ def test_commands_and_build_arguments_exist(services: dict[str, Service]) -> Non
             assert importlib.util.find_spec(command[2]), command
         room, _ = served(services, name)
         assert room.removesuffix("_service") in extras
-        if services[name]["build"]["target"] != "weights":
+        if build_of(services, name)["target"] != "weights":
             tree = ast.parse((ROOT / room / "app.py").read_text(encoding="utf-8"))
             assert "create_app" in {item.name for item in tree.body if isinstance(item, ast.FunctionDef)}
 
@@ -233,7 +243,67 @@ def test_the_override_really_switches_to_the_papers_weights_on_gpus() -> None:
         assert paper[name]["environment"]["CONTRAFACT_DEVICE"] == "cuda"
         assert tiny[name]["image"] != paper[name]["image"]
     override = yaml.safe_load(GPU.read_text(encoding="utf-8"))["services"]
-    assert override["diffusion-service"]["build"]["args"] == {"PIP_EXTRA_INDEX_URL": ""}
+    assert {name for name in override if "build" in override[name]} == {
+        name for name in paper if paper[name]["image"].endswith("-cuda") and "build" in paper[name]
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "variable", "default"),
+    [
+        (FILES["tiny"], "TORCH_CPU_INDEX", "https://download.pytorch.org/whl/cpu"),
+        (FILES["paper"], "TORCH_CUDA_INDEX", ""),
+    ],
+)
+def test_the_index_of_torch_can_be_chosen(files: tuple[Path, ...], variable: str, default: str) -> None:
+    def indexes(**chosen: str) -> set[str]:
+        services = composed(*files, variables=SECRETS | chosen)["services"]
+        names = [name for name in MODEL_SERVICES if files == FILES["tiny"] or services[name]["image"].endswith("-cuda")]
+        return {services[name]["build"]["args"]["PIP_EXTRA_INDEX_URL"] for name in names}
+
+    assert indexes() == {default}
+    assert indexes(**{variable: "https://index.example/cu126"}) == {"https://index.example/cu126"}
+
+
+def test_every_image_of_ours_is_built_by_one_service(services: dict[str, Service]) -> None:
+    built = [service["image"] for service in services.values() if "build" in service]
+    assert len(built) == len(set(built))
+    assert {services[name]["image"] for name in OURS} == set(built)
+
+
+def test_logs_are_bounded(services: dict[str, Service]) -> None:
+    for name, service in services.items():
+        logging = service["logging"]
+        assert logging["driver"] == "json-file", name
+        assert logging["options"].keys() == {"max-size", "max-file"}, name
+    assert services["object-store"]["environment"]["VGW_QUIET"] == "true"
+
+
+@pytest.mark.parametrize("files", FILES.values(), ids=FILES)
+def test_memory_of_every_container_is_limited_and_the_limit_can_be_chosen(files: tuple[Path, ...]) -> None:
+    names = set(re.findall(r"\$\{(\w+_MEMORY)", BASE.read_text() + GPU.read_text()))
+    by_default = composed(*files)["services"]
+    chosen = composed(*files, variables=SECRETS | dict.fromkeys(names, "77m"))["services"]
+    for name, service in by_default.items():
+        assert re.fullmatch(r"\d+[mg]", service["mem_limit"]), name
+        assert chosen[name]["mem_limit"] == "77m", name
+
+
+def test_models_compute_with_the_threads_that_one_variable_names() -> None:
+    services = composed(BASE, variables=SECRETS | {"CONTRAFACT_THREADS": "3", "MODEL_CPUS": "4"})["services"]
+    for name in (*MODEL_SERVICES, "trainer"):
+        environment = services[name]["environment"]
+        assert environment["OMP_NUM_THREADS"] == environment["CONTRAFACT_THREADS"] == "3", name
+        assert services[name]["cpus"] == "4", name
+    assert composed(BASE)["services"]["trainer"]["environment"]["OMP_NUM_THREADS"] == "1"
+
+
+def test_every_part_that_decodes_images_has_the_same_limit() -> None:
+    limit = {"CONTRAFACT_MAX_IMAGE_PIXELS": "1234"}
+    for chosen, expected in ({}, str(ImageSettings().max_image_pixels)), (limit, "1234"):
+        services = composed(BASE, variables=SECRETS | chosen)["services"]
+        for name in OURS - {"weights"}:
+            assert services[name]["environment"]["CONTRAFACT_MAX_IMAGE_PIXELS"] == expected, name
 
 
 def test_the_language_server_is_where_and_what_the_paper_profile_says() -> None:

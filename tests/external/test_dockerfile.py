@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import httpx
 import pytest
 
 from tests.support.compose_files import BASE, composed
+from tests.support.extras import packages
 from tests.support.http_jobs import wait_until_ready
 from tests.support.image_steps import ROOT, Image, build, instructions, lineage, stages
 
@@ -44,6 +46,26 @@ def test_the_base_is_pinned_and_the_user_is_a_number_that_is_not_root() -> None:
         users = [rest for head, rest in steps if head == "USER"]
         assert users == ["10001:10001"], name
         assert [head for head, _ in steps].count("CMD") == 1, name
+
+
+def test_model_services_share_the_layer_with_torch() -> None:
+    order = [name for name, _ in lineage(DOCKERFILE, "model-service")]
+    assert order == ["base", "torch", "model-service"]
+    for name in order[:2]:
+        assert not any("SERVICE" in rest for _, rest in stages(DOCKERFILE)[name][1]), name
+    (command,) = [rest for head, rest in stages(DOCKERFILE)["torch"][1] if head == "RUN"]
+    shared = set(command.partition("constraints.txt")[2].split())
+    assert "torch" in shared
+    for name, recipe in BUILDS.items():
+        if name.endswith("-service"):
+            assert shared <= packages(recipe["args"]["SERVICE"].removesuffix("_service")), name
+    assert all("torch" not in dict(lineage(DOCKERFILE, name)) for name in ("gateway", "weights"))
+
+
+def test_the_standard_library_is_compiled() -> None:
+    """The base image ships no bytecode of it."""
+    steps = [rest for head, rest in stages(DOCKERFILE)["base"][1] if head == "RUN"]
+    assert any("compileall" in step and "stdlib" in step for step in steps)
 
 
 def test_only_what_is_copied_gets_past_dockerignore() -> None:
@@ -82,12 +104,22 @@ def answering(image: Image, probe: str, **environment: str) -> Iterator[httpx.Cl
         process.wait()
 
 
+def refuse_missing_bytecode(image: Image, *names: str) -> None:
+    """A container cannot write bytecode, so each start would compile again what the image has none of."""
+    for name in names:
+        sources = set((image.folder / "app" / name).rglob("*.py"))
+        compiled = {file for file in sources if Path(importlib.util.cache_from_source(str(file))).exists()}
+        assert sources, name
+        assert sources == compiled, name
+
+
 @pytest.mark.slow
 def test_gateway_steps_build_a_gateway_and_a_worker_without_torch(tmp_path: Path) -> None:
     image = build(DOCKERFILE, "gateway", BUILDS["gateway"].get("args", {}), tmp_path / "image")
     listed = image.run("/venv/bin/pip list --format=json").stdout
     names = {item["name"].lower() for item in json.loads(listed)}
     assert not names & {"torch", "transformers", "diffusers", "triton"}
+    refuse_missing_bytecode(image, "gateway", "contrafact", "shared")
     # Celery imports a broker's transport, and SQLAlchemy a database's driver, when they are first used.
     programs = "gateway.app, gateway.worker.worker, kombu.transport.redis, minio, psycopg"
     loaded = image.run(f"python -c 'import sys, {programs}; print(*sys.modules)'")
@@ -111,7 +143,8 @@ def test_gateway_steps_build_a_gateway_and_a_worker_without_torch(tmp_path: Path
 
 @pytest.mark.slow
 def test_weights_steps_build_a_small_program(tmp_path: Path) -> None:
-    image = build(DOCKERFILE, "weights", BUILDS["weights"]["args"], tmp_path / "image")
+    image = build(DOCKERFILE, "weights", BUILDS["weights"].get("args", {}), tmp_path / "image")
+    refuse_missing_bytecode(image, "shared")
     result = image.run(" ".join(image.command), CONTRAFACT_PROFILE="tiny")
     assert result.returncode == 0, result.stderr
     assert "0 sets of weights" in result.stdout
@@ -125,6 +158,7 @@ def test_model_service_steps_build_a_service_that_becomes_ready(name: str, tmp_p
     arguments["PIP_EXTRA_INDEX_URL"] = ""  # here the CPU build of torch is at hand, by PIP_FIND_LINKS or otherwise
     image = build(DOCKERFILE, "model-service", arguments, tmp_path / "image")
     assert image.environment["UVICORN_PORT"] == arguments["PORT"]
+    refuse_missing_bytecode(image, "shared", arguments["SERVICE"])
     if name == "evaluator-service":  # its image is also the trainer's
         loaded = image.run("python -c 'import evaluator_service.repair_worker, kombu.transport.redis, minio'")
         assert loaded.returncode == 0, loaded.stderr

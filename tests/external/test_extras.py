@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.extras import packages, run
+from tests.support.extras import ROOT, packages, run
 
 PROGRAMS = {
     "client": "contrafact contrafact.cli",
@@ -23,11 +25,52 @@ PROGRAMS = {
     "accelerate peft",
 }
 
+# Each of 20 MB and more: package and module.
+LARGE = {
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "transformers": "transformers",
+    "diffusers": "diffusers",
+    "pyarrow": "pyarrow",
+    "scipy": "scipy",
+    "pandas": "pandas",
+    "onnx": "onnx",
+    "onnxruntime": "onnxruntime",
+    "opencv-python-headless": "cv2",
+    "kornia": "kornia",
+}
+# The packages of ours in the image that an extra is installed into.
+IN_IMAGE = {
+    "gateway": ("gateway", "contrafact"),
+    "weights": ("shared",),
+    "caption": ("caption_service",),
+    "llm": ("llm_service",),
+    "diffusion": ("diffusion_service",),
+    "evaluator": ("evaluator_service",),
+}
+
 
 @pytest.mark.parametrize("extra", PROGRAMS)
 def test_an_image_has_what_its_programs_import(extra: str, tmp_path: Path) -> None:
     imported = run(extra, f"import {PROGRAMS[extra].replace(' ', ', ')}", tmp_path)
     assert imported.returncode == 0, imported.stderr[-3000:]
+
+
+def imported_modules(package: str) -> Iterator[str]:
+    """Top-level names that a package of ours imports, late imports included."""
+    for file in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from (name.name.partition(".")[0] for name in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("extra", IN_IMAGE)
+def test_an_image_has_no_large_library_that_its_code_does_not_import(extra: str) -> None:
+    imported = {name for package in IN_IMAGE[extra] for name in imported_modules(package)}
+    installed = {module for package, module in LARGE.items() if package in packages(extra)}
+    assert installed <= imported
 
 
 def test_an_embedded_system_is_installed_without_clients_of_servers() -> None:

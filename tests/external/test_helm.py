@@ -161,14 +161,23 @@ def test_variables_are_settings_of_the_code(release: Object, monkeypatch: pytest
 
 
 def test_models_compute_with_the_cores_that_they_request(release: Object) -> None:
-    threads = {
-        container["name"]: environment(container)["CONTRAFACT_THREADS"]
+    variables = {
+        container["name"]: environment(container)
         for _, pod in pods(release)
         for container in containers(pod)
         if "CONTRAFACT_DEVICE" in environment(container)
     }
-    assert {"caption-service", "llm-service", "diffusion-service", "evaluator-service"} <= threads.keys()
-    assert all(int(count) >= 1 for count in threads.values())
+    assert {"caption-service", "llm-service", "diffusion-service", "evaluator-service", "trainer"} <= variables.keys()
+    for name, known in variables.items():
+        assert int(known["CONTRAFACT_THREADS"]) >= 1, name
+        assert known["OMP_NUM_THREADS"] == known["CONTRAFACT_THREADS"], name
+
+
+def test_the_bundled_object_store_logs_no_signatures(release: Object) -> None:
+    for name, pod in pods(release):
+        for container in containers(pod):
+            if "VGW_BACKEND" in environment(container):
+                assert environment(container)["VGW_QUIET"] == "true", name
 
 
 def test_replicas_of_a_service_compute_in_the_type_that_its_value_names(releases: dict[str, Object]) -> None:

@@ -49,6 +49,13 @@ def test_what_looks_like_a_secret_is_masked(text: str, secret: str) -> None:
     assert "***" in masked(text)
 
 
+def test_a_line_has_no_terminal_codes() -> None:
+    """uvicorn's messages carry a coloured copy of themselves."""
+    written = line("Running on %s", "port 1", color_message="Running on \x1b[1m%s\x1b[0m")
+    assert written["message"] == "Running on port 1"
+    assert "color_message" not in written
+
+
 def test_ordinary_lines_stay_as_they_are() -> None:
     text = "http://127.0.0.1:8000/jobs/1?a=b@c took 3:20, job cf_1"
     assert masked(text) == text

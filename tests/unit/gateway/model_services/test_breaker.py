@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -63,6 +63,18 @@ def test_a_service_that_fails_for_everybody_is_called_once_per_pause() -> None:
             raise BrokenOff("500")
     assert called == ["a", "b", "c"]
     assert len(called) == OPEN_AFTER
+
+
+def test_calls_that_a_service_breaks_off_together_lengthen_the_pause_once() -> None:
+    owner = breaker(pause=2.0)
+    with suppress(Problem), ExitStack() as under_way:
+        for name in "abcdefgh":
+            under_way.enter_context(owner.call(RENDER, Subject(name, 100)))
+        raise BrokenOff("killed")
+    with pytest.raises(Held) as raised, owner.call(RENDER, Subject("later", 100)):
+        pass
+    assert raised.value.retry_after is not None
+    assert raised.value.retry_after <= 2.0
 
 
 def test_a_held_image_names_what_fails_and_waits_longer_each_time() -> None:
