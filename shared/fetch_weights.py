@@ -24,7 +24,11 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.constants import HF_HOME
-from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError: of the HTTP library that it uses
+    HfHubHTTPError,
+    HTTPError,
+    LocalEntryNotFoundError,
+)
 from huggingface_hub.file_download import repo_folder_name
 
 from shared.http_statuses import RETRIED
